@@ -33,7 +33,7 @@ RESULTS = Path(__file__).parent / "results"
 def main() -> int:
     """Run the named benchmarks, or all benchmarks."""
     parser = Parser(prog="python -m benchmarks", description=__doc__)
-    default = f"default: all; {' and '.join(JUDGED)} where {encodings.DATA} names the data"
+    default = f"default: all; {' and '.join(JUDGED)} only if {encodings.DATA} names the folder of the data"
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(BENCHMARKS)} ({default})")
     whole = serving.Choice()
     part = parser.add_argument_group("options of `serving`; the results are printed but not stored")
@@ -60,7 +60,7 @@ def main() -> int:
     if not choice.whole and names != ["serving"]:
         parser.error("--only, --against, --rounds and --seconds are for `python -m benchmarks serving`")
     if unknown := set(names) - set(BENCHMARKS):
-        parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
+        parser.error(f"no benchmark {', '.join(sorted(unknown))}; available: {', '.join(BENCHMARKS)}")
     if encodings.DATA not in os.environ and (without := [name for name in names if name in JUDGED]):
         parser.error(f"{', '.join(without)}: name the folder of the data in {encodings.DATA}")
     for name in names:

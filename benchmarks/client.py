@@ -1,6 +1,6 @@
-"""A load generator with low CPU cost: it uses one thread, prepared requests, and does not parse replies.
+"""Load generator with a low CPU cost: it uses one thread and prepared requests, and does not parse replies.
 
-The client shares its CPUs with the measured servers, so its own cost is part of every result.
+The cost matters because the client shares its CPUs with the measured servers, so it affects every result.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from benchmarks.loads import Request, body
 PATIENCE = 120.0
 """Seconds without any reply after which a server counts as stuck."""
 MOST_CONNECTIONS = 256
-"""Maximum connections of an open loop. If all connections are busy when a request is due, the request waits, and its
-latency includes the wait."""
+"""Maximum connections of an open loop.
+
+If all connections are busy when a request is due, the request waits, and its latency includes the wait.
+"""
 
 
 class ReplyError(RuntimeError):
-    """A server answered with an error, closed the connection, or did not answer. The message says which of these."""
+    """A server answered with an error, closed the connection, or did not answer. The message names the case."""
 
 
 @dataclass
@@ -38,8 +40,10 @@ class Sample:
     texts: int = 0
     tokens: int = 0
     latencies: list[float] = field(default_factory=list)
-    """Latency of each request in seconds. In an open loop, it is counted from the time at which the request is due,
-    even if the request is sent later."""
+    """Latency of each request in seconds.
+
+    In an open loop, it is counted from the time at which the request is due, even if the request is sent later.
+    """
 
     def add(self, request: Request, latency: float, reply: bytes | bytearray) -> None:
         """Count one reply.
@@ -84,9 +88,9 @@ class Connection:
         self.socket.sendall(self._head % len(content) + content)
 
     def receive(self) -> bytearray | None:
-        """Read available data.
+        """Read available data, and return the reply once it is complete, or None until then.
 
-        Return the reply, including its head, once it is complete. Return None until then.
+        The reply includes its head.
 
         Raises:
             ReplyError: the server closed the connection.
@@ -103,7 +107,7 @@ class Connection:
 
 
 class Pool:
-    """Connections to one server. They are closed at the end of the block."""
+    """Connections to one server, which are closed at the end of the block."""
 
     def __init__(self, address: Address, most: int) -> None:
         self._address, self._most = address, most
@@ -136,7 +140,7 @@ class Pool:
         connection.send(request.body)
 
     def replies(self, timeout: float = PATIENCE) -> Iterator[tuple[Request, float, bytearray]]:
-        """Yield each answered request, the seconds since the request was due, and the reply.
+        """Yield each answered request with the seconds since it was due and the reply.
 
         Wait up to `timeout` seconds for the first reply.
         """
@@ -145,7 +149,8 @@ class Pool:
             raise ReplyError(f"no reply in {PATIENCE:.0f} seconds")
         for key, _ in ready:
             connection: Connection = key.data
-            if connection not in self._asked:  # The server has closed a connection that was idle for too long.
+            # No reply is pending, so the server has closed a connection that was idle for too long.
+            if connection not in self._asked:
                 self._drop(connection)
             elif (reply := connection.receive()) is not None:
                 request, due = self._asked.pop(connection)
@@ -164,7 +169,10 @@ class Pool:
 
 
 def closed_loop(address: Address, requests: Iterator[Request], clients: int, seconds: float) -> Sample:
-    """Run `clients` clients. Each sends its next request as soon as it gets a reply. Stop sending after `seconds`."""
+    """Run `clients` clients, each of which sends its next request as soon as it gets a reply.
+
+    The clients stop sending after `seconds`.
+    """
     sample = Sample()
     with Pool(address, clients) as pool:
         began = time.perf_counter()

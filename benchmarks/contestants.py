@@ -27,8 +27,7 @@ from models.bundle.sources import resolve
 BUNDLE = Path("artifacts/minilm")
 OURS = "isosphere"
 UNFAIR = ("OMP_", "MKL_", "RAYON_", "ISOSPHERE_")
-"""Prefixes of environment variables that would affect only some contestants. Variables with these prefixes are not
-passed on."""
+"""Prefixes of environment variables that are not passed on, because they would affect only some contestants."""
 SECONDS_TO_START = 180.0
 SECONDS_TO_END = 30.0
 SCRIPTS = Path(__file__).parent / "peers"
@@ -37,7 +36,7 @@ Vectors = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Absent(RuntimeError):
-    """A contestant can't start, or has failed. The message says why."""
+    """A contestant can't start, or has failed. The message contains the reason."""
 
 
 @dataclass(frozen=True)
@@ -76,16 +75,16 @@ class Spec:
     """The start command and properties of a contestant."""
 
     command: Command
-    """Command line. `{port}` and `{data}` are replaced by a free port and an empty folder."""
+    """Command line of the contestant. `{port}` and `{data}` are replaced by a free port and an empty folder."""
     note: str
     path: str | None = "/embeddings"
     """Path of the route in OpenAI's format. None for a library."""
     embeds: bool = True
-    """Whether the contestant returns real embeddings. False for a constant reply."""
+    """True if the contestant returns real embeddings, False if it returns a constant reply."""
     most_texts: int | None = None
     """Maximum texts of a request. None means no limit."""
     remembers: bool = False
-    """Whether the first start measures something that later starts read from the user's cache folder."""
+    """True if the first start measures something that later starts read from the user's cache folder."""
 
 
 def specs() -> dict[str, Spec]:
@@ -108,18 +107,22 @@ def specs() -> dict[str, Spec]:
         "st_torch": Spec((own, route, "torch", minilm, "{port}"), "sentence-transformers, torch fp32, FastAPI route"),
         "st_onnx": Spec((peer, route, "onnx", EXPORTED["onnx"], "{port}"), "its ONNX backend, the same route"),
         "st_openvino": Spec((peer, route, "openvino", EXPORTED["openvino"], "{port}"), "its OpenVINO backend, too"),
-        "fastembed": Spec((python("fastembed"), library, "fastembed", BUNDLE), "a library: no HTTP, one caller", None),
+        "fastembed": Spec(
+            (python("fastembed"), library, "fastembed", BUNDLE), "a library without HTTP, for one caller", None
+        ),
         "embed_anything": Spec(
             (python("embed-anything"), library, "embed-anything", EXPORTED["onnx"]),
-            "a library: no HTTP, one caller",
+            "a library without HTTP, for one caller",
             None,
         ),
         "ctranslate2": Spec((peer, library, "ctranslate2", CONVERTED), "an engine; tokenizer and pooling added", None),
         "bare_onnxruntime": Spec((own, library, "onnxruntime", *bare), "ceiling of the engine, fp32", None),
-        "bare_openvino": Spec((own, library, "openvino", *bare), "ceiling of the engine, bf16 if the CPU has it", None),
+        "bare_openvino": Spec(
+            (own, library, "openvino", *bare), "ceiling of the engine, bf16 if the CPU supports it", None
+        ),
         "bare_call": Spec(
             (own, library, "openvino", *bare, "call"),
-            "floor of one request: its texts in one run, tokenised",
+            "floor of one request: one run on its tokenised texts",
             None,
             most_texts=1,
         ),
@@ -133,14 +136,14 @@ def specs() -> dict[str, Spec]:
 def started(
     spec: Spec, populations: Mapping[str, Population], max_length: int, probe: str, cache: Path
 ) -> Iterator[Contestant]:
-    """Start a contestant, and wait until it has embedded `probe`. Stop it at the end of the block.
+    """Start a contestant, wait until it has embedded `probe`, and stop it at the end of the block.
 
     The contestant may cache its own measurements in `cache`.
 
     Raises:
-        Absent: its program is missing, ends, answers with an error, or is not ready in time.
-        OSError: its connection broke, or a reply did not come in time.
-        ValueError: its answer can't be read.
+        Absent: the contestant's program is missing, ends, answers with an error, or is not ready in time.
+        OSError: the connection broke, or a reply did not come in time.
+        ValueError: the contestant's answer can't be read.
     """
     with TemporaryDirectory() as folder:
         port, log = _free_port(), Path(folder) / "log"
@@ -154,7 +157,7 @@ def started(
                     command, stdin=subprocess.PIPE, stdout=talk, stderr=errors, text=True, env=variables
                 )
             except FileNotFoundError:
-                raise Absent(f"{command[0]} is not there: `python -m benchmarks.peers` installs it") from None
+                raise Absent(f"{command[0]} does not exist: install it with `python -m benchmarks.peers`") from None
         try:
             contestant: Contestant
             if spec.path is None:
@@ -197,7 +200,7 @@ class Server:
         return True
 
     def about(self) -> dict[str, Any]:
-        """Return the engine and precision from the server's /info. Return nothing if it has no such route."""
+        """Return the engine and precision from the server's /info, or nothing if there is no such route."""
         connection = HTTPConnection(self.address.host, self.address.port, timeout=SECONDS_TO_END)
         try:
             connection.request("GET", "/info")
@@ -219,7 +222,7 @@ class Server:
 
 
 class Library:
-    """A contestant that is a library. It gets its tasks through pipes and measures its own time."""
+    """A contestant that is a library. It receives its tasks through pipes and measures its own time."""
 
     def __init__(
         self,
@@ -272,9 +275,9 @@ def _free_port() -> int:
 
 
 def _last_words(log: Path) -> str:
-    """Return the line of the log that says why a process ended."""
+    """Return the last line of the log that contains the reason why a process ended."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    said = [line for line in lines if "Error" in line] or lines or ["it ended without a word"]
+    said = [line for line in lines if "Error" in line] or lines or ["it ended without a message"]
     return said[-1][:300]
 
 

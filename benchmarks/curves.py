@@ -1,4 +1,4 @@
-"""Learning curves: STS-B dev scores while each objective is trained from [CLS] of minilm, on the same sentences.
+"""Learning curves: STS-B dev scores while each objective trains minilm with [CLS] pooling on the same sentences.
 
 `python -m benchmarks.curves --data SENTEVAL --corpus FILE` takes half an hour on two cores. It writes
 benchmarks/results/curves.json and docs/curves.svg. There is only one seed, so only the shape of a curve is reliable.

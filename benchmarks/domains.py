@@ -1,10 +1,9 @@
 """Effect of a partial whitening on retrieval in a domain.
 
-The whitening is fitted to unlabelled sentences of the domain.
-
-`python -m benchmarks.domains --data DATA --corpus FILE NAME …` takes a few minutes on two cores. FILE has the domain's
-sentences. DATA has its collections in BEIR's layout. `--other FILE` has another domain's sentences, for comparison. The
-figures are written to benchmarks/results/encoders/domains.json.
+The whitening is fitted to unlabelled sentences of the domain. `python -m benchmarks.domains --data DATA --corpus FILE
+NAME …` takes a few minutes on two cores. FILE has the domain's sentences. DATA has its collections in BEIR's layout.
+`--other FILE` has another domain's sentences, for comparison. The figures are written to
+benchmarks/results/encoders/domains.json.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ ENCODER = "minilm"
 SENTENCES = 10_000
 """Maximum number of sentences from a domain."""
 DRAWS = 5
-"""Number of random halves of the sentences. The scores of the halves show the variance over samples of the domain."""
+"""Number of random halves of the sentences. The variance of their scores shows the effect of the sample."""
 POWERS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
 NDCG10 = 0
 """Column of `retrieval.by_query` that contains nDCG@10."""

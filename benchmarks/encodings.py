@@ -21,7 +21,10 @@ from training.evaluation.suite import load_data
 
 BUNDLE = Path("artifacts/minilm")
 DATA = "ISOSPHERE_TEST_DATA"
-"""Environment variable with the folder that has `senteval/downstream`. `isosphere data get sts` downloads the data."""
+"""Name of the environment variable with the folder that has `senteval/downstream`.
+
+`isosphere data get sts` downloads the data.
+"""
 
 Vectors = NDArray[np.float32]
 

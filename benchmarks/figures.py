@@ -120,10 +120,10 @@ def _sizes(axes: Axes) -> None:
     soup = _encoder("default")["scores"]["STS mean"]
     (start,) = (_mean(run["scores"]) for run in _runs("from_minilm", untrained=True))
     for label, weights, values in (
-        ("minilm as it is", 22.7, [start]),
+        ("minilm without training", 22.7, [start]),
         ("the default", 22.7, [soup]),
         (f"taught by a larger one, n = {len(taught)}", 22.7, taught),
-        ("all-mpnet-base-v2 as it is", 109, [larger["untrained"]["mean"]]),
+        ("all-mpnet-base-v2 without training", 109, [larger["untrained"]["mean"]]),
         (f"all-mpnet-base-v2 tuned, n = {len(tuned)}", 109, tuned),
     ):
         spread = stdev(values) if len(values) > 1 else 0

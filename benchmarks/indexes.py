@@ -1,8 +1,8 @@
 """Every kind of index on clustered vectors: build time, bytes, and speed at the target recall.
 
-The benchmark also compares kinds of queries for measuring recall.
+The benchmark also compares the recall with different kinds of queries.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.indexes --vectors 100000 --to benchmarks/results/indexes.json
+OMP_NUM_THREADS=1 python -m benchmarks.indexes --vectors 100000 --to benchmarks/results/indexes.json
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def clustered(count: int, dim: int, seed: int = 0) -> Floats:
 
 
 def measured(kind: Kind, exact: Main, held: Floats, fresh: Floats, folder: Path) -> dict[str, Any]:
-    """Build one kind of index, tune it with the queries `held`, and time it with the queries `fresh`.
+    """Return figures about one kind of index.
 
-    Return the figures.
+    The index is built, tuned with the queries `held`, and timed with the queries `fresh`.
     """
     parameters = kind.parameters(*exact.vectors.shape)
     begin = perf_counter()
@@ -100,7 +100,7 @@ def searched(
     shares: Sequence[float] = SHARES,
     threads: int = 1,
 ) -> dict[str, Any]:
-    """Tune an index with the queries `held`, and time it with the queries `fresh`. Return the figures.
+    """Tune an index with the queries `held`, time it with the queries `fresh`, and return the figures.
 
     The index is timed through `Main` on `threads` threads, and also alone.
     """
@@ -128,7 +128,7 @@ def searched(
 
 
 def own_recall(main: Main, effort: int) -> float:
-    """Return the recall if the index's own vectors are the queries. A vector is not counted as its own neighbour."""
+    """Return the recall with the index's own vectors as queries. A vector is not counted as its own neighbour."""
     own = np.random.default_rng(2).choice(len(main.keys), 400, replace=False)
     others = Marks(len(main.keys)).without(own)
     truth = nearest(main.keys, main.vectors, main.vectors[own], 10, others.rows)
@@ -136,7 +136,7 @@ def own_recall(main: Main, effort: int) -> float:
 
 
 def raw(approximate: Approximate, effort: int, queries: Floats, threads: int) -> None:
-    """Search with FAISS alone, with the same search parameter."""
+    """Search with FAISS alone, with the same search parameter as in `Main`."""
     faiss.omp_set_num_threads(threads)
     kind, _, index = approximate
     kind.search(index, queries, Candidates(10 * kind.refined, effort, None))

@@ -1,4 +1,4 @@
-"""Speed of an ingestion job, which reads, embeds and stores texts. It is compared with requests and the bare engine."""
+"""Speed of an ingestion job, which reads, embeds and stores texts, compared with requests and the engine alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from models.bundle.tokenizer import Tokenizer
 TEXTS = 8000
 """Number of texts of the job. Their lengths are distributed as in the population `mixed`."""
 ROUNDS, SECONDS = 5, 6.0
-"""Number of rounds, and seconds of each turn except the job's turn. A pending request is completed."""
+"""Number of rounds, and seconds of each turn except the job's turn. Pending requests are completed."""
 BULK = LOADS["bulk"]
 
 
@@ -49,7 +49,7 @@ def measure(texts: int = TEXTS, rounds: int = ROUNDS) -> dict[str, Any]:
     tokenizer = Tokenizer(source.tokenizer_file, max_length=source.manifest.max_length)
     mixed = populations(tokenizer, mixed=texts)["mixed"]
     with _started(OURS, mixed, tokenizer.max_length) as ours:
-        assert isinstance(ours, Server), "our own is asked over HTTP"
+        assert isinstance(ours, Server), "our own server is used over HTTP"
         about = ours.about()
         with _started(f"bare_{about['engine']}", mixed, tokenizer.max_length) as bare:
             asked = cycle(requests(mixed, BULK.per_request))
@@ -75,7 +75,7 @@ def _started(name: str, mixed: Population, max_length: int) -> Iterator[Contesta
 
 
 def _job(server: Server, mixed: Population, corpus: str) -> Sample:
-    """Upload all texts as a job, and follow the job's events until the job has ended. Return the measurements."""
+    """Upload all texts as a job, follow the job's events until it has ended, and return the measurements."""
     body = b"".join(json.dumps({"text": text}).encode() + b"\n" for text in mixed.texts)
     ask = partial(_answered, server)
     ask("PUT", f"/corpora/{corpus}", b"{}", "application/json")

@@ -1,4 +1,4 @@
-"""Loads: texts of known lengths, grouped into requests, from a number of clients or at a given rate."""
+"""Loads of the benchmarks: texts of known lengths in requests, from a number of clients or at a given rate."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from models.python_docs import sections
 MODEL_NAME = "minilm"
 """Model name in the requests to all servers."""
 MEAN, SIGMA, LONGEST = 40, 0.9, 256
-"""Parameters of the log-normal lengths of mixed texts, in tokens including special tokens. Half of the texts have 27
-tokens or fewer."""
+"""Parameters of the log-normal lengths of mixed texts, in tokens including special tokens.
+
+Half of the texts have 27 tokens or fewer.
+"""
 SPECIAL = 2
 """Special tokens of every text: [CLS] and [SEP]."""
 
@@ -33,12 +35,14 @@ class Load:
     per_request: int
     clients: int = 1
     capacity: float | None = None
-    """Rate of an open loop, as a fraction of the contestant's rate under the load `CAPACITY`. Requests are sent at
-    random times. None for a closed loop."""
+    """Rate of an open loop, as a fraction of the contestant's rate under the load `CAPACITY`.
+
+    Requests are sent at random times. None means a closed loop.
+    """
 
     @property
     def for_one_caller(self) -> bool:
-        """Return whether a library can process the load.
+        """Whether a library can process the load.
 
         A library processes one call at a time, so there must be one client.
         """
@@ -61,7 +65,7 @@ LOADS = {
     "middle": Load("middle", 32),
     "long": Load("long", 32),
 }
-"""Loads in their order. The rate of `open_*` depends on the rate under `CAPACITY`, so `CAPACITY` comes first."""
+"""Loads in the order of the measurement. `CAPACITY` precedes `open_*`, whose rate depends on it."""
 CAPACITY = "singles_32"
 
 
@@ -83,7 +87,7 @@ class Request:
 
 
 def selected(names: Sequence[str]) -> dict[str, Load]:
-    """Return the loads with these names or prefixes (such as `singles`). Without names, return all loads.
+    """Return the loads with these names or prefixes (such as `singles`), or all loads without names.
 
     If a load `open_*` is selected, `CAPACITY` is also returned.
 
@@ -92,7 +96,7 @@ def selected(names: Sequence[str]) -> dict[str, Load]:
     """
     meant = {name: [load for load in LOADS if load == name or load.startswith(f"{name}_")] for name in names or LOADS}
     if unknown := [name for name, loads in meant.items() if not loads]:
-        raise ValueError(f"no load {', '.join(unknown)}; there are {', '.join(LOADS)}")
+        raise ValueError(f"no load {', '.join(unknown)}; available: {', '.join(LOADS)}")
     chosen = set(chain.from_iterable(meant.values()))
     if any(LOADS[load].capacity for load in chosen):
         chosen.add(CAPACITY)
@@ -139,7 +143,7 @@ def prepared(population: Mapping[str, Population], loads: Mapping[str, Load]) ->
 
 
 def _words(tokenizer: Tokenizer) -> Iterator[tuple[str, int]]:
-    """Yield the documentation's words forever, each with its number of tokens."""
+    """Yield the documentation's words endlessly, each with its number of tokens."""
     words = [word for section in sections() for word in section.text.split()]
     counts = [len(tokens) - SPECIAL for tokens in tokenizer.encode(words)]
     return cycle(zip(words, counts, strict=True))

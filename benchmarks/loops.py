@@ -1,4 +1,4 @@
-"""Training steps of other implementations, for comparison. They use float32 on a CPU, and bf16 autocast elsewhere."""
+"""Training steps of other implementations, for comparison, in float32 on a CPU and in bf16 autocast elsewhere."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ LENGTH = 32
 def published(texts: Iterator[Sequence[str]], backbone: Path, device: str) -> Callable[[], None]:
     """Return a function that takes a training step of SimCSE as in princeton-nlp/SimCSE.
 
-    Both copies of the sentences are in one batch, with [CLS] pooling and a head. The loss compares in one direction
-    only.
+    Both copies of the sentences are in one batch, with [CLS] pooling and a head. The loss has one direction only.
     """
     from transformers import AutoModel, AutoTokenizer
 

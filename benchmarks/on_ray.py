@@ -1,10 +1,11 @@
-"""`--on ray` against the same work without Ray, interleaved on this machine.
+"""Comparison of `--on ray` with the same work without Ray, interleaved on this machine.
 
-    python -m benchmarks.on_ray embed --sentences FILE [--rows 20000] [--rounds 3]
-    python -m benchmarks.on_ray serve [--requests 200] [--rounds 3]
+python -m benchmarks.on_ray embed --sentences FILE [--rows 20000] [--rounds 3]
 
-Each writes its part of benchmarks/results/on_ray.json. `cpu_ms` counts all processes of a server, Ray's own too. `load`
-shows whether the machine did other work.
+python -m benchmarks.on_ray serve [--requests 200] [--rounds 3]
+
+Each command writes its part of benchmarks/results/on_ray.json. `cpu_ms` counts all processes of a server, including
+Ray's own. `load` shows whether the machine did other work.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def embed(given: argparse.Namespace) -> dict[str, Any]:
-    """Embed the same lines alternately without and with Ray. Each run loads the encoder. Return the figures."""
+    """Embed the same lines alternately without and with Ray, and return the figures. Each run loads the encoder."""
     seconds: dict[str, list[float]] = {"plain": [], "ray": []}
     with tempfile.TemporaryDirectory() as folder:
         lines, out = Path(folder, "lines.txt"), Path(folder, "out")
@@ -65,7 +66,7 @@ def embed(given: argparse.Namespace) -> dict[str, Any]:
 
             def ray() -> None:
                 embed_on_ray(model, [str(lines)], str(out), Options(), address=None, force=False, stream=io.StringIO())
-                shutil.rmtree(out)  # A finished run would be left as it is.
+                shutil.rmtree(out)  # Remove the output, because a finished run would not be repeated.
 
             for _ in range(given.rounds):
                 seconds["plain"].append(timed(plain))
@@ -82,7 +83,7 @@ def embed(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def serve(given: argparse.Namespace) -> dict[str, Any]:
-    """Send single texts alternately to a server without Ray and to one with Ray. Return the figures of both."""
+    """Send single texts alternately to servers without and with Ray, and return the figures of both."""
     ports = {"plain": free_port(), "ray": free_port()}
     common = ["--engine", "onnxruntime", "--precision", "fp32", "--threads", "1", "--no-demo"]
     servers = {}
@@ -143,7 +144,7 @@ def _wait(client: httpx.Client, port: int) -> None:
 
 
 def main() -> None:
-    """Run one of the benchmarks and keep its result."""
+    """Run one of the benchmarks and store its result."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.on_ray")
     parser.add_argument("what", choices=("embed", "serve"))
     parser.add_argument("--sentences", type=Path)

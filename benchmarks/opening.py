@@ -19,7 +19,7 @@ ROUNDS = 5
 
 
 def measure(sizes: Sequence[int] = SIZES) -> dict[str, Any]:
-    """Return the seconds from a closed store to the first hit, and the bytes read, for each size.
+    """Return the seconds from opening a closed store to the first hit, and the bytes read, for each size.
 
     The store is opened once with its files in the page cache, and once without.
     """
@@ -57,7 +57,7 @@ def forget(folder: Path) -> None:
         if file.is_file():
             descriptor = os.open(file, os.O_RDONLY)
             try:
-                os.fsync(descriptor)  # Only data on disk can be dropped from the cache.
+                os.fsync(descriptor)  # Data must be written to the disk before it can be dropped from the cache.
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 os.close(descriptor)

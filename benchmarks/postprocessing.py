@@ -48,7 +48,7 @@ ROWS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def main() -> int:
-    """Embed the tasks once. Then fit and evaluate each method. The results are written at the end."""
+    """Embed the tasks once, and then fit and evaluate each method. The results are written at the end."""
     parser = Parser(prog="python -m benchmarks.postprocessing", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="SentEval's data")
     options = parser.parse_args()

@@ -50,7 +50,8 @@ def tree(pid: int) -> Iterator[int]:
     """Yield the ids of a process and its descendants."""
     yield pid
     for thread in (PROC / str(pid) / "task").iterdir():
-        with suppress(FileNotFoundError, ProcessLookupError):  # A thread may end during the loop.
+        # A thread may end during the loop, so its file may be missing.
+        with suppress(FileNotFoundError, ProcessLookupError):
             for child in (thread / "children").read_text().split():
                 yield from tree(int(child))
 

@@ -1,6 +1,6 @@
-"""The fraction of negatives that DCLR's weighting removes at a threshold phi, with different teachers.
+"""Fraction of the negatives that DCLR's weighting removes at a threshold phi, with different teachers.
 
-    python -m benchmarks.removed_negatives NAME=ENCODER:POOLING … --corpus wiki1m.txt
+python -m benchmarks.removed_negatives NAME=ENCODER:POOLING … --corpus wiki1m.txt
 
 Each teacher encodes the same sentences as in training: at most 32 tokens, without dropout. Every ordered pair of
 sentences counts as a negative, as if all sentences were in one batch.

@@ -1,6 +1,9 @@
-"""The tables of docs/scale.md, computed from measured constants. Options replace what you can choose.
+"""Tables of docs/scale.md, computed from measured constants.
+
+The command's options set the machines and the loads for which the tables are computed.
 
 python -m benchmarks.scale
+
 python -m benchmarks.scale --cpus 64 --memory-gb 256 --gpu-texts-per-s 20000
 """
 
@@ -19,24 +22,25 @@ from models.cli.command_line import Parser
 DIM = 384
 RATES = (100, 1000)
 PQ, CACHE, DEGREE = 0.125, 0.1, 56
-"""Milvus' defaults for DISKANN: product codes and cached nodes as parts of the vectors, and edges of a node."""
+"""Milvus' defaults for DISKANN: sizes of product codes and of cached nodes relative to the vectors, and edges per node.
+"""
 BUSY, FULL = 0.6, 0.7
-"""Parts of the CPUs and of the memory of a machine that searches use."""
+"""Fractions of the CPUs and of the memory of a machine that searches use."""
 Sizes = Mapping[int, float]
 
 
 class Choice(NamedTuple):
-    """Choices of the user."""
+    """Choices that the user can make by options."""
 
     cpus: int = 16
     memory_gb: int = 64
     segment_gb: float = 2
-    """Segments of DISKANN in Milvus, `dataCoord.segment.diskSegmentMaxSize`. Segments in memory have half of it."""
+    """Segment size of DISKANN in Milvus, `dataCoord.segment.diskSegmentMaxSize`. In memory, it is half of this size."""
     gpu_texts_per_s: int = 0
 
 
 class Index(NamedTuple):
-    """A type of index: bytes of a vector, and milliseconds of one CPU by number of vectors."""
+    """A type of index: bytes per vector, and milliseconds of one CPU per search, by number of vectors."""
 
     bytes: float
     build_ms: Sizes
@@ -44,7 +48,7 @@ class Index(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """Measured constants: CPU milliseconds of an embedding, a query and a read, and stored bytes of a document."""
+    """Measured constants: CPU milliseconds of an embedding, a query and a read, and stored bytes per document."""
 
     embed_ms: Mapping[str, float]
     on_ray: float
@@ -56,7 +60,7 @@ class Constants(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Store of a corpus, and the machines and hours that it takes."""
+    """Store of a corpus, and the machines and hours that it needs."""
 
     documents: int
     where: str
@@ -97,7 +101,7 @@ def measured() -> Constants:
 
 
 def _ivf(one: Mapping[str, Any]) -> Index:
-    """Extrapolate an IVF index from 10^5 vectors: both times grow with its 4√N lists."""
+    """Extrapolate an IVF index from 10^5 vectors, because both times grow with its 4√N lists."""
     build, search = one["build_s"] / 100, 1000 / one["qps_one"]
     return Index(one["index_bytes_a_vector"], {10**5: build, 10**7: 10 * build}, {10**5: search, 10**7: 10 * search})
 
@@ -122,7 +126,7 @@ def plans(known: Constants, choice: Choice) -> Iterator[Plan]:
 
 
 def grown(by_size: Sizes, n: float) -> float:
-    """Return the value for n, on the power law through two sizes."""
+    """Return the value for n, by a power law through the values for two sizes."""
     (small, low), (large, high) = sorted(by_size.items())
     exponent = log(high / low) / log(large / small)
     return high * float((n / large) ** exponent)
@@ -152,7 +156,7 @@ def tables(known: Constants, choice: Choice) -> list[str]:
 
 
 def _search(plan: Plan, rate: int, known: Constants, choice: Choice) -> list[str]:
-    """Return the CPUs of `rate` searches a second, the machines of the index, and the servers in front of Milvus."""
+    """Return the CPUs for `rate` searches per second, the machines for the index, and the servers before Milvus."""
     on_milvus = plan.where.startswith("Milvus")
     server, index = (rate * ms / 1000 / BUSY for ms in (known.query_ms, plan.index_ms))
     by_cpu = ceil((index if on_milvus else index + server) / choice.cpus)

@@ -1,4 +1,4 @@
-"""Embedding over HTTP: our server, other servers and upper bounds, under every load of `benchmarks.loads`."""
+"""Speed of embedding over HTTP: our server, other servers and upper bounds, under every load of `benchmarks.loads`."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ from training.checkpoints.speed import OperationCount, matmul_peak
 from training.machine.hardware import autocast_dtype
 
 MINUTES = 14.0
-"""Time limit in minutes. After the first round, a load is skipped if it would exceed the limit, judged by its previous
-duration."""
+"""Time limit in minutes.
+
+After the first round, a load is skipped if it would exceed the limit, according to its previous duration.
+"""
 IDLE_SECONDS = 2.0
 CHECKED = 8
-"""Number of texts of each population for which contestants' vectors are compared with our server's vectors."""
+"""Number of texts of each population for which contestants' vectors are compared with our server's."""
 CPU = torch.device("cpu")
 
 
@@ -51,18 +53,21 @@ class Choice:
     """Names of the contestants that are compared with our server. Empty means all contestants."""
     rounds: int = 3
     seconds: float = 1.0
-    """Seconds of a contestant's turn. An open loop gets twice as long. Pending requests are completed afterwards."""
+    """Seconds of a contestant's turn.
+
+    The turn of an open loop is twice as long. Pending requests are completed afterwards.
+    """
 
     def __post_init__(self) -> None:
         if self.rounds < 1 or not 0 < self.seconds < math.inf:
-            raise ValueError(f"{self.rounds} rounds of {self.seconds:g} seconds measure nothing")
+            raise ValueError(f"{self.rounds} rounds of {self.seconds:g} seconds are too little for a measurement")
         selected(self.loads)
         if self.contestants:
             _chosen(self.contestants)
 
     @property
     def whole(self) -> bool:
-        """Return whether the measurement is complete enough to be stored."""
+        """Whether the measurement is complete enough to be stored."""
         return self == Choice()
 
 
@@ -88,7 +93,7 @@ class Field:
 
     running: dict[str, Contestant] = field(default_factory=dict)
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Facts about each contestant except its speed. For a contestant that is not running, the reason."""
+    """Facts about each contestant except its speed. For a contestant that is not running, the reason is stored."""
 
 
 Turns = dict[str, dict[str, dict[int, Taken]]]
@@ -98,7 +103,7 @@ Failures = dict[str, dict[str, str]]
 
 
 def measure(choice: Choice = Choice()) -> dict[str, Any]:
-    """Start all servers and measure in turns. Return the figures, each of which is a median over rounds.
+    """Start all servers, measure them in turns, and return the figures, each of which is a median over rounds.
 
     Raises:
         Absent: our own server does not start.
@@ -158,14 +163,14 @@ def compared(
 def _chosen(names: Sequence[str]) -> dict[str, Spec]:
     everyone = specs()
     if unknown := set(names) - set(everyone):
-        raise ValueError(f"no contestant {', '.join(sorted(unknown))}; there are {', '.join(everyone)}")
+        raise ValueError(f"no contestant {', '.join(sorted(unknown))}; available: {', '.join(everyone)}")
     return {name: spec for name, spec in everyone.items() if not names or name in {OURS, *names}}
 
 
 def _start(stack: ExitStack, chosen: Mapping[str, Spec], texts: Mapping[str, Population], max_length: int) -> Field:
     """Start the contestants one after another, beginning with our server.
 
-    Request the vectors of the same texts from each.
+    Each contestant is asked for the vectors of the same texts.
     """
     probe = [text for population in texts.values() for text in population.texts[:CHECKED]]
     contestants, ours = Field(), np.empty(0)
@@ -198,7 +203,10 @@ def _start(stack: ExitStack, chosen: Mapping[str, Spec], texts: Mapping[str, Pop
 
 
 def _timed(stack: ExitStack, starting: AbstractContextManager[Contestant]) -> tuple[Contestant, float]:
-    """Start a contestant. Return it with the seconds of its start. It is stopped when `stack` is closed."""
+    """Start a contestant, and return it with the seconds of its start.
+
+    The contestant is stopped when `stack` is closed.
+    """
     began = time.monotonic()
     return stack.enter_context(starting), round(time.monotonic() - began, 2)
 
@@ -206,14 +214,14 @@ def _timed(stack: ExitStack, starting: AbstractContextManager[Contestant]) -> tu
 def _checked(vectors: np.ndarray[Any, Any], ours: np.ndarray[Any, Any]) -> float:
     cosine = float((vectors * ours).sum(axis=1).min())
     if not cosine >= bundle.GOLDEN_COSINE:
-        raise Absent(f"its vectors are not ours: the smallest cosine is {cosine:.4f}")
+        raise Absent(f"its vectors differ from ours: the smallest cosine is {cosine:.4f}")
     return round(cosine, 6)
 
 
 def _idle(contestants: Field) -> None:
     """Measure the CPU use of each contestant while it gets no requests.
 
-    A contestant that polls would slow the others.
+    A contestant that polls would slow the other contestants.
     """
     before = {name: cpu_seconds(one.pid) for name, one in contestants.running.items()}
     time.sleep(IDLE_SECONDS)
@@ -224,7 +232,10 @@ def _idle(contestants: Field) -> None:
 def _rounds(
     contestants: Field, loads: Mapping[str, Load], texts: Mapping[str, Population], choice: Choice, ends: float
 ) -> Iterator[tuple[Turns, Failures]]:
-    """Run all loads in each round, with a new random order of contestants for each load. Yield the results so far."""
+    """Run all loads in each round, and yield the results so far.
+
+    The order of contestants is random and new for each load.
+    """
     turns: Turns = {load: defaultdict(dict) for load in loads}
     failures: Failures = {load: {} for load in loads}
     requests = {name: prepared(texts, loads) for name in contestants.running}
@@ -237,7 +248,7 @@ def _rounds(
             taking = [one for one, contestant in contestants.running.items() if contestant.takes(load)]
             for one in order.sample(taking, len(taking)):
                 if load.capacity is not None and one not in rates:
-                    failures[name][one] = f"there is no capacity to take a share of: {CAPACITY} failed"
+                    failures[name][one] = f"the rate is a fraction of the capacity, but {CAPACITY} failed"
                 if one in failures[name]:
                     continue
                 contestant = contestants.running[one]
@@ -302,12 +313,15 @@ def _median(values: Iterator[float] | Sequence[float]) -> float:
 
 
 def _rounded(value: float) -> float:
-    """Round to three significant digits. Further digits would be noise."""
+    """Round to three significant digits, because further digits would be noise."""
     return float(f"{value:.3g}")
 
 
 def _chip(texts: Mapping[str, Population]) -> dict[str, dict[str, float]]:
-    """Return an upper bound in texts per second: only matrix products without padding, at the measured peak speed."""
+    """Return an upper bound in texts per second.
+
+    It counts only matrix products without padding, at the measured peak speed.
+    """
     work = OperationCount.of(Encoder.load("minilm"))
     dtypes = {"fp32": torch.float32} | ({"bf16": auto} if (auto := autocast_dtype("auto", CPU)) else {})
     return {

@@ -1,4 +1,4 @@
-"""Speed of smaller encoders in comparison with `minilm`, in requests of many texts to one server that serves all."""
+"""Speed of smaller encoders relative to `minilm`, in requests of many texts to one server with all encoders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from models.bundle import sources
 from models.bundle.tokenizer import Tokenizer
 
 ENCODERS = ("minilm", "minilm+default", "minilm+distilled", "minilm+fast")
-"""Encoders that are compared. The first encoder is the reference."""
+"""Encoders that are compared. The first one is the reference."""
 LOAD = "bulk"
 ROUNDS = 15
 
@@ -26,8 +26,8 @@ ROUNDS = 15
 def measure(encoders: Sequence[str] = ENCODERS, rounds: int = ROUNDS) -> dict[str, Any]:
     """Return each encoder's median texts per second over rounds, and its ratio to `minilm` in the same round.
 
-    `cpu` has the same for seconds of the server's CPU time, which other processes on the machine disturb less. An
-    encoder is `minilm`, `minilm+NAME` or the folder of a bundle, which is named after its folder.
+    `cpu` has the same figures for seconds of the server's CPU time, which other processes on the machine disturb less.
+    An encoder is `minilm`, `minilm+NAME` or the folder of a bundle, which is named after its folder.
     """
     tokenizer = Tokenizer(sources.resolve("minilm") / "tokenizer.json", max_length=256)
     texts, load = populations(tokenizer), LOADS[LOAD]
@@ -46,7 +46,8 @@ def measure(encoders: Sequence[str] = ENCODERS, rounds: int = ROUNDS) -> dict[st
             cpu[name].append(cpu_seconds(server.pid) - before)
 
         wall = interleaved({name: partial(call, name) for name in names}, rounds)
-        cpu = {name: seconds[-rounds:] for name, seconds in cpu.items()}  # without the warm-up
+        # The first round is a warm-up and is left out.
+        cpu = {name: seconds[-rounds:] for name, seconds in cpu.items()}
         return {
             "setting": f"{LOAD}: one request of {load.per_request} texts after another, {rounds} interleaved rounds",
             "server": server.about(),

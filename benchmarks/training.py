@@ -81,7 +81,7 @@ def measure() -> dict[str, Any]:
 
 
 def contestant(name: str, batches: Sequence[Sequence[str]]) -> Callable[[], None]:
-    """Return a function that takes one training step per call. It uses the batches in turn, again and again."""
+    """Return a function that takes one training step per call. It uses the batches in turn, repeatedly."""
     texts = cycle(batches)
     return _ours(name, texts) if name in OURS else PEERS[name](texts, resolve(BACKBONE), "cpu")
 
@@ -100,7 +100,7 @@ def _config(name: str) -> RunConfig:
 
 
 def _ours(name: str, texts: Iterator[Sequence[str]]) -> Callable[[], None]:
-    """Return the training step of one of our objectives. If it needs a teacher, the teacher is the backbone."""
+    """Return the training step of one of our objectives. If it needs a teacher, the backbone is the teacher."""
     config, devices = _config(name), Devices("cpu")
     autocast = autocast_dtype(config.precision, CPU)
     state = initial_state(config, devices, autocast)
@@ -144,13 +144,13 @@ def _work(name: str, seconds: float) -> dict[str, float]:
 
 
 def _types() -> dict[str, torch.dtype]:
-    """Return the number types in which the contestants compute on this machine."""
+    """Return the dtypes in which the contestants compute on this machine."""
     auto = autocast_dtype("auto", CPU)
     return {"fp32": torch.float32} | ({"bf16": auto} if auto else {})
 
 
 def _process(name: str, batches: Sequence[Sequence[str]]) -> subprocess.Popen[str]:
-    """Start the contestant in its own process, as its users run it, with its own threads and heap."""
+    """Start the contestant in a process of its own, as its users run it, with its own threads and heap."""
     command = [sys.executable, "-m", "benchmarks.training", name]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     _tell(process, json.dumps(batches))
@@ -178,7 +178,7 @@ def _last_words(process: subprocess.Popen[str]) -> int:
 def main(name: str) -> None:
     """Run a contestant's process. The first line of stdin contains the batches. Each further line requests a step."""
     if name in OURS:
-        reuse_memory()  # `python -m training` does the same.
+        reuse_memory()  # The same setting as in `python -m training`.
     take = contestant(name, json.loads(sys.stdin.readline()))
     for _ in sys.stdin:
         take()

@@ -1,4 +1,4 @@
-"""Command `python -m benchmarks.ways [--files]`: count the source files of this repository that a request uses.
+"""Command `python -m benchmarks.ways [--files]`, which counts the source files that a request passes through.
 
 One `POST /embed` and one search run in this process with the fake engine. Every Python call into this repository is
 counted, in all threads. A coroutine that continues counts as a call. A change of file is a call in a different file
@@ -34,9 +34,9 @@ DOCUMENTS = [{"id": "a", "text": "A cat sits outside.", "metadata": {"year": 202
 
 
 class Recorder:
-    """Profile function of this thread, and of threads that start in the block.
+    """Profile function of this thread, and of threads that start inside the block.
 
-    While `recording`, it stores the file of each call.
+    It stores the file of each call while `recording` is active.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,8 @@ async def ways(folder: Path, recorder: Recorder) -> dict[str, list[str]]:
             (await client.put("/corpora/notes")).raise_for_status()
             (await client.post("/corpora/notes/documents", json=DOCUMENTS)).raise_for_status()
             for name, (path, body) in requests.items():
-                (await client.post(path, json=body)).raise_for_status()  # warm-up
+                # Warm up, so that lazy imports and caches do not count.
+                (await client.post(path, json=body)).raise_for_status()
                 with recorder.recording() as files:
                     (await client.post(path, json=body)).raise_for_status()
                 found[name] = files

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Encoder", "load"]
 
 
-def __getattr__(name: str) -> Any:  # loaded on demand, since the command's help needs no NumPy
+def __getattr__(name: str) -> Any:  # Imported on demand, because the command's help needs no NumPy.
     if name in __all__:
         from isosphere import encoder
 

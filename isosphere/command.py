@@ -1,6 +1,6 @@
 """The command `isosphere`. Every command of the project is one of its subcommands.
 
-A subcommand's module is only imported when the subcommand runs, so `--help` is fast.
+A subcommand's module is imported only when the subcommand runs, so `--help` is fast.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 Floats = NDArray[np.float32]
 SHOWN_AFTER = 1.0
-"""Seconds of work after which a progress bar appears."""
+"""Seconds of work after which a progress bar is shown."""
 
 
 def load(
@@ -52,9 +52,9 @@ def load(
         RuntimeUnavailable: the engine can't run on this machine, or not in this precision.
     """
     if engine is not None and engine not in RUNTIMES:
-        raise ValueError(f"engine: {engine!r} is none of {', '.join(RUNTIMES)}")
+        raise ValueError(f"engine: {engine!r} is not one of {', '.join(RUNTIMES)}")
     if device not in get_args(Device):
-        raise ValueError(f"device: {device!r} is none of {', '.join(get_args(Device))}")
+        raise ValueError(f"device: {device!r} is not one of {', '.join(get_args(Device))}")
     if threads is not None and threads < 1:
         raise ValueError(f"threads: {threads} is less than 1")
     kept = cache_folder()
@@ -68,7 +68,7 @@ def load(
 
 
 class Encoder:
-    """A loaded encoder, made from one bundle."""
+    """A loaded encoder. The function `load` creates it from a bundle."""
 
     def __init__(self, bundle: Bundle, graph: Graph) -> None:
         self._bundle = bundle
@@ -78,9 +78,9 @@ class Encoder:
         self.max_length: int = bundle.manifest.max_length
         """Maximum tokens of a text, including special tokens. Longer texts are truncated at the end."""
         self.fingerprint: str = bundle.manifest.fingerprint
-        """Identifier of the vectors. Encoders with the same fingerprint compute the same vectors."""
+        """Identifier of the encoder's vectors. Encoders with the same fingerprint compute the same vectors."""
         self.int8_limit: float | None = bundle.int8_limit
-        """Calibrated range of int8 output; see `models.bundle.quantization`. None if the bundle has no range."""
+        """Calibrated range of int8 output, or None if the bundle has no range (see `models.bundle.quantization`)."""
         self.truncated = 0
         """Number of texts that this encoder has truncated so far."""
         self.runtime, self.precision = graph.runtime, graph.precision
@@ -120,15 +120,17 @@ class Encoder:
             )[0]
             return vector
         if dimensions is not None and not 1 <= dimensions <= self.dimensions:
-            raise ValueError(f"dimensions: {dimensions} is not between 1 and {self.dimensions}, those of {self.name}")
+            raise ValueError(
+                f"dimensions: {dimensions} is not between 1 and {self.dimensions}, the dimensions of {self.name}"
+            )
         if prompt_name is not None:
             prompt = self._prompt(prompt_name)
         if other := next((text for text in texts if not isinstance(text, str)), None):
-            raise TypeError(f"texts: {other!r} is no text")
+            raise TypeError(f"texts: {other!r} is not a text")
         tokens = self._graph.tokenized([prompt + text for text in texts])
         if cut := sum(each.truncated for each in tokens):
             self.truncated += cut
-            log.warning("%d of %d texts have more than %d tokens and were cut", cut, len(tokens), self.max_length)
+            log.warning("%d of %d texts have more than %d tokens and were truncated", cut, len(tokens), self.max_length)
         with tqdm(total=len(tokens), unit="text", delay=SHOWN_AFTER, disable=not progress, leave=False) as bar:
             vectors, norms = self._graph.embed(tokens, bar.update)
         if not normalize:
@@ -161,7 +163,7 @@ def _unit(vectors: Floats) -> Floats:
 
 
 def _full_name(name: str) -> str:
-    """Return the name of an encoder as used in other commands. For example, `default` is `minilm+default`.
+    """Return the full name of an encoder, as other commands use it. For example, `default` is `minilm+default`.
 
     Raises:
         SourceError: the name is neither an encoder of this project nor a folder.

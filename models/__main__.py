@@ -1,4 +1,4 @@
-"""Entry point of `python -m models`: export encoders to bundles and adapters, and exchange them with the hub."""
+"""Entry point of `python -m models`, for export to bundles and adapters and for their exchange with the hub."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ PLACE = "hf://org/name or org/name on the hub, a URL that fsspec supports (s3://
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Exit codes: 0 for success, 1 for a failure, 2 for bad input. Errors are one line."""
+    """Run one command and return its exit code.
+
+    The exit code is 0 for success, 1 for a failure and 2 for bad input. An error is printed as one line.
+    """
     arguments = parser().parse_args(argv)
     try:
-        from models.cli import commands  # loads NumPy and the hub's client, which help does not need
+        # Imported here, because this module loads NumPy and the hub's client, which the help texts do not need.
+        from models.cli import commands
 
         commands.COMMANDS[arguments.verb](arguments)
         command_line.flush()
     except Failed as error:
         return _fail(error, 1)
-    except ValueError as error:  # Refused or an unknown pooling: the user can correct it
+    except ValueError as error:  # `Refused`, or a ValueError for an unknown pooling. The user can correct both.
         return _fail(error, 2)
     except ModuleNotFoundError as error:
         return _fail(not_installed(error), 2)

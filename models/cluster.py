@@ -21,14 +21,14 @@ OLDEST, NEXT = (2, 60), (3,)
 """Supported versions of Ray: from `OLDEST`, and below `NEXT`."""
 SECONDS_TO_ANSWER = 5.0
 LOCAL = "local"
-"""Address that starts Ray on this machine, and stops it at the end."""
+"""Special address: Ray is started on this machine, and stopped at the end."""
 
 
 @contextmanager
 def connected(address: str | None) -> Iterator[bool]:
-    """Connect to the Ray cluster at `address` during the block. None means the address in `RAY_ADDRESS`.
+    """Connect to the Ray cluster at `address` inside the block, and yield whether this process started Ray.
 
-    If there is no address, Ray is started on this machine. Yield whether this process started Ray. If the process is
+    None means the address in `RAY_ADDRESS`. If there is no address, Ray is started on this machine. If the process is
     already connected, the connection is used and stays open.
 
     Raises:
@@ -37,9 +37,9 @@ def connected(address: str | None) -> Iterator[bool]:
     """
     check_version()
     address = address or os.environ.get("RAY_ADDRESS") or LOCAL
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # disables Ray's usage reports
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # This variable disables Ray's usage reports.
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # hide Ray's warnings about its next version
+        warnings.simplefilter("ignore")  # Hide Ray's warnings about its next version.
         import ray
 
     if ray.is_initialized():
@@ -49,7 +49,7 @@ def connected(address: str | None) -> Iterator[bool]:
     own_cpus = cpus.available() if address == LOCAL else None
     try:
         ray.init(address, num_cpus=own_cpus, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
-    except Exception as error:  # Ray's exceptions have no common class
+    except Exception as error:  # Ray's exceptions have no common base class.
         if address == LOCAL:
             raise Failed(f"Ray did not start on this machine: {first_line(error)}") from error
         raise Refused(f"--ray-address {address}: {first_line(error)}") from error
@@ -61,9 +61,9 @@ def connected(address: str | None) -> Iterator[bool]:
 
 @contextmanager
 def own_errors() -> Iterator[None]:
-    """Convert Ray's errors in the block.
+    """Convert Ray's errors inside the block.
 
-    If a process of the cluster raised an error of this project, raise the same error here without Ray's traceback.
+    If a process of the cluster raised an error of this project, the same error is raised here without Ray's traceback.
     Ray's own errors are shortened.
     """
     from ray.exceptions import RayError
@@ -76,11 +76,11 @@ def own_errors() -> Iterator[None]:
             if isinstance(cause, ValueError | Failed | OSError) and not isinstance(cause, RayError):
                 raise cause from None
             cause = getattr(cause, "cause", None) or cause.__cause__
-        raise Failed(f"Ray: {on_one_line(error)[:500]}; the same command goes on") from error
+        raise Failed(f"Ray: {on_one_line(error)[:500]}; the same command continues") from error
 
 
 def smallest_node() -> int:
-    """Return the CPUs of the smallest node that has at least one CPU. Return 1 if there is no such node."""
+    """Return the number of CPUs of the smallest node that has at least one CPU, or 1 if there is no such node."""
     return int(min((cpus for node in alive_nodes() if (cpus := node.get("CPU", 0)) >= 1), default=1))
 
 
@@ -92,7 +92,7 @@ def alive_nodes() -> list[dict[str, float]]:
 
 
 def free_resources() -> dict[str, float]:
-    """Return the total resources that no job has reserved, by Ray's names."""
+    """Return the resources of the cluster that no job has reserved, by Ray's names."""
     import ray
 
     return dict(ray.available_resources())  # type: ignore[no-untyped-call]
@@ -113,10 +113,13 @@ def check_version() -> None:
 
 
 def _check_answer(address: str) -> None:
-    """Raise an error if nothing listens at the address. Ray's own attempts to connect would take a minute."""
+    """Raise an error if nothing listens at the address.
+
+    Ray itself would try to connect for a minute.
+    """
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon:
-        return  # `local` or `auto`
+        return  # The address is `local` or `auto`, so there is no port to check.
     try:
         socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_ANSWER).close()
     except (OSError, ValueError, OverflowError) as error:

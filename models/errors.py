@@ -9,22 +9,22 @@ from collections.abc import Iterable
 class Refused(ValueError):
     """The user's input can't be used.
 
-    The message names the input. A command prints the message without a traceback, and exits with 2.
+    The message names the input. A command prints the message without a traceback, and exits with code 2.
     """
 
 
 class Failed(RuntimeError):
-    """An error that is not caused by the user's input. The message is one line. A command exits with 1."""
+    """An error that the user's input did not cause. The message is one line. A command exits with code 1."""
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """Return a suggestion with the name most similar to a misspelt word. Return an empty text if no name is similar."""
+    """Return a suggestion with the name most similar to a misspelt word, or an empty text if no name is similar."""
     near = difflib.get_close_matches(word, list(names), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def none_of(word: str, names: Iterable[str]) -> str:
-    """Return the message that `word` is not one of `names`, with the most similar name as a suggestion."""
+    """Return the message that `word` is not one of `names`. The most similar name is suggested."""
     names = list(names)
     return f"{word!r} is none of {', '.join(names)}{did_you_mean(word, names)}"
 
@@ -32,7 +32,8 @@ def none_of(word: str, names: Iterable[str]) -> str:
 def not_installed(error: ModuleNotFoundError) -> str:
     """Return a message with the missing package and its install command.
 
-    Raise `error` if the module is part of this project.
+    Raises:
+        ModuleNotFoundError: the missing module is part of this project, so `error` is raised again.
     """
     package = (error.name or "").partition(".")[0]
     if package in ("", "models", "training", "serving"):
@@ -60,5 +61,5 @@ def first_line(error: Exception) -> str:
 
 
 def on_one_line(error: Exception) -> str:
-    """Return an error's message with its lines joined, for messages that are a single sentence."""
+    """Return an error's message with its lines joined, for use inside a sentence."""
     return " ".join(str(error).split()) or type(error).__name__

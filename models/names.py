@@ -1,4 +1,4 @@
-"""Option values that are known without importing the modules behind them: runtimes, devices, and lazy registries."""
+"""Names of runtimes, devices and other option values that need no import of other modules, and lazy registries."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from importlib import import_module
 from typing import Literal, TypeVar
 
 RUNTIME_NAMES = ("onnxruntime", "openvino", "tensorrt")
-"""Keys of `models.runtimes.RUNTIMES`."""
+"""Names of the runtimes, which are the keys of `models.runtimes.RUNTIMES`."""
 Device = Literal["auto", "cpu", "cuda"]
 STATIC = "isosphere_static"
-"""Model type, in config.json, of encoders without layers (`models.encoder.static`)."""
+"""Model type of encoders without layers in config.json (see `models.encoder.static`)."""
 T = TypeVar("T")
 
 
 class Registry(MutableMapping[str, T]):
-    """Registry of lazily imported objects by name.
+    """Registry of objects by name, which are imported when they are first used.
 
-    Until an object is used, its entry is a text `package.module:NAME`.
+    Before an object is used, its entry is a text `package.module:NAME`.
     """
 
     def __init__(self, places: Mapping[str, str]) -> None:

@@ -1,7 +1,7 @@
 """The documentation that every installation of CPython contains, as texts that need no download.
 
-The texts are those of `pydoc_data.topics` (the language reference behind `help()`) and of the standard library's
-docstrings. Training uses them as its default corpus, and serving uses them as its demo corpus.
+The texts are those of `pydoc_data.topics` (the language reference behind `help()`) and the docstrings of the standard
+library. Training uses them as its default corpus, and serving uses them as its demo corpus.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Section:
     module: str
     """Dotted name, or `TOPICS` for the language reference."""
     name: str
-    """Qualified name inside the module. Empty for the module itself. For a topic, its heading."""
+    """Qualified name inside the module, which is empty for the module itself. For a topic, its heading."""
     text: str
 
 
@@ -82,7 +82,7 @@ def prose(raw: str) -> Iterator[str]:
 
 
 def _items(lines: list[str]) -> Iterator[str]:
-    """Yield the paragraphs of a block of lines. Every bullet begins its own paragraph."""
+    """Yield the paragraphs of a block of lines. Every bullet starts a new paragraph."""
     paragraph: list[str] = []
     for line in lines:
         if BULLET.match(line) and paragraph:
@@ -118,7 +118,7 @@ def _topics() -> Iterator[tuple[str, str, str]]:
 
     for key in sorted(topics):
         pieces = HEADING.split(topics[key])
-        # `pieces` has the text before the first heading, and then a title, a rule and a text for each heading.
+        # `pieces` starts with the text before the first heading. A title, a rule and a text follow for each heading.
         yield TOPICS, key, pieces[0]
         for title, text in zip(pieces[1::3], pieces[3::3], strict=True):
             yield TOPICS, _plain([title]), text

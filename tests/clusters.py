@@ -1,4 +1,4 @@
-"""A Ray of the tests: one of two CPUs, or a cluster of several nodes on this machine."""
+"""Ray for tests: a local Ray with two CPUs, or a cluster of several nodes on this machine."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.conftest import PATIENCE
 
 CALM = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_gcs_server_port_wait_time_s": str(int(PATIENCE)),  # Ray's own limits are too short for a busy machine
+    "RAY_gcs_server_port_wait_time_s": str(int(PATIENCE)),  # Ray's own time limits are too short for a busy machine.
     "RAY_raylet_start_wait_time_s": str(int(PATIENCE)),
     "RAY_worker_register_timeout_seconds": str(int(5 * PATIENCE)),
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": str(PATIENCE),
-    "RAY_memory_monitor_refresh_ms": "0",  # Ray would kill its workers, again and again, for what others need
+    "RAY_memory_monitor_refresh_ms": "0",  # Ray would repeatedly kill its workers because other processes need memory.
     "RAY_local_fs_capacity_threshold": "1.0",
-    "RAY_worker_niceness": "0",  # workers of Ray would otherwise wait for all other processes
+    "RAY_worker_niceness": "0",  # Without this setting, Ray's workers would wait for all other processes.
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])),  # noqa: PTH109
 }
@@ -48,7 +48,7 @@ def small_ray() -> Iterator[None]:
 
 @contextmanager
 def nodes(count: int, cpus: int = 1) -> Iterator[Any]:
-    """Run a cluster of several nodes on this machine, beside a head without CPUs."""
+    """Run a cluster of several nodes on this machine, and a head node without CPUs."""
     with _calm():
         with warnings.catch_warnings(action="ignore"):
             from ray.cluster_utils import Cluster
@@ -63,7 +63,7 @@ def nodes(count: int, cpus: int = 1) -> Iterator[Any]:
 
 
 def start_node(cluster: Any, cpus: int) -> Any:
-    """Start a node of a cluster on this machine. Its first node is the head."""
+    """Start a node of a cluster on this machine. The first node is the head."""
     return cluster.add_node(num_cpus=cpus, object_store_memory=MEMORY, include_dashboard=False)
 
 
@@ -94,7 +94,10 @@ def _calm() -> Iterator[None]:
 
 
 def _end(shut_down: Callable[[], Any]) -> None:
-    """Stop Ray, and wait for its processes, which Ray kills and leaves: their objects would warn when they go."""
+    """Stop Ray and wait for its processes.
+
+    Ray kills them without waiting, and their objects would warn when they are deleted.
+    """
     gc.collect()
     processes = [one for one in gc.get_objects() if isinstance(one, subprocess.Popen) and "/ray/" in str(one.args)]
     shut_down()

@@ -1,4 +1,4 @@
-"""Fixtures of several packages: a tiny real backbone and the bundle made of it."""
+"""Fixtures that several packages use: a tiny real backbone, and bundles made from it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tests.models.fake_hub import FakeHub, served
 
 T = TypeVar("T")
 
-# No test asserts a wall time. The brief profile explores. CI and the nightly run try the same examples each time, so
-# that a change is not held against a fault that it does not have.
+# No test asserts wall time. The brief profile draws new examples. CI and the nightly run use the same examples each
+# time, so that a change is not blamed for an older fault.
 settings.register_profile("brief", deadline=None, max_examples=20)
 settings.register_profile("steady", deadline=None, max_examples=40, derandomize=True)
 settings.register_profile("thorough", deadline=None, derandomize=True)
 PROFILES = {"not slow": "brief", "not nightly": "steady"}
-"""Hypothesis profiles by the value of pytest's `-m`; any other value has the thorough one."""
+"""Hypothesis profiles by the value of pytest's `-m`. For any other value, the thorough profile is used."""
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 OURS = ("isosphere", "models", "training", "serving", "benchmarks", "tests")
 PATIENCE = 120.0
-"""Seconds that a test waits for what has to come: it comes late on a machine that does much besides."""
+"""Maximum seconds that a test waits for an expected event, which may be late on a busy machine."""
 
 WORDS = (
     "the a an of in on to and or not is are was were be has have had do does did will would can could this that it "
@@ -41,21 +41,21 @@ WORDS = (
 
 
 def soon(values: Iterable[T], *names: str, called: Callable[[T], str] = str) -> list[ParameterSet]:
-    """Parameters of which those called by these `names` come in every run, and the others with the slow tests."""
+    """Return parameters. Those with these `names` run in every test run, and the others only with the slow tests."""
     return [
         pytest.param(one, id=called(one), marks=[] if called(one) in names else [pytest.mark.slow]) for one in values
     ]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Try Hypothesis's laws on more examples, the longer the chosen tests take."""
+    """Select the Hypothesis profile: the longer the selected tests take, the more examples are tried."""
     settings.load_profile(PROFILES.get(config.option.markexpr, "thorough"))
 
 
 def pytest_collection_modifyitems(session: pytest.Session) -> None:
-    """Make deprecated uses in our own code errors, and nightly tests slow ones that may take an hour.
+    """Turn deprecation warnings of our own code into errors, and let nightly slow tests take an hour.
 
-    The outermost of several marks wins, so this one holds in tests that ignore the warnings of others' packages.
+    The outermost of several marks wins, so this mark also applies to tests that ignore warnings of other packages.
     """
     for item in session.items:
         if item.get_closest_marker("nightly"):
@@ -72,7 +72,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    """A hub of its own for a test, which the hub's client asks."""
+    """Run a hub for one test, and point the hub's client to it."""
     import huggingface_hub.constants
 
     with served() as fake:
@@ -85,7 +85,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _engines_measured_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Measurements of runtimes are cached for the other tests of the session, and not longer."""
+    """Cache measurements of runtimes for the tests of this session only."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -93,7 +93,7 @@ def _engines_measured_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(scope="session", autouse=True)
 def _memory_left_alone() -> Iterator[None]:
-    """A command that a test runs in this process changes neither its allocator nor its environment."""
+    """Let no command that a test runs in this process change the allocator or the environment."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("training.machine.memory.reuse_memory", lambda: None)
         yield
@@ -101,7 +101,7 @@ def _memory_left_alone() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A BERT of 2 layers, width 32, random weights, its vocabulary whole words and single letters."""
+    """Make a BERT of 2 layers and width 32 with random weights. Its vocabulary has whole words and single letters."""
     import torch
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
@@ -144,7 +144,7 @@ def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_attention_heads=2,
         intermediate_size=64,
         max_position_embeddings=64,
-        initializer_range=0.2,  # random vectors far enough apart for tests that compare them
+        initializer_range=0.2,  # The standard deviation makes random vectors different enough for comparisons.
     )
     BertModel(config, add_pooling_layer=False).save_pretrained(folder)
     return folder
@@ -152,7 +152,7 @@ def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_bundle(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundle of `tiny_backbone`, mean pooling, 64 tokens."""
+    """Export `tiny_backbone` to a bundle with mean pooling and 64 tokens."""
     from models.encoder.encoder import Encoder
     from models.export.export import export
 
@@ -163,7 +163,7 @@ def tiny_bundle(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="session")
 def tiny_cross_encoder(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cross-encoder with random weights: `tiny_backbone`'s sizes and tokenizer, with token types for pairs."""
+    """Make a cross-encoder with random weights, of the size of `tiny_backbone` and with token types for pairs."""
     import json
     import shutil
 
@@ -174,7 +174,8 @@ def tiny_cross_encoder(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFac
     shutil.copytree(tiny_backbone, folder, dirs_exist_ok=True)
     torch.manual_seed(1)
     described = json.loads((folder / "tokenizer_config.json").read_text())
-    names = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}  # as BERT's own tokenizers
+    # BERT's own tokenizers use the same types.
+    names = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
     (folder / "tokenizer_config.json").write_text(json.dumps(described | names))
     config = BertConfig.from_pretrained(tiny_backbone, num_labels=1)
     BertForSequenceClassification(config).save_pretrained(folder)
@@ -183,7 +184,7 @@ def tiny_cross_encoder(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="session")
 def cross_bundle(tiny_cross_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundle of `tiny_cross_encoder`, 64 tokens."""
+    """Export `tiny_cross_encoder` to a bundle with 64 tokens."""
     from models.encoder.cross_encoder import CrossEncoder
     from models.export.cross_encoder import export
 
@@ -194,7 +195,7 @@ def cross_bundle(tiny_cross_encoder: Path, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="session")
 def other_bundle(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle like `tiny_bundle` with other weights."""
+    """Make a bundle like `tiny_bundle` with other weights."""
     import torch
 
     from models.encoder.encoder import Encoder
@@ -219,11 +220,11 @@ def _data(variable: str) -> Path:
 
 @pytest.fixture(scope="session")
 def test_data() -> Path:
-    """Real evaluation data and Wikipedia (`senteval/downstream`, `retrieval`, `corpus`)."""
+    """Return the folder of real evaluation data and Wikipedia (`senteval/downstream`, `retrieval`, `corpus`)."""
     return _data("ISOSPHERE_TEST_DATA")
 
 
 @pytest.fixture(scope="session")
 def goldens() -> Path:
-    """Values computed by the papers' published code on fixed tensors."""
+    """Return the folder of values that the papers' published code computes for fixed tensors."""
     return _data("ISOSPHERE_GOLDENS")

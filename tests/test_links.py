@@ -1,4 +1,4 @@
-"""Every link of a page in this repository leads somewhere, and every path that it names exists."""
+"""Tests of links and paths in the repository's pages: all targets exist."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/**/*.md"), *ROOT.glob("studies/*.md")]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HISTORY = {*ROOT.glob("docs/adr/*.md"), ROOT / "docs" / "log.md", ROOT / "CHANGELOG.md"}
-"""Pages that name files as they were at a date."""
+"""Pages about the past, which may name files that no longer exist."""
 PACKAGES = ("benchmarks", "docs", "models", "serving", "studies", "tests", "training", "website")
 NAMED = re.compile(rf"(?<![\w./-])(?:{'|'.join(PACKAGES)})/[\w./-]+")
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
@@ -20,7 +20,7 @@ CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """What GitHub makes of its headings."""
+    """Return the anchors that GitHub makes from the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
     plain = [re.sub(r"\]\([^)]*\)|[\[`*]", "", heading).strip().lower() for heading in headings]
     return frozenset(re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain)
@@ -42,7 +42,7 @@ def test_links(page: Path) -> None:
     "page", [page for page in PAGES if page not in HISTORY], ids=lambda page: str(page.relative_to(ROOT))
 )
 def test_paths(page: Path) -> None:
-    """Names in capitals, as in `studies/PAPER/NAME.toml`, stand for the reader's own."""
+    """Check paths. Names in capitals, as in `studies/PAPER/NAME.toml`, are placeholders."""
     spans = re.findall(r"(?<!`)`([^`\n]+)`(?!`)", page.read_text())
     named = {path.rstrip(".,") for span in spans if "*" not in span and "<" not in span for path in NAMED.findall(span)}
     assert [path for path in sorted(named) if path == path.lower() and not (ROOT / path).exists()] == []

@@ -1,4 +1,4 @@
-"""What a reader gets who follows a page: its blocks are run one after the other, in one folder.
+"""Tests that follow the pages like a reader: their blocks are run one after another, in one folder.
 
 A block that can't be run here has a comment before it, `<!-- not run: REASON -->`. `RUN` names the test that runs the
 other blocks of a page.
@@ -50,14 +50,14 @@ def test_every_block_is_run_or_says_why_not(page: Path) -> None:
 
 @dataclass
 class Reader:
-    """A reader with a terminal. What they write instead of the page's words is in `instead`."""
+    """A reader with a terminal. `instead` has the reader's own words for placeholders of the page."""
 
     folder: Path
     instead: dict[str, str] = field(default_factory=dict)
     servers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def follow(self, page: str, *, first: int = 0, last: int | None = None) -> list[str]:
-        """Run the blocks of a page, or some of them; return what each printed."""
+        """Run the blocks of a page, or some of them, and return the output of each."""
         runnable = [block for block in blocks(ROOT / page, "sh", "python") if not block.reason]
         return [self.run(block) for block in runnable[first:last]]
 
@@ -197,7 +197,7 @@ def test_the_tutorial_about_training(reader: Reader, tiny_bundle: Path) -> None:
 
 
 def _keep(documents: int, collection: Path) -> None:
-    """Keep the first documents of a collection, and the queries that they answer."""
+    """Keep the first documents of a collection, and the queries for which they are relevant."""
     corpus, queries, relevant = (collection / name for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"))
     kept = corpus.read_text().splitlines()[:documents]
     ids = {json.loads(line)["_id"] for line in kept}
@@ -211,7 +211,7 @@ def _keep(documents: int, collection: Path) -> None:
 
 @pytest.mark.nightly
 def test_the_tutorial_about_adapting(reader: Reader, tiny_bundle: Path) -> None:
-    """The pages of this repository are the documents, as in the tutorial, and a tiny encoder is adapted."""
+    """Use the repository's pages as documents, as in the tutorial, and adapt a tiny encoder."""
     (reader.folder / "docs").symlink_to(ROOT / "docs")
     reader.instead = {"--max-steps 30": f"--max-steps 2 --backbone {tiny_bundle}"}
     *_, found = reader.follow("docs/tutorials/adapt.md")

@@ -1,4 +1,4 @@
-"""`| head`: whoever reads has enough, and no command makes an error of it."""
+"""Tests of a closed stdout, as by `| head`, which no command reports as an error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from models.cli.command_line import GONE, has_gone
 
 
 def _unread(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """`python -m` with a stdout whose reader has gone before the first word."""
+    """Run `python -m` with a stdout whose reader has already closed it."""
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -49,7 +49,7 @@ def test_a_process_without_stdout_does_its_work(arguments: tuple[str, ...], tiny
 
 
 def test_another_pipe_that_broke_is_an_error_as_any() -> None:
-    """stdout is read here, so the error is of something else and must be told."""
+    """Break another pipe, while stdout is read. This is an error and must be reported."""
     script = "import sys; from models.cli.command_line import has_gone; sys.exit(has_gone(BrokenPipeError()))"
     assert subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=False).returncode == 0
     assert not has_gone(FileNotFoundError())

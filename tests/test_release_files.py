@@ -1,4 +1,4 @@
-"""The files that the host of the repository and users of a release read."""
+"""Tests of the files that the repository's host and users of a release read."""
 
 from __future__ import annotations
 

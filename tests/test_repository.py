@@ -1,4 +1,4 @@
-"""What documents and packaging promise, held against the tree."""
+"""Tests of the documents' and the packaging's statements about the repository."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_wheel_has_every_file_that_is_no_module() -> None:
     assert files <= carried and files
 
 
-@pytest.mark.filterwarnings("ignore:Using extra keyword arguments on `Field`:DeprecationWarning")  # Ray's own models
+@pytest.mark.filterwarnings("ignore:Using extra keyword arguments on `Field`:DeprecationWarning")  # Ray's own models.
 def test_every_module_can_be_imported() -> None:
     for room in ROOMS:
         for module in pkgutil.walk_packages([str(ROOT / room)], prefix=f"{room}."):
@@ -150,7 +150,8 @@ def test_every_route_and_option_is_documented(tmp_path: Path) -> None:
         service.jobs.close()
     for path, methods in paths.items():
         for method in methods:
-            forms = (f"`{method.upper()} {path}`", f"`{method.upper()} …`")  # the second follows the first's path
+            # The second command follows the path of the first.
+            forms = (f"`{method.upper()} {path}`", f"`{method.upper()} …`")
             assert any(form in page for form in forms), f"{method.upper()} {path}"
     for name in Settings.model_fields:
         assert f"`--{name.replace('_', '-')}`" in page, name
@@ -166,7 +167,7 @@ def test_every_image_that_serves_keeps_what_it_measures_in_its_volume() -> None:
 
 
 def test_what_goes_into_an_image_is_let_into_its_context() -> None:
-    """LICENSE, too: the wheel is to carry it."""
+    """Check that all files of the image are in its context, including LICENSE, which the wheel contains."""
     let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     lines = [line.split()[1:-1] for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("COPY ")]
     copied = {name for names in lines if not names[0].startswith("--from") for name in names}

@@ -1,4 +1,4 @@
-"""The documentation as a site: whole, strict, and without anything from other hosts."""
+"""Tests of the documentation site: complete, strict, and without content from other hosts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOADED = re.compile(r"<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)=\"?(?:htt
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site as `make site` builds it; a broken link or anchor would have failed that."""
+    """Build the site as `make site` does, which fails for a broken link or anchor."""
     for package in ("material", "latex2mathml"):
         pytest.importorskip(package, reason="the extra docs is not installed: `make setup`")
     folder = tmp_path_factory.mktemp("site")
@@ -62,7 +62,7 @@ def test_the_site_loads_nothing_from_other_hosts(site: Path) -> None:
 
 @pytest.mark.slow
 def test_equations_are_mathml(site: Path) -> None:
-    """Browsers show it without a script or a font from elsewhere."""
+    """Check MathML, which browsers show without a foreign script or font."""
     page = (site / "objectives" / "index.html").read_text()
     written = (ROOT / "docs" / "objectives.md").read_text().count("```math")
     assert page.count('<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">') == written > 5

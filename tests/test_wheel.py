@@ -1,4 +1,4 @@
-"""The wheel serves in an environment of its own, from an empty folder, with the vectors of `isosphere.load`."""
+"""Tests of the wheel in an environment of its own: it serves from an empty folder, like `isosphere.load`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.conftest import PATIENCE
 from tests.environments import ROOT, WEIGHTS, brought, environment, ran, shell
 
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
-FAST = ("--engine", "onnxruntime", "--precision", "fp32")  # no measurement of engines
+FAST = ("--engine", "onnxruntime", "--precision", "fp32")  # Engines are not measured.
 COMPARE = """
 import json, sys, urllib.request
 import numpy as np
@@ -41,7 +41,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy: setuptools writes into the folder that it builds."""
+    """Build the wheel from a copy, because setuptools writes into the folder that it builds."""
     source, made = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for package in ("isosphere", "models", "serving", "training"):
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -55,7 +55,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["links", pytest.param("index", marks=pytest.mark.nightly)])
 def python(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment with the wheel, and with what serving needs: links, or as a user installs it."""
+    """Return the Python of an environment with the wheel and the packages for serving, linked or installed."""
     folder = tmp_path_factory.mktemp("environment")
     interpreter = folder / "bin" / "python"
     constraints = ("--constraint", ROOT / "constraints.txt")
@@ -74,7 +74,7 @@ def python(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest
 
 @pytest.fixture
 def address(python: Path, tmp_path: Path) -> Iterator[str]:
-    """The address of `isosphere serve`, started in an empty folder."""
+    """Yield the address of an `isosphere serve` that was started in an empty folder."""
     folder = tmp_path / "empty"
     folder.mkdir()
     command: list[str | Path] = [python.with_name("isosphere"), "serve", "--port", "0", "--no-demo", *FAST]

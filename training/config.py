@@ -1,6 +1,6 @@
-"""The configuration of a run: a checked preset with overrides, which is stored as JSON.
+"""Configuration of a run: a preset with overrides, checked and stored as JSON.
 
-`Configuration` has what training and pre-training share.
+`Configuration` is the part that training and pre-training share.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from training.objectives import OBJECTIVES
 from training.objectives.base import PASSAGES_SUFFIX, AugmentationName, Recipe
 
 FALLBACK_PRESET = "bert-base-uncased"
-"""Preset for backbones without their own preset, unless the backbone's folder declares a different pooling."""
+"""Preset for a backbone without a preset of its own, unless the backbone declares another pooling."""
 
 NOT_SET = ("objective", "backbone", "preset", "params")
-"""Fields of a run that `--set` does not accept, because they have options of their own."""
+"""Fields of a run that `--set` rejects, because they have options of their own."""
 
 PATH_FIELDS = ("backbone", "corpus", "dev_data", "eval_data", "out", "run", "teacher", "tokenizer")
 """Fields that contain paths. Paths are resolved before they are compared."""
@@ -44,7 +44,7 @@ ADDED_FIELDS = {
     "matryoshka": None,
     "text_column": None,
 }
-"""Fields that configurations of earlier versions lack, with the values that those versions used."""
+"""Fields that configurations of earlier versions lack, with the values that apply to those configurations."""
 
 MIN_LENGTH = 3
 """Minimum length in tokens: one token and two special tokens."""
@@ -57,7 +57,7 @@ class ConfigError(Refused):
 
 
 class Configuration:
-    """Base class of the configurations of training and pre-training, which are frozen dataclasses."""
+    """Base class of the frozen dataclasses that configure training and pre-training."""
 
     out: str
     """Folder of the result."""
@@ -82,7 +82,7 @@ class Configuration:
             raise ConfigError(f"weight_decay: {values['weight_decay']} is below 0")
         for name in ("dropout", "warmup"):
             if (value := values.get(name)) is not None and not 0 <= value < 1:
-                raise ConfigError(f"{name}: {value} is not a share of at least 0 and below 1")
+                raise ConfigError(f"{name}: {value} is not at least 0 and less than 1")
         check_seed(values["seed"])
         if values["max_length"] < MIN_LENGTH:
             raise ConfigError(f"max_length: {values['max_length']} leaves no room between the special tokens")
@@ -92,7 +92,7 @@ class Configuration:
         return asdict(self)  # type: ignore[call-overload, no-any-return]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields that the JSON object contains."""
+        """Return the fields of the JSON object."""
         return self.flat()
 
     def to_json(self) -> str:
@@ -115,7 +115,7 @@ class Configuration:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Build the configuration from the fields of a JSON object, after checking their types."""
+        """Build the configuration from a JSON object. The types of the fields are checked."""
         types = field_types(cls)
         added = {name: value for name, value in ADDED_FIELDS.items() if name in types}
         return cls(**check_fields({**added, **values}, types))
@@ -133,10 +133,10 @@ class Configuration:
         return field_types(type(self))
 
     def parse(self, texts: Sequence[str]) -> dict[str, Any]:
-        """Parse `key=value` settings into changes, each value of its field's type.
+        """Parse `key=value` settings into changed fields. Each value is converted to its field's type.
 
         Raises:
-            ConfigError: a key is unknown, or a value is not of the key's type.
+            ConfigError: a key is unknown, or a value has the wrong type.
         """
         try:
             return parse_settings(texts, self.settable())
@@ -144,7 +144,7 @@ class Configuration:
             raise ConfigError(str(error)) from error
 
     def differences(self, other: Configuration) -> list[str]:
-        """List the differing fields as `field (this, other)`. Paths are compared after resolution."""
+        """List the fields whose values differ, as `field (this, other)`. Paths are resolved before the comparison."""
         mine, theirs = self.flat(), other.flat()
         names = [name for name in mine if resolved(name, mine) != resolved(name, theirs)]
         return [f"{name} ({mine[name]}, {theirs.get(name)})" for name in names]

@@ -1,4 +1,4 @@
-"""Fields of dataclasses by type: parsed from the command line's text, and checked in values from JSON."""
+"""Types of dataclass fields: conversion of command-line text and checks of JSON values."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def field_types(cls: type[Any]) -> dict[str, Any]:
 
 
 def parse(text: str, kind: Any) -> Any:
-    """Parse text as a `kind`: bool, int, float, str, literal, optional (`none`) or tuple (`a,b,c`).
+    """Convert text to a `kind`: bool, int, float, str, literal, optional (`none`) or tuple (`a,b,c`).
 
     Raises:
-        ValueError: the text is not a `kind`; the message says what is expected.
+        ValueError: the text is not a `kind`; the message names the expected type.
     """
     if get_origin(kind) is tuple:
         return tuple(parse(part, get_args(kind)[0]) for part in text.split(",") if part)
@@ -36,10 +36,10 @@ def parse(text: str, kind: Any) -> Any:
 
 
 def parse_settings(texts: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Parse `--set key=value` options, each value by its key's kind.
+    """Parse `--set key=value` options. Each value is converted to the type of its key.
 
     Raises:
-        ValueError: a key is unknown, or a value is not of the key's kind; the message quotes the option.
+        ValueError: a key is unknown, or a value has the wrong type; the message quotes the option.
     """
     values = {}
     for text in texts:
@@ -59,7 +59,7 @@ def check_value(value: Any, kind: Any) -> Any:
     """Check a JSON value against a `kind`, and convert it.
 
     Raises:
-        ValueError: the value is not a `kind`; the message says what is expected.
+        ValueError: the value is not a `kind`; the message names the expected type.
     """
     if get_origin(kind) is tuple and isinstance(value, Sequence) and not isinstance(value, str):
         return tuple(check_value(part, get_args(kind)[0]) for part in value)
@@ -70,7 +70,7 @@ def check_value(value: Any, kind: Any) -> Any:
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
     if kind is int and type(value) is int and not -(1 << 63) <= value < 1 << 63:
-        raise ValueError(f"expected {describe_type(kind)} of 63 bits, got one of {value.bit_length()}")
+        raise ValueError(f"expected {describe_type(kind)} of at most 63 bits, got one of {value.bit_length()} bits")
     if kind in (bool, int, str) and type(value) is kind:
         return value
     raise ValueError(f"expected {describe_type(kind)}, got {value!r}")
@@ -95,7 +95,7 @@ def describe_type(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(str(option) for option in get_args(kind))
     if get_origin(kind) is tuple:
-        return f"a list, each {describe_type(get_args(kind)[0])}"
+        return f"a list whose elements are {describe_type(get_args(kind)[0])}"
     if (inner := _optional(kind)) is not None:
         return f"{describe_type(inner)} or none"
     return {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[kind]

@@ -1,7 +1,7 @@
 """The loop of a run: take steps, read their losses, evaluate, and save checkpoints.
 
-Training and pre-training share the loop. `Run` is the protocol of the parts that differ between the two. `Training` is
-the implementation that trains an encoder by an objective.
+Training and pre-training share the loop. `Run` is the protocol of the parts that differ between the two. `Training`
+implements this protocol for an encoder that is trained by an objective.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ READ_EVERY = 20
 On a CPU, losses are read after every step.
 """
 TIMED_STEPS = 3
-"""Minimum number of steps from which the duration of a new run is estimated."""
+"""Number of steps of a new run after which its duration is estimated."""
 
 B = TypeVar("B", bound=Sized)
-"""A batch. Its length is the number of its sentences."""
+"""Type of a batch, whose length is the number of its sentences."""
 
 
 class DivergedError(Failed):
@@ -63,7 +63,7 @@ class TakenStep(Generic[B]):
 
 
 class Run(Protocol[B]):
-    """The parts of a run that training and pre-training do differently."""
+    """Protocol of the parts of a run that differ between training and pre-training."""
 
     devices: Devices
     folder: Path
@@ -88,13 +88,16 @@ class Run(Protocol[B]):
         """Return the learning rate of a step, counted from 0."""
 
     def snapshot(self) -> Snapshot | None:
-        """Copy the state that is needed to repeat the next step. None if the run stores no diverged steps."""
+        """Copy the state that is needed to repeat the next step, or return None if the run stores no diverged steps."""
 
     def take(self, batch: B, learning_rate: float) -> dict[str, Tensor]:
         """Update the state from a batch, without waiting for the device, and count the step."""
 
     def speed(self, steps: Sequence[tuple[int, B]], seconds: float) -> Mapping[str, float]:
-        """Compute the logged speeds from `steps`, pairs of step number and batch, and their total duration."""
+        """Compute the logged speeds.
+
+        `steps` has pairs of step number and batch, and `seconds` is their total duration.
+        """
 
     def check(self, taken: TakenStep[B], values: Mapping[str, float]) -> str | None:
         """Check that the values of a step are finite. Return a remark for the user, or None.
@@ -115,7 +118,7 @@ class Run(Protocol[B]):
 
 
 def run_to_end(run: Run[B], headline: str, stream: TextIO) -> None:
-    """Take all remaining steps, with metrics in the run's folder and progress to `stream`.
+    """Take all remaining steps, write metrics to the run's folder, and print progress to `stream`.
 
     With several processes, only the first one reports and writes.
 
@@ -136,12 +139,12 @@ def run_to_end(run: Run[B], headline: str, stream: TextIO) -> None:
 
 
 def ignore_metrics(_kind: str, _step: int, _values: Mapping[str, float]) -> None:
-    """Ignore a line of metrics. All processes except the first use this function."""
+    """Do nothing. Processes other than the first use this function in place of `Record.write`."""
 
 
 def _take_steps(run: Run[B], record: WriteMetrics, progress: Progress, *, stop: Callable[[], bool]) -> None:
     state, devices, total = run.state, run.devices, run.total_steps
-    evaluation: float | None = None  # seconds of the first one, until they are reported
+    evaluation: float | None = None  # Seconds of the first evaluation, until the remaining time has been reported.
     if state.step == 0:
         began = time.perf_counter()
         run.evaluate(record, progress)
@@ -178,7 +181,7 @@ def _take_steps(run: Run[B], record: WriteMetrics, progress: Progress, *, stop: 
 
 
 def _read(pending: PendingSteps[B], run: Run[B], record: WriteMetrics, progress: Progress) -> None:
-    """Record the metrics of every step whose losses were not yet read, with the mean speed of these steps."""
+    """Record the metrics of all steps whose losses have not been read, with the mean speed of these steps."""
     steps, seconds = pending.read()
     speed = run.speed([(taken.step, taken.batch) for taken, _ in steps], seconds)
     for taken, values in steps:
@@ -200,7 +203,7 @@ class PendingSteps(Generic[B]):
         self.restart_clock()
 
     def restart_clock(self) -> None:
-        """Restart the clock, so that time spent outside steps, as in evaluations, does not count for the next steps."""
+        """Restart the clock, so that the time of an evaluation does not count as time of the next steps."""
         self._since = time.perf_counter()
 
     def append(self, taken: TakenStep[B]) -> None:
@@ -232,7 +235,7 @@ def format_terms(values: Mapping[str, float]) -> str:
 # The run of an objective. It keeps the best weights so far, and stores a diverged step for replay.
 
 EASY_AT, EASY = 10, 0.01
-"""Step number and InfoNCE loss. If the loss at this step is lower, the task is too easy to learn from."""
+"""Step number, and InfoNCE loss at that step below which the task is too easy to learn from."""
 
 
 @dataclass(kw_only=True)
@@ -247,9 +250,9 @@ class Training:
     tokenise: Tokenise
     meter: SpeedMeter
     scores: Callable[[Encoder], Mapping[str, float]]
-    """A function that computes the figures of an evaluation."""
+    """Function that computes the figures of an evaluation."""
     metric: str
-    """Name of the figure that chooses the best weights. Higher is better."""
+    """Name of the figure that selects the best weights. A higher value is better."""
     folder: Path
     total_steps: int
     eval_every: int
@@ -283,8 +286,8 @@ class Training:
             file, folder = save_divergence(self.state, taken, self.folder, self.devices), shlex.quote(str(self.folder))
             raise DivergedError(
                 f"step {taken.step}: {format_terms(values)}; {file} has the weights and the batch: "
-                f"isosphere replay {folder} looks into it, "
-                f"finish {folder} makes a bundle of the best weights before it"
+                f"isosphere replay {folder} shows its terms, "
+                f"isosphere finish {folder} exports the best weights from before it"
             )
         if taken.step == EASY_AT and values.get("info_nce", EASY) < EASY:
             return (
@@ -297,8 +300,8 @@ class Training:
     def _is_fp16_overflow(self, values: Mapping[str, float]) -> bool:
         """Return whether a finite loss has a gradient beyond the range of fp16.
 
-        After an fp16 overflow, the update is skipped and the loss scale is halved. With a loss scale below 1, the cause
-        is not an overflow.
+        After an fp16 overflow, the update is skipped and the loss scale is halved. If the loss scale is below 1, the
+        gradient is infinite for another reason.
         """
         scaler = self.state.scaler
         return scaler.is_enabled() and math.isfinite(values["loss"]) and scaler.get_scale() >= 1
@@ -338,15 +341,15 @@ def check_weights(state: State) -> None:
     """
     if not all(bool(weights.isfinite().all()) for weights in state.encoder.parameters()):
         raise DivergedError(
-            f"step {state.step}: its update leaves weights that are no numbers; begin again with a lower learning_rate"
+            f"step {state.step}: the update made weights NaN or infinite; start a new run with a lower learning_rate"
         )
 
 
 def save_divergence(state: State, taken: TakenStep[Batch], folder: Path, devices: Devices) -> Path:
-    """Write weights, random states and sentences from before the step. No weight has changed since.
+    """Write weights, random states and sentences as they were before the step, which changed no weight.
 
     Files of earlier divergences are removed, because the resumed run may now diverge at an earlier step. With several
-    processes, only the first one's random state is stored.
+    processes, only the random state of the first one is stored.
     """
     assert taken.before is not None, "training takes snapshots"
     file = folder / f"diverged-{taken.step:08d}.safetensors"

@@ -1,4 +1,4 @@
-"""A whole run, from a configuration to its outcome, with its teacher if the objective needs one."""
+"""A whole run, from a configuration to its outcome, including the training of a teacher if the objective needs one."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ REPLACE = "replace it by --force"
 
 
 def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool = False) -> Outcome:
-    """Train according to `config`, and return the outcome. The record goes to `config.run`, progress to `stream`.
+    """Train according to `config`, and return the outcome.
 
-    All inputs are checked before the run's folder is created. With several processes, only the first reports and
-    writes, but all return the outcome. `force` removes an existing run in the folder, and an outdated run of the
-    teacher, after all checks.
+    The record goes to `config.run`, progress to `stream`. All inputs are checked before the run's folder is created.
+    With several processes, only the first one reports and writes, but all return the outcome. `force` removes an
+    existing run in the folder, and an outdated run of the teacher, after all checks.
 
     Raises:
         RunError: the folder already has a run; or, with `resume`, it has none; or the bundle can't be written.
@@ -92,7 +92,8 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
 
         epoch = corpus.batches_per_epoch(config.batch_size, least=devices.count)
         total = config.max_steps or config.epochs * epoch
-        # Several processes would each encode other sentences, and passages give different texts in each epoch.
+        # No cache with several processes, which each encode other sentences, or with passages, whose texts differ in
+        # each epoch.
         caches = total > epoch and devices.count == 1 and config.positives is None
         training = Training(
             state=state,
@@ -160,7 +161,7 @@ def open_run_corpus(config: RunConfig, held_out: int = HELD_OUT) -> Corpus:
 
 
 def _corpus(config: RunConfig) -> Corpus:
-    """Open the run's corpus. Sentences are held out if they choose the best weights."""
+    """Open the run's corpus. Sentences are held out only if they select the best weights."""
     return open_run_corpus(config, 0 if config.dev_data or config.eval_data else HELD_OUT)
 
 
@@ -173,7 +174,7 @@ def _selection_and_tasks(config: RunConfig, corpus: Corpus, stream: TextIO) -> t
     selection = selection or (by_stsb_dev if config.dev_tasks == "stsb" else by_sts_dev)(data)
     tasks = sts_tasks(data)
     if absent := [name for name in STS_TASKS if name not in tasks]:
-        print(f"{data} lacks {', '.join(absent)}: the final scores go without", file=stream)
+        print(f"{data} lacks {', '.join(absent)}, so the final scores do not include these tasks", file=stream)
     return selection, tasks
 
 
@@ -184,8 +185,8 @@ def _result_lines(config: RunConfig, selection: Selection, best: Best, steps: in
     curve = record.evaluations(Path(config.run), until=steps)
     values = ", ".join(f"{each[selection.metric]:.4f} at step {each['step']}" for each in curve)
     yield (
-        f"no step was better than {config.backbone} as it was: "
-        f"the result is its own weights with {config.pooling} pooling"
+        f"no step was better than the initial weights of {config.backbone}: "
+        f"the result has these weights with {config.pooling} pooling"
     )
     yield f"the criterion was {selection.metric}, {selection.criterion}: {values}"
     yield (
@@ -214,9 +215,9 @@ def _headline(training: Training, autocast: torch.dtype | None, resumed: int | N
 
 
 def _pooling(config: RunConfig) -> str:
-    """Describe the run's pooling. If the backbone declares a different pooling, mention it."""
+    """Describe the run's pooling, and the pooling that the backbone declares if it differs."""
     own = read_config(resolve(config.backbone)).get("pooling", config.pooling)
-    return f"{config.pooling} pooling" + ("" if own == config.pooling else f" where its files say {own}")
+    return f"{config.pooling} pooling" + ("" if own == config.pooling else f" but its files declare {own}")
 
 
 def run_environment(corpus: Corpus, devices: Devices, autocast: torch.dtype | None) -> dict[str, Any]:
@@ -231,25 +232,36 @@ def run_environment(corpus: Corpus, devices: Devices, autocast: torch.dtype | No
 
 
 def _check_folders(config: RunConfig, *, resume: bool, force: bool = False) -> None:
-    """Check the output folders before the run. Otherwise an unusable folder would be noticed only at its end."""
+    """Check the output folders before the run.
+
+    Without this check, an unusable folder would be noticed only at the end of the run.
+
+    Raises:
+        RunError: a folder can't be used for output.
+    """
     out, folder = Path(config.out), Path(config.run)
     try:
         destination.refuse_foreign(out)
     except BundleError as error:
         raise RunError(f"--out {error}") from error
     if folder.resolve().is_relative_to(out.resolve()):
-        raise RunError(f"run: {config.run} is in the folder of the bundle, --out {out}, which holds nothing else")
+        raise RunError(
+            f"run: {config.run} is inside the folder of the bundle, --out {out}, which must contain only the bundle"
+        )
     if resume or (force and record.has_run(folder)):
         record.stored_config(folder, RunConfig)
     else:
         record.check_no_run(folder, replace=REPLACE)
         if not force and _is_trained(out):
-            raise RunError(f"--out {out} holds the encoder of an earlier run: {REPLACE}, or name another --out")
+            raise RunError(f"--out {out} contains the encoder of an earlier run: {REPLACE}, or choose another --out")
     check_writable(out)
 
 
 def _is_trained(out: Path) -> bool:
-    """Return whether a folder has trained weights. An assembled bundle can be made again from its adapter."""
+    """Return whether a folder has trained weights, which could not be restored.
+
+    An assembled bundle does not count, because it can be made again from its adapter.
+    """
     if not (out / bundle.MANIFEST).exists():
         return False
     manifest = bundle.read_manifest(out / bundle.MANIFEST)
@@ -269,28 +281,27 @@ def check_writable(out: Path) -> None:
         raise RunError(f"--out {out}: {error.strerror}") from error
 
 
-# The default teacher of an objective that needs a frozen encoder: an encoder trained by SimCSE and stored.
+# The default teacher of an objective that needs a frozen encoder. SimCSE trains this teacher, and its bundle is kept.
 
 TEACHER_FIELDS = (
     *("adapter_rank", "pooling", "dropout", "corpus", "text_column", "eval_data", "dev_data", "dev_tasks"),
     *("seed", "max_steps", "max_length", "eval_every", "chunk_size", "precision", "compile", "device"),
 )
-"""Fields that are copied from a run to the run of its teacher. The remaining fields are from SimCSE's preset."""
+"""Fields whose values are copied from a run to its teacher's run. Other fields come from SimCSE's preset."""
 
 
 def teacher_config(config: RunConfig) -> RunConfig:
     """Return the configuration of the teacher's run, with folders beside those of `config`.
 
-    If the run's preset names a backbone for the teacher, the teacher starts from that backbone: DCLR's presets for
-    large models name a base model of the same family. Otherwise the teacher starts from the run's own backbone, with
-    SimCSE's preset of the same name.
+    The run's preset can name the teacher's backbone. For example, DCLR's presets for large models name a base model of
+    the same family. Otherwise, the teacher has the run's own backbone and SimCSE's preset of the same name.
 
     Raises:
         ConfigError: an encoder trained by SimCSE can't be the teacher.
     """
     recipe, name = OBJECTIVES[config.objective], config.preset.partition("+")[0]
     if recipe.needs_named_teacher:
-        raise ConfigError(f"teacher: {config.objective} learns from one: name it with --teacher")
+        raise ConfigError(f"teacher: {config.objective} needs a teacher: name one with --teacher")
     preset = recipe.presets.get(name)
     if preset is not None and preset.teacher_backbone is not None:
         simcse = from_preset("simcse", backbone=preset.teacher_backbone)
@@ -319,10 +330,15 @@ def is_published(planned: RunConfig, corpus: str) -> bool:
 def _load_named_teacher(
     config: RunConfig, state: State, corpus: Corpus, devices: Devices, *, force: bool
 ) -> Encoder | None:
-    """Load the teacher that the run names. If the teacher must be trained, check the inputs and return None."""
+    """Load the teacher that the run names, or return None if the teacher must be trained.
+
+    In the second case, the inputs of the teacher's run are checked.
+    """
     if not state.objective.needs.teacher:
         if config.teacher is not None:
-            raise ConfigError(f"teacher: {config.objective} as it is set has no use for {config.teacher}")
+            raise ConfigError(
+                f"teacher: {config.objective} with these settings uses no teacher: leave out {config.teacher}"
+            )
         return None
     if config.teacher is not None:
         return load_frozen(config.teacher, devices)
@@ -333,7 +349,7 @@ def _load_named_teacher(
         if begun and record.stored_config(Path(planned.run), RunConfig) != planned:
             if not force:
                 advice = "replace it by --force, or name a bundle with --teacher"
-                raise RunError(f"{planned.run} has the teacher of another run: {advice}")
+                raise RunError(f"{planned.run} contains the teacher of another run: {advice}")
             record.remove_run(Path(planned.run))
             begun = False
         _check_folders(planned, resume=begun, force=force)
@@ -341,20 +357,20 @@ def _load_named_teacher(
 
 
 def _check_teacher_backbone(backbone: str) -> None:
-    """Check that the teacher's backbone exists. It can differ from the backbone of the run."""
+    """Check that the teacher's backbone exists, which can differ from the run's backbone."""
     try:
         resolve(backbone)
     except SourceError as error:
-        reason = f"SimCSE would train one from {backbone} first: {error}; or name one with --teacher"
+        reason = f"SimCSE can't train the teacher from {backbone}: {error}; name a teacher with --teacher"
         raise ConfigError(f"teacher: {reason}") from error
 
 
 def _trained_teacher(planned: RunConfig, corpus: Corpus, devices: Devices, stream: TextIO) -> Encoder:
-    """Return the teacher, an encoder trained by SimCSE. Train it first if its bundle does not exist."""
+    """Return the teacher, an encoder that SimCSE trains. Train it first if its bundle does not exist."""
     if is_published(planned, corpus.census.digest):
-        print(f"teacher: {planned.out}, kept from before", file=stream)
+        print(f"teacher: {planned.out}, from an earlier run", file=stream)
     else:
-        print(f"no --teacher: SimCSE trains one first, kept in {planned.out}", file=stream)
+        print(f"no --teacher: SimCSE trains a teacher first, in {planned.out}", file=stream)
         outcome = fit(planned, stream, resume=record.has_run(Path(planned.run)))
         if devices.first:
             publish(planned, outcome, {})
@@ -368,8 +384,8 @@ def _trained_teacher(planned: RunConfig, corpus: Corpus, devices: Devices, strea
 def replay(config: RunConfig, file: Path) -> tuple[int, dict[str, float], list[str]]:
     """Repeat a diverged step, and return its number, its terms, and the sentences with a non-finite value.
 
-    The replay uses one process. If the run used several processes, the replay's dropout masks differ from the run's. If
-    the run used one process, the result is the same, except that a teacher's vectors may differ in the last digits.
+    The replay uses one process. If the run used several processes, the dropout masks differ from the run's. If it used
+    one process, the result is the same, except that a teacher's vectors may differ in the last digits.
 
     Raises:
         CheckpointError: the file is not of this run.
@@ -396,7 +412,10 @@ def replay(config: RunConfig, file: Path) -> tuple[int, dict[str, float], list[s
 
 
 def _not_finite(views: Tensor, loss: Tensor) -> list[bool]:
-    """Return for each sentence whether a view is not finite. If the loss is finite, also test the views' gradients."""
+    """Return for each sentence whether one of its views is not finite.
+
+    If the loss is finite, the gradients of the views are tested too.
+    """
     assert views.grad is not None
     looked_at = torch.stack([views.detach(), views.grad if torch.isfinite(loss) else views.detach()])
     odd: list[bool] = (~torch.isfinite(looked_at)).any(dim=-1).any(dim=0).any(dim=0).tolist()

@@ -39,7 +39,7 @@ class DeviceBatch(NamedTuple):
     teacher: Tensor | None
     """Vectors of the teacher, (N, D'), for the whole batch."""
     start: Tensor | None
-    """Starting vectors, (N, D), for the whole batch."""
+    """Vectors computed with the initial weights, (N, D), for the whole batch."""
     own: range
     """Rows that this process encodes."""
     sentences: int
@@ -62,9 +62,9 @@ class DeviceBatch(NamedTuple):
 class Step:
     """A function that updates weights from a batch, without waiting for the device.
 
-    The step waits only when it adds vectors to the cache of a frozen encoder. After a non-finite loss, no later step
-    changes the weights, so the loop, which reads losses later, still finds the weights from before the diverged step.
-    In fp16, a gradient overflow skips only its own update.
+    It waits only to add vectors to the cache of a frozen encoder. After a non-finite loss, no later step changes the
+    weights. The loop reads losses later, and still finds the weights from before the diverged step. In fp16, a gradient
+    overflow skips only its own update.
     """
 
     def __init__(
@@ -82,21 +82,19 @@ class Step:
     ) -> None:
         """Set up the step.
 
-        `start` is a frozen copy of the encoder from before training.
-
-        `chunk_size` turns on gradient caching, and is the maximum number of sentences in one encoder pass. With None,
-        the whole batch is encoded at once. With `record`, steps are recorded as CUDA graphs (see
-        `training.machine.graphs`).
+        `start` is a frozen copy of the encoder from before training. `chunk_size` turns on gradient caching, and is the
+        maximum number of sentences in one encoder pass. With None, the whole batch is encoded at once. With `record`,
+        steps are recorded as CUDA graphs (see `training.machine.graphs`).
 
         Raises:
-            ValueError: the objective needs a teacher but `teacher` is None, or needs the starting encoder but `start`
-                is None.
+            ValueError: the objective needs a teacher but `teacher` is None, or needs the initial encoder but `start` is
+                None.
         """
         needs = state.objective.needs
         if needs.teacher and teacher is None:
-            raise ValueError("the objective needs a teacher and the run has none")
+            raise ValueError("the objective needs a teacher, but the run has none")
         if needs.start and start is None:
-            raise ValueError("the objective needs the encoder of before and the run has none")
+            raise ValueError("the objective needs the encoder from before training, but the run has none")
         self._state = state
         self._devices = devices
         self._clip_norm = clip_norm
@@ -125,7 +123,7 @@ class Step:
         return {**terms, "gradient_norm": norm}
 
     def gradient_norm(self) -> Tensor:
-        """Clip the gradient of all weights, and return its norm before clipping, without fp16's scale."""
+        """Clip the gradient of all weights, and return its norm before clipping, without the loss scale of fp16."""
         self._state.scaler.unscale_(self._state.optimiser)
         return clip_grad_norm_(_weights(self._state.optimiser), self._clip_norm)
 
@@ -156,23 +154,26 @@ class Step:
         values: dict[str, Tensor] = {}
 
         def gradient_of_views(pooled: Tensor) -> list[Tensor]:
-            """Compute the loss of the whole batch. Return its gradient with respect to the views of each pass."""
+            """Compute the loss of the whole batch, and return its gradient with respect to the views of each pass."""
             views = self._devices.gather(in_batch_order(passes, pooled.detach()), placed.sentences).requires_grad_()
             if on_views is not None:
                 on_views(views)
             terms = state.objective(self._views.split(views, placed.teacher, placed.start), state.rng)
             loss = torch.stack(list(terms.values())).sum()
             self._diverged |= ~torch.isfinite(loss.detach())
-            loss = loss * torch.where(self._diverged, torch.nan, 1.0)  # All later gradients become NaN too.
+            # With a non-finite loss, all later gradients become NaN, so that no later step changes the weights.
+            loss = loss * torch.where(self._diverged, torch.nan, 1.0)
             state.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             measured = state.objective.measured() if isinstance(state.objective, Measures) else {}
             values.update({name: value.detach() for name, value in {**terms, **measured, "loss": loss}.items()})
             assert views.grad is not None
-            # The encoder's gradients are averaged over processes, but a process has only the gradients of its own rows.
+            # DDP averages the encoder's gradients over processes, but each process has only the gradients of its own
+            # rows.
             own = views.grad[:, placed.own.start : placed.own.stop] * self._devices.count
             return [own[:, each.rows] for each in passes]
 
-        # All processes must take the same branch, even one with a single pass, because they wait for each other in it.
+        # All processes must take the same branch, even a process with a single pass, because they wait for each other
+        # in it.
         if self._chunk_size is None or (len(passes) == 1 and self._devices.count == 1):
             pooled = self._encode(passes)
             pooled.backward(torch.cat(gradient_of_views(pooled), dim=1))
@@ -191,7 +192,7 @@ class Step:
         optimiser, scaler = self._state.optimiser, self._state.scaler
         if not scaler.is_enabled():
             self._diverged |= ~torch.isfinite(norm)
-            # Torch's fused optimisers read this on the device: 1 leaves weights and moments unchanged.
+            # Torch's fused optimisers read this value on the device. A value of 1 leaves weights and moments unchanged.
             optimiser.found_inf = self._diverged.float()  # type: ignore[attr-defined]
         scaler.step(optimiser)
         scaler.update()
@@ -208,7 +209,8 @@ def adamw(weights: Iterable[Tensor], *, learning_rate: float, weight_decay: floa
     replayed = weights[0].is_cuda
     rate = torch.tensor(learning_rate, device=weights[0].device) if replayed else learning_rate
     groups: list[dict[str, Any]] = [{"params": weights}]
-    if weight_decay:  # Without weight decay, a checkpoint's moments are in the weights' own order.
+    # Without weight decay, there is one group, so a checkpoint's moments are in the order of the weights.
+    if weight_decay:
         groups = [
             {"params": [weight for weight in weights if weight.ndim > 1]},
             {"params": [weight for weight in weights if weight.ndim <= 1], "weight_decay": 0.0},
@@ -282,7 +284,7 @@ def _objective(config: RunConfig, dim: int) -> Objective:
 
 
 def make_tokeniser(config: RunConfig, encoder: Encoder, teacher: Encoder | None, devices: Devices) -> Tokenise:
-    """Make the function that tokenises the run's sentences or passages into batches."""
+    """Return the function that tokenises the run's sentences or passages into batches."""
     return tokeniser(
         encoder,
         teacher,
@@ -302,14 +304,13 @@ def make_step(
     *,
     keep: Path | None = None,
 ) -> Step:
-    """Make the run's training step.
+    """Build the run's training step.
 
-    The matrices of frozen encoders are converted once to the autocast type.
-
-    Vectors of frozen encoders are cached in the folder `keep` for later epochs.
+    The matrices of frozen encoders are converted once to the autocast dtype. Vectors of frozen encoders are cached in
+    the folder `keep` for later epochs.
 
     Raises:
-        SourceError, BundleError: the objective needs the starting backbone, which no longer exists.
+        SourceError, BundleError: the objective needs the initial backbone, which no longer exists.
     """
     start = load_start(config, devices) if state.objective.needs.start else None
     return Step(
@@ -328,8 +329,8 @@ def make_step(
 def can_record(config: RunConfig, state: State, devices: Devices) -> bool:
     """Return whether a step can be recorded as a CUDA graph, which requires that all its work runs on the device.
 
-    Each of these prevents recording: several processes, a gradient scaler, an augmentation, an objective that computes
-    on the host, torch.compile, and gradient caching, whose number of parts depends on lengths.
+    Each of the following prevents recording: several processes, a gradient scaler, an augmentation, an objective that
+    computes on the host, torch.compile, and gradient caching, whose number of parts depends on lengths.
     """
     whole = config.chunk_size is None and config.augmentation == "none" and not config.compile
     asks_nobody = not state.scaler.is_enabled() and not state.objective.needs.host
@@ -346,7 +347,7 @@ def make_meter(
     *,
     cached_after: float = math.inf,
 ) -> SpeedMeter:
-    """Make the meter of the run's speed; see `SpeedMeter`."""
+    """Create the meter of the run's speed."""
     return SpeedMeter(
         needs=state.objective.needs,
         work=OperationCount.of(state.encoder),
@@ -358,15 +359,18 @@ def make_meter(
 
 
 def load_start(config: RunConfig, devices: Devices) -> Encoder:
-    """Load the whole backbone, frozen. Its own pooling gives the vectors that a student without layers imitates."""
+    """Load the whole backbone, frozen.
+
+    The backbone's own pooling is used, because a student without layers imitates the resulting vectors.
+    """
     return load_frozen(config.backbone, devices, pooling=config.pooling if config.layers != () else None)
 
 
 def load_frozen(source: str, devices: Devices, *, pooling: str | None = None) -> Encoder:
     """Load a frozen encoder on the device of this process. If it is a bundle, check its files.
 
-    If the files lack a head, its weights are drawn at random. The random state is restored afterwards, because a
-    resumed run loads the encoder once more.
+    If the files lack a head, its weights are drawn at random. The random state is then restored, because a resumed run
+    loads the encoder once more and must draw the same numbers as before.
     """
     manifest_of(source)  # This call checks the bundle's files.
     with torch.random.fork_rng(devices=[]):
@@ -377,9 +381,9 @@ def load_frozen(source: str, devices: Devices, *, pooling: str | None = None) ->
 def _frozen(
     encoder: Encoder | None, autocast: torch.dtype | None, keep: Path | None, name: str, counts: dict[str, int]
 ) -> FrozenEncoder | None:
-    """Wrap a frozen encoder for a step, with its matrices in the autocast type.
+    """Wrap a frozen encoder for a step, with its matrices converted to the autocast dtype.
 
-    Otherwise autocast would convert them in each step.
+    Without the conversion, autocast would convert the matrices in each step.
     """
     if encoder is None:
         return None

@@ -55,17 +55,17 @@ def main() -> int:
     parser.add_argument("--plan", action="store_true", help="print the expected seconds of every part and exit")
     asked = parser.parse_args()
     if unknown := {*asked.parts, *asked.without} - set(PARTS):
-        parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+        parser.error(f"no part {', '.join(sorted(unknown))}; available: {', '.join(PARTS)}")
     if asked.plan:
         print(table())
         return 0
     if asked.device == "cuda" and not torch.cuda.is_available():
-        parser.error("torch finds no CUDA device; --device cpu --tiny rehearses")
+        parser.error("torch finds no CUDA device; for a rehearsal, use --device cpu --tiny")
     if asked.device == "cpu" and not asked.tiny:
         parser.error("--device cpu would take hours; add --tiny to rehearse")
     chosen = [part for part in PARTS if part in (asked.parts or PARTS) and part not in asked.without]
     if "studies" in chosen and not (asked.data or asked.tiny):
-        parser.error("a study judges by evaluation data: name their folder by --data, or add --without studies")
+        parser.error("a study needs evaluation data: name their folder with --data, or add --without studies")
     setting = Setting(
         device=asked.device,
         tiny=asked.tiny,
@@ -82,7 +82,7 @@ def main() -> int:
 def _rehearsed(parts: list[str], setting: Setting) -> list[bool]:
     """Run the parts of a rehearsal in parallel, one per CPU.
 
-    A rehearsal measures nothing, so parallel parts do no harm.
+    This is possible because a rehearsal measures nothing.
     """
     with TemporaryDirectory() as folder, ThreadPoolExecutor(cpus.available()) as pool:
         given = equipped(setting, Path(folder))
@@ -90,7 +90,10 @@ def _rehearsed(parts: list[str], setting: Setting) -> list[bool]:
 
 
 def _in_order(parts: list[str], setting: Setting) -> list[bool]:
-    """Run all parts in order, even if some fail. The last part also gets the seconds that the others did not use."""
+    """Run all parts in order, even if some fail.
+
+    The last part also gets the seconds that the other parts did not use.
+    """
     spare, done = 0.0, []
     for part in parts:
         began, seconds = time.monotonic(), PARTS[part].seconds + (spare if part == LAST else 0.0)
@@ -100,21 +103,24 @@ def _in_order(parts: list[str], setting: Setting) -> list[bool]:
 
 
 def equipped(setting: Setting, folder: Path) -> Setting:
-    """Return the setting. For a rehearsal without corpus or evaluation data, generate them in `folder`."""
+    """Return the setting, with generated data if it is a rehearsal without corpus or evaluation data.
+
+    The data are generated in `folder`.
+    """
     return replace(
         setting, corpus=setting.corpus or (str(corpus(folder / "corpus.txt")),), data=setting.data or str(data(folder))
     )
 
 
 def corpus(file: Path) -> Path:
-    """Write a file with a thousand distinct sentences. Return its path."""
+    """Write a file with a thousand distinct sentences, and return its path."""
     lines = (f"the {one} and the {other} can see a {third}\n" for one, other, third in product(WORDS, repeat=3))
     file.write_text("".join(lines), encoding="utf-8")
     return file
 
 
 def data(folder: Path) -> Path:
-    """Write an STS-B with few distinct sentences, in SentEval's layout. Return its path."""
+    """Write an STS-B with few distinct sentences in SentEval's layout, and return its path."""
     place = folder / "STS" / "STSBenchmark"
     place.mkdir(parents=True)
     for part, pairs in STSB.items():

@@ -13,12 +13,17 @@ from models import cpus
 
 FILES = ("tests/training/test_cuda.py", "tests/serving/corpora/indexes/test_gpu.py", "tests/models/test_runtimes.py")
 NAMED = "cuda or gpu"
-"""Pytest expression that selects tests: all tests of the first two files, and the last file's tests that use a
-device."""
+"""Pytest expression that selects the tests.
+
+It selects all tests of the first two files, and those tests of the last file that use a device.
+"""
 WORKERS = 8
-"""Number of test processes. All of them use the device. If FAISS aborts, only its process ends."""
+"""Number of test processes, which all use the device. If FAISS aborts, only one process ends."""
 OPTIONAL = "TensorRT"
-"""A runtime that the machine may lack. A skipped test counts as a failure, unless it is a test of this runtime."""
+"""Name of a runtime that the machine may lack.
+
+A skipped test counts as a failure, unless it is a test of this runtime.
+"""
 LAST_LINES = 4
 """Number of lines that are stored from the output of a failed test."""
 
@@ -37,7 +42,7 @@ def measure(setting: Setting, report: Report) -> None:
             report.fail(f"{file}: {figures['failed']} failed")
         skipped = [reason for reason in figures["why_skipped"] if OPTIONAL not in reason]
         if setting.device == "cuda" and skipped:
-            report.fail(f"{file}: skipped where there is a device: {'; '.join(skipped)}")
+            report.fail(f"{file}: skipped although there is a device: {'; '.join(skipped)}")
 
 
 class Outcomes:
@@ -63,7 +68,7 @@ class Outcomes:
         self._report.keep(file, figures)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Store why a file could not be imported."""
+        """Store the reason why a file could not be imported."""
         if report.failed and (file := Path(report.nodeid).as_posix()) in self.by_file:
             self.by_file[file]["failed"] += 1
             self.by_file[file]["failures"]["import"] = report.longreprtext.splitlines()[-LAST_LINES:]

@@ -1,4 +1,4 @@
-"""Encoders of known sizes with random weights. Speed does not depend on trained weights."""
+"""Encoders of known sizes with random weights, because speed does not depend on trained weights."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ TINY = Shape(2, 32, 2, 64)
 
 
 def backbone(shape: Shape, folder: Path) -> Path:
-    """Save a BERT of this shape in a new folder. Its weights are random, drawn with a fixed seed. Return the folder."""
+    """Save a BERT of this shape in a new folder, and return the folder.
+
+    The weights are random, drawn with a fixed seed.
+    """
     tokenizer = _tokenizer()
     torch.manual_seed(0)
     config = BertConfig(
@@ -59,9 +62,9 @@ def backbone(shape: Shape, folder: Path) -> Path:
 
 
 def bundle(shape: Shape, folder: Path) -> Path:
-    """Export a BERT of this shape with mean pooling to a bundle, with graphs in float32 and float16.
+    """Export a BERT of this shape with mean pooling to a bundle, and return the bundle's folder.
 
-    Return the folder.
+    The bundle has graphs in float32 and float16.
     """
     weights = backbone(shape, folder / "backbone")
     encoder = Encoder.load(weights, pooling="mean", max_length=shape.max_length)

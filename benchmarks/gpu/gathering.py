@@ -35,12 +35,14 @@ LIST = Path(__file__).with_name("kit.toml")
 SENTENCES = 200_000
 PROJECT = "isosphere"
 UNNEEDED = {WEIGHTS, "README.md", ".gitattributes", "data_config.json"}
-"""Files of minilm's package that are left out of the kit: the weights, which are packed separately, and files that no
-loader reads."""
+"""Files of minilm's package that are left out of the kit.
+
+They are the weights, which are packed separately, and files that no loader reads.
+"""
 
 
 def gather(folder: Path, corpus: Sequence[Path], data: Path | None, *, all_kernels: bool = False) -> Manifest:
-    """Write the parts of a kit to a folder. Replace the parts of an earlier kit.
+    """Write the parts of a kit to a folder, and replace the parts of an earlier kit.
 
     Raises:
         KitError: a wheel can't be downloaded or lacks a dependency, or a requested file can't be read.
@@ -72,10 +74,10 @@ def _wheels(work: Path, listed: dict[str, Any]) -> Iterator[Source]:
 
 
 def _metadata(work: Path) -> Path:
-    """Make a wheel that contains only the project's metadata. Return its path.
+    """Make a wheel that contains only the project's metadata, and return its path.
 
     The server reads its version from the metadata of the installed project. The code itself comes from the working
-    tree, and an installed copy of the code would be older.
+    tree, because an installed copy of the code would be older.
     """
     installed = distribution(PROJECT)
     folder = f"{PROJECT}-{installed.version}.dist-info"
@@ -131,10 +133,10 @@ def _dependencies(wheel: Path) -> Iterator[str]:
 
 
 def trim(wheel: Path, capability: int) -> Path:
-    """Copy a wheel without headers and without kernels for other GPUs. Return the path of the copy.
+    """Copy a wheel without headers and without kernels for other GPUs, and return the path of the copy.
 
-    If the wheel has nothing to remove, return the wheel itself. Trimming more than halves the wheels of ONNX Runtime
-    and FAISS.
+    If the wheel has nothing to remove, the wheel itself is returned. Trimming more than halves the wheels of ONNX
+    Runtime and FAISS.
     """
     trimmed = wheel.parent / "trimmed" / wheel.name
     trimmed.parent.mkdir(exist_ok=True)
@@ -155,9 +157,9 @@ def trim(wheel: Path, capability: int) -> Path:
 
 
 def _material(work: Path, corpus: Sequence[Path], data: Path | None) -> Iterator[Source]:
-    """Yield all files of the kit except packages. The tokenizer comes first, because random encoders need it.
+    """Yield all files of the kit except packages.
 
-    The weights come last.
+    The tokenizer comes first, because random encoders need it, and the weights come last.
     """
     print("packing weights, sentences and data …", file=sys.stderr)
     encoder = minilm()
@@ -193,7 +195,7 @@ def _sentences(work: Path, corpus: Sequence[Path]) -> Path:
 
 
 def _half(work: Path, weights: Path) -> Path:
-    """Write weights in float16. The file is not compressed, because most of its bits are noise."""
+    """Write weights in float16 to an uncompressed file, because most of their bits are noise."""
     path = work / WEIGHTS
     tensors = load_file(weights)
     halves = {name: each.astype(np.float16) if each.dtype == np.float32 else each for name, each in tensors.items()}

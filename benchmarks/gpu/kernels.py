@@ -18,13 +18,17 @@ from dataclasses import dataclass
 MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)
 """First bytes of a container: magic number, version, and size of the container's header in bytes."""
 CONTAINER = struct.Struct("<8xQ")
-"""Header of a container: 8 bytes that `MAGIC` matches, and the size of all entries in bytes."""
+"""Header of a container: 8 bytes that `MAGIC` describes, and the size of all entries in bytes."""
 ENTRY = struct.Struct("<HHIQ12xI")
-"""Header of an entry: kind, version, size of this header, size of the payload. At byte 28, it has ten times the compute
-capability."""
+"""Header of an entry: kind, version, size of this header, and size of the payload.
+
+At byte 28, the header has ten times the compute capability.
+"""
 PTX, CUBIN = 1, 2
-"""Kinds of entries: PTX, which the driver compiles, and machine code. A third kind, for link-time optimisation, is not
-used here."""
+"""Kinds of entries: PTX, which the driver compiles, and machine code.
+
+A third kind, for link-time optimisation, is not used here.
+"""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ def containers(library: bytes | bytearray) -> Iterator[list[Entry]]:
 
 
 def _entries(library: bytes | bytearray, begin: int, end: int) -> list[Entry] | None:
-    """Return the entries of a container. Return None if the magic number matched by chance."""
+    """Return the entries of a container, or None if the magic number matched by chance."""
     found = []
     while begin < end <= len(library):
         if begin + ENTRY.size > end:

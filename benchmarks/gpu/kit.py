@@ -98,9 +98,9 @@ class Manifest:
             parts, files = [Part(**each) for each in read["parts"]], [File(**each) for each in read["files"]]
             return cls(read["python"], parts, files)
         except FileNotFoundError as error:
-            raise KitError(f"{path}: missing; it travels with the first parts") from error
+            raise KitError(f"{path}: missing; copy it together with the first parts") from error
         except (ValueError, TypeError, KeyError) as error:
-            raise KitError(f"{path}: damaged, or no manifest of a kit") from error
+            raise KitError(f"{path}: damaged, or not the manifest of a kit") from error
 
     def benchmarks(self) -> list[str]:
         """Return the names of the benchmarks, in the order in which they can start."""
@@ -118,7 +118,10 @@ class Manifest:
 
 
 def split(sources: Sequence[Source], folder: Path, python: str, most: int = PART_BYTES) -> Manifest:
-    """Write the files one after another to numbered parts of at most `most` bytes. Write and return the manifest."""
+    """Write the files one after another to numbered parts of at most `most` bytes.
+
+    The manifest is written too, and returned.
+    """
     files, start = [], 0
     for source in sources:
         size = source.path.stat().st_size
@@ -199,7 +202,7 @@ class Unpacked:
         if path.stat().st_size != part.size or _sha256(path) != part.sha256:
             raise KitError(f"{path}: damaged; copy it again")
         copy = shutil.copyfile(path, self.parts / f"{part.name}.copying")
-        copy.rename(self.parts / part.name)  # An interrupted copy never has the part's name.
+        copy.rename(self.parts / part.name)  # The copy gets the part's name only when it is complete.
 
     def install(self) -> None:
         """Install the files whose parts have all arrived and that are not installed yet.
@@ -227,12 +230,12 @@ class Unpacked:
         return [name for name in file.parts if not (self.parts / name).is_file()]
 
     def report(self) -> Iterator[str]:
-        """Yield a line for each benchmark: it can start, or it needs the listed parts."""
+        """Yield a line for each benchmark, which says that it can start or lists the parts that it needs."""
         for benchmark in self.manifest.benchmarks():
             waiting = [file for file in self.manifest.needed(benchmark) if self.missing(file)]
             parts = sorted({name for file in waiting for name in self.missing(file)})
             names = ", ".join(file.name.partition("-")[0] for file in waiting)
-            yield f"{benchmark}: waits for {', '.join(parts)} ({names})" if parts else f"{benchmark}: can start"
+            yield f"{benchmark}: needs {', '.join(parts)} ({names})" if parts else f"{benchmark}: can start"
 
     def _whole(self, file: File, folder: Path) -> Path:
         path = folder / file.name
@@ -240,7 +243,7 @@ class Unpacked:
         with path.open("wb") as whole:
             whole.writelines(join(file, self.parts))
         if _sha256(path) != file.sha256:
-            raise KitError(f"{file.name}: damaged, though its parts are not; gather the kit again")
+            raise KitError(f"{file.name}: damaged, although its parts are not; gather the kit again")
         return path
 
     def _last(self) -> str:
@@ -248,7 +251,7 @@ class Unpacked:
 
 
 def _pip_install(wheels: Sequence[Path], site: Path) -> None:
-    # `--upgrade` replaces what an interrupted call has left. It also replaces the folder `bin`, which is not used here.
+    # `--upgrade` replaces files of an interrupted call. It also replaces the folder `bin`, which is not needed.
     flags = ["--no-index", "--no-deps", "--no-compile", "--no-cache-dir", "--disable-pip-version-check", "--upgrade"]
     command = [sys.executable, "-m", "pip", "install", "--quiet", *flags, "--target", str(site), *map(str, wheels)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -257,7 +260,7 @@ def _pip_install(wheels: Sequence[Path], site: Path) -> None:
 
 
 def last_error(said: str) -> str:
-    """Return the line of pip's output that says why pip failed."""
+    """Return the line of pip's output that contains the reason for a failure."""
     lines = [line for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR")]
     return (errors or lines or ["it gives no reason"])[-1]
@@ -289,7 +292,7 @@ def unpack(parts: Sequence[Path], to: Path) -> Unpacked:
 
 
 def _manifest_for(parts: Sequence[Path], to: Path) -> Manifest:
-    """Return the manifest beside the parts. If there is none, return the manifest of an earlier call."""
+    """Return the manifest beside the parts, or the manifest of an earlier call if there is none."""
     before = Manifest.read(to / MANIFEST) if (to / MANIFEST).is_file() else None
     beside = parts[0].parent / MANIFEST
     if before and not beside.is_file():
@@ -315,9 +318,9 @@ def _before(variable: str, folders: Iterable[Path]) -> str:
 
 
 def _other_builds(site: Path) -> set[str]:
-    """Return installed packages that are other builds of the kit's packages.
+    """Return the installed packages that are other builds of the kit's packages.
 
-    The server would refuse to start with both.
+    They must be removed, because the server refuses to start with two builds.
     """
     ours = {_family(name) for name in _names(str(site))} - {None}
     elsewhere = [entry for entry in sys.path if Path(entry).resolve() != site.resolve()]
@@ -333,7 +336,7 @@ def _family(name: str) -> str | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command `gather` or `unpack`. Return the exit status."""
+    """Run the command `gather` or `unpack`, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
     gathering = verbs.add_parser("gather", help="download the files and write the parts of the kit")

@@ -1,4 +1,4 @@
-"""Command `python -m benchmarks.gpu.part NAME SETTING`: run one part. `benchmarks.gpu` starts this process."""
+"""Command `python -m benchmarks.gpu.part NAME SETTING`, which runs one part. `benchmarks.gpu` starts it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def device(setting: Setting) -> dict[str, Any]:
 
 
 def _driver() -> str | None:
-    """Return the driver's version from nvidia-smi. Return None if nvidia-smi is not installed."""
+    """Return the driver's version from nvidia-smi, or None if nvidia-smi is not installed."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0]

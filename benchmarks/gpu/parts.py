@@ -25,18 +25,18 @@ LIMIT = 11 * 60
 ROOT = Path(__file__).parents[2]
 PROGRAM = (sys.executable, "-m", "benchmarks.gpu.part")
 GRACE = 5.0
-"""Last seconds of a part's time limit. The part does not use them, so that it can end by itself or be ended."""
+"""Seconds at the end of a part's time limit in which the part is ended."""
 LAST_LINES = 15
 """Number of lines that are shown from the output of a failed part."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """The options of the command, and the time at which the part must end."""
+    """Options of the command, and the time at which the part must end."""
 
     device: Literal["cuda", "cpu"]
     tiny: bool
-    """Whether this is a rehearsal. A rehearsal runs the same code on sizes that are too small to measure anything."""
+    """True for a rehearsal, which runs the same code on sizes that are too small to measure anything."""
     corpus: tuple[str, ...]
     """Files with one sentence per line. Empty means CPython's documentation."""
     data: str | None
@@ -47,7 +47,7 @@ class Setting:
     commit: str | None
     """Commit of the code, if the checkout has no git."""
     ends: float
-    """Time at which the part must end, in seconds of `time.monotonic`. All processes of a machine share this clock."""
+    """Time at which the part must end, in seconds of `time.monotonic`, which all processes of a machine share."""
 
     @property
     def left(self) -> float:
@@ -83,27 +83,30 @@ TRANSFERS = {
     "data": Step(15, "minilm's weights, a corpus, the STS data"),
 }
 PARTS = {
-    "checks": Step(65, "the tests that ask for a device, and the contract of every runtime on it"),
-    "serving": Step(125, "our server in float16 beside sentence-transformers and bare ONNX Runtime"),
-    "search": Step(110, "FAISS on the device beside HNSW on the CPU"),
-    "training": Step(170, "steps of every objective beside two peers, and one run over a million sentences"),
+    "checks": Step(65, "the tests that need a device, and the contract tests of every runtime on it"),
+    "serving": Step(125, "our server in float16 compared with sentence-transformers and ONNX Runtime alone"),
+    "search": Step(110, "FAISS on the device compared with HNSW on the CPU"),
+    "training": Step(170, "training steps of every objective and of two peers, and one run over a million sentences"),
     "studies": Step(50, "the papers' ablations from minilm, several runs at once"),
-    "pretraining": Step(50, "a language model, and encoders made of it"),
+    "pretraining": Step(50, "a language model, and encoders trained from it"),
 }
-"""Parts, most important first. Each is a module of this package with a function `measure`."""
+"""Parts of the benchmark, most important first. Each is a module of this package with a function `measure`."""
 LAST = "pretraining"
 """Name of the last part, which also gets the seconds that earlier parts did not use."""
 REHEARSAL = 600
-"""Maximum seconds of each part of a rehearsal. The limit is long, because a rehearsal may run beside other work."""
+"""Maximum seconds of each part of a rehearsal.
+
+The limit is long, because a rehearsal may run beside other work.
+"""
 
 STUDIES = ("studies/gs-infonce/table-3.toml", "studies/whitenedcse/table-5.toml")
-"""Study files of the part `studies`. They run in this order until the part's time is up."""
+"""Study files of the part `studies`, in the order in which they run until the part's time is up."""
 JOBS = 12
 """Number of a study's runs that use the device at the same time."""
 
 
 def table() -> str:
-    """Return the plan as text for a terminal: a line for each transfer and each part, and the sum."""
+    """Return the plan as text for a terminal, with a line for each transfer and each part, and the sum."""
     rows = [
         *((f"transfer {name}", *step) for name, step in TRANSFERS.items()),
         *((name, *step) for name, step in PARTS.items()),
@@ -132,13 +135,13 @@ class Report:
         return bool(self._errors)
 
     def keep(self, name: str, figures: Any) -> None:
-        """Store the figures of a measurement under `name`. Replace earlier figures of this name."""
+        """Store the figures of a measurement under `name`, and replace earlier figures of this name."""
         self._figures[name] = figures
         self._write()
 
     @contextmanager
     def attempt(self, name: str) -> Iterator[None]:
-        """If the measurement in the block fails, record its error, and continue after the block."""
+        """Record an error of the measurement in the block, and continue after the block."""
         try:
             yield
         except Exception as error:
@@ -157,7 +160,7 @@ class Report:
 
 
 def add_error(file: Path, part: str, command: str, error: str) -> None:
-    """Record why a part's process ended, if the process could not do this itself."""
+    """Record the reason why a part's process ended, if the process could not do this itself."""
     content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"part": part, "command": command}
     said = [content["error"]] if "error" in content else []
     figures = content.pop("figures", {})
@@ -167,7 +170,7 @@ def add_error(file: Path, part: str, command: str, error: str) -> None:
 
 
 def carry_out(part: str, setting: Setting, seconds: float, program: Sequence[str] = PROGRAM) -> bool:
-    """Run a part for at most `seconds`. Return whether everything succeeded."""
+    """Run a part for at most `seconds`, and return whether everything succeeded."""
     began, file = time.monotonic(), setting.file(part)
     file.unlink(missing_ok=True)
     told = replace(setting, ends=began + seconds - GRACE)
@@ -178,15 +181,15 @@ def carry_out(part: str, setting: Setting, seconds: float, program: Sequence[str
     if code:
         print(*deque(lines, LAST_LINES), sep="\n", file=sys.stderr, flush=True)
     if code is None:
-        add_error(file, part, setting.command, f"not done after {seconds:.0f} seconds, its limit")
+        add_error(file, part, setting.command, f"not finished within its limit of {seconds:.0f} seconds")
     elif code not in (0, 1) or not file.exists():
-        add_error(file, part, setting.command, f"ended with exit code {code}: {(lines or ['nothing was said'])[-1]}")
+        add_error(file, part, setting.command, f"ended with exit code {code}: {(lines or ['no output'])[-1]}")
     print(f"{part}: {time.monotonic() - began:.0f} s, {'failed' if code != 0 else 'done'}: {file}", flush=True)
     return code == 0
 
 
 def end_of(command: Sequence[str], log: int, seconds: float) -> int | None:
-    """Wait for a process and return its exit status. Return None if it was ended because its time was up.
+    """Wait for a process and return its exit status, or None if it was ended because its time was up.
 
     The process leads a process group. All servers and workers that it started are ended with it, which frees the
     device.

@@ -19,16 +19,21 @@ from training.pretraining.config import PretrainConfig
 from training.pretraining.run import fit
 
 RESERVED = 30.0
-"""Seconds that are reserved for training the encoders. Each is trained for `STEPS` steps."""
+"""Seconds that are reserved for training the encoders, each for `STEPS` steps."""
 STEPS, BATCH = 300, 64
 PROBED = 60
-"""Number of steps of a short run that measures the speed. On CUDA, its first steps record the graphs that later steps
-replay."""
+"""Number of steps of a short run that measures the speed.
+
+On CUDA, its first steps record the graphs that later steps replay.
+"""
 LEAST = 50
 
 
 def measure(setting: Setting, report: Report) -> None:
-    """Pre-train a language model. From it, train SimCSE and then DCLR, whose teacher is the SimCSE encoder."""
+    """Pre-train a language model, and train SimCSE and then DCLR from it.
+
+    DCLR's teacher is the SimCSE encoder.
+    """
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         shape = TINY if setting.tiny else BERT_SMALL
@@ -60,7 +65,7 @@ def described(shape: Shape, folder: Path, setting: Setting) -> PretrainConfig:
 
 
 def pretrained(config: PretrainConfig, folder: Path, setting: Setting, report: Report) -> dict[str, Any]:
-    """Pre-train for as many steps as the remaining time allows. Return speed and learning curve.
+    """Pre-train for as many steps as the remaining time allows, and return speed and learning curve.
 
     A short run before it measures the speed.
     """
@@ -86,7 +91,10 @@ def pretrained(config: PretrainConfig, folder: Path, setting: Setting, report: R
 
 
 def encoder(config: RunConfig, folder: Path) -> dict[str, Any]:
-    """Train an encoder and save it in a folder. If there is evaluation data, evaluate it on STS. Return the figures."""
+    """Train an encoder, save it in a folder, and return the figures.
+
+    If there is evaluation data, the encoder is evaluated on STS.
+    """
     outcome = run.fit(config, sys.stderr)
     outcome.encoder.save(folder)
     scores = sts_scores(outcome.encoder.to(config.device), outcome.tasks, sys.stderr)

@@ -1,4 +1,4 @@
-"""Vector search with FAISS on a GPU, and HNSW on the CPU for comparison.
+"""Vector search with FAISS on a GPU, compared with HNSW on the CPU.
 
 The figures are build time, memory, and searches per second at the target recall.
 """
@@ -27,14 +27,15 @@ from serving.corpora.indexes.state import Approximate, Main, Tuning
 
 DIM = 384
 SIZES = {1_000_000: (QUERIES, FRESH), 10_000_000: (100, 200)}
-"""Numbers of vectors. For each, the number of queries that tune an index, and the number of queries that test it.
+"""Numbers of vectors, each with the number of queries that tune an index and the number that test it.
 
 Exact search on the CPU computes the true neighbours of all queries.
 """
 TINY_DIM = 32
 TINY = {2_000: (100, 100), 4_000: (50, 50)}
 BLOCKS = 10
-"""Number of threads that draw vectors, each from its own mixture. One thread would take minutes for 10^7 vectors."""
+"""Number of threads that draw vectors, each from a mixture of its own, because one thread would take minutes for 10^7.
+"""
 HNSW = "hnsw"
 BETWEEN = 20.0
 """Maximum seconds that a build may run between two checks of the remaining time."""
@@ -117,7 +118,9 @@ def measured(kind: Kind, exact: Main, held: Floats, fresh: Floats, setting: Sett
     try:
         built = Approximate(kind, parameters, kind.build(exact.vectors, parameters, pause))
     except CancelledError:
-        return {"left_out": f"it was not built after {perf_counter() - begin:.0f} s, the end of the part's time"}
+        return {
+            "left_out": f"the build was not finished after {perf_counter() - begin:.0f} s, when the part's time was up"
+        }
     row = {
         "parameters": dict(parameters),
         "build_s": round(perf_counter() - begin, 1),
@@ -135,7 +138,7 @@ def _free(setting: Setting) -> int:
 
 
 class Cagra:
-    """A CAGRA index that is only used in this benchmark.
+    """A CAGRA index, which only this benchmark uses.
 
     It is not stored in files, and the server does not offer it.
     """
@@ -167,7 +170,7 @@ class Cagra:
 
     def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:  # noqa: ARG002 - refused
         """Raise an error, because vectors can't be added to the graph."""
-        raise BuildError(f"{self.name} can't take further vectors")
+        raise BuildError(f"further vectors can't be added to {self.name}")
 
     def write(self, index: faiss.Index, path: str) -> None:  # noqa: ARG002 - refused
         """Raise an error, because this benchmark stores no graph."""

@@ -1,4 +1,4 @@
-"""Our server, sentence-transformers, and ONNX Runtime alone, all in float16, on encoders of two sizes."""
+"""Speed of our server, sentence-transformers, and ONNX Runtime alone, all in float16, on encoders of two sizes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PRECISION = "fp16"
 TEXTS = ("short", "mixed", "long")
 CALLERS = (1, 32, 128)
 BATCH = 256
-"""Texts of one request. Libraries get the same texts per call."""
+"""Number of texts of one request. Libraries get the same texts per call."""
 CHOICE = Choice(rounds=3, seconds=0.3)
 REHEARSAL = Choice(rounds=1, seconds=0.01)
 
@@ -67,10 +67,15 @@ def contestants(made: Path, device: str, *, tensorrt: bool) -> dict[str, Spec]:
     found = {
         OURS: Spec((*server, "--engine", "onnxruntime"), "our server on ONNX Runtime", "/v1/embeddings"),
         "st_torch": Spec((own, route, "torch", made, "{port}", *place), "sentence-transformers, minimal FastAPI route"),
-        "st_library": Spec((own, library, "sentence-transformers", made, *called), "the same called, no HTTP", None),
+        "st_library": Spec(
+            (own, library, "sentence-transformers", made, *called), "the same library without HTTP", None
+        ),
         "bare_onnxruntime": Spec((own, library, "onnxruntime", made, *alone), "ceiling of the engine", None),
         "bare_call": Spec(
-            (own, library, "onnxruntime", made, *called), "floor of one request: one run, tokenised", None, most_texts=1
+            (own, library, "onnxruntime", made, *called),
+            "floor of one request: one run on its tokenised texts",
+            None,
+            most_texts=1,
         ),
     }
     if tensorrt:
@@ -82,7 +87,7 @@ def contestants(made: Path, device: str, *, tensorrt: bool) -> dict[str, Spec]:
 
 
 def no_tensorrt(made: Bundle, device: Device) -> str | None:
-    """Return the reason why TensorRT can't be measured. Return None if it can be measured."""
+    """Return the reason why TensorRT can't be measured, or None if it can be measured."""
     try:
         TensorRt.precisions(made, Options(device, 1))
     except RuntimeUnavailable as reason:

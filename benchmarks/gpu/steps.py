@@ -1,4 +1,4 @@
-"""Training steps of every objective, compared with the published training loop and sentence-transformers' trainer.
+"""Speed of the training steps of every objective, the published training loop, and sentence-transformers' trainer.
 
 Weights are random, because they do not affect speed. Each contestant takes several steps before the program waits for
 the device, as in a training run. Turns of the contestants are interleaved, so that ratios are valid on a shared
@@ -30,11 +30,13 @@ from training.step import initial_state, load_frozen, make_meter, make_step
 
 OURS = ("simcse", "gs-infonce", "dclr", "whitenedcse", "imsimcse")
 LAUNCHED = "simcse_launched"
-"""Name of SimCSE's step with the whole batch in one chunk. The step is not recorded as a CUDA graph, so every kernel is
-launched separately."""
+"""Name of SimCSE's step with the whole batch in one chunk.
+
+The step is not recorded as a CUDA graph, so every kernel is launched separately.
+"""
 SENTENCES = 1_000_000
 KERNELS = 15
-"""Number of kernels in a profile. The most expensive kernels are listed."""
+"""Number of kernels in a profile, which lists the most expensive ones."""
 
 
 class Size(NamedTuple):
@@ -74,7 +76,10 @@ def contestants(
 def measure(
     taking: Mapping[str, Contestant], device: str, batches: Sequence[Batch], size: Size, told: Callable[[Any], object]
 ) -> None:
-    """Take complete steps (tokens, forward, backward, clip, AdamW) in turns. Report figures after every round."""
+    """Measure complete steps (tokens, forward, backward, clip, AdamW) of the contestants in turns.
+
+    `told` receives the figures after every round.
+    """
 
     def turn(one: Contestant) -> None:
         for _ in range(size.steps):
@@ -136,19 +141,19 @@ def synchronise(device: str) -> None:
 
 
 def autocast(device: str) -> torch.dtype | None:
-    """Return the type of matrix products, as in the peers: bfloat16 on CUDA, and None for float32 on a CPU."""
+    """Return the dtype of matrix products, as in the peers: bfloat16 on CUDA, and None for float32 on a CPU."""
     return torch.bfloat16 if device == "cuda" else None
 
 
 def peak(device: str) -> float:
-    """Return the measured peak of matrix products in the type of `autocast`, in operations per second."""
+    """Return the measured peak of matrix products in the dtype of `autocast`, in operations per second."""
     return matmul_peak(torch.device(device), autocast(device) or torch.float32)
 
 
 def _ours(name: str, backbone: Path, device: str, texts: Sequence[Sequence[str]], **changes: Any) -> Contestant:
     """Return the training step of a run with the objective's preset.
 
-    If the objective needs a teacher, it is the backbone.
+    If the objective needs a teacher, the backbone is the teacher.
     """
     given = {"batch_size": len(texts[0]), "dropout": 0.1, **changes}
     if name == "whitenedcse":  # Groups have two channels at any width, as in the preset for BERT-base.

@@ -1,4 +1,4 @@
-"""The papers' ablations with minilm as the initial encoder. Runs are concurrent on one device.
+"""Studies of the papers' ablations with minilm as the initial encoder, with concurrent runs on one device.
 
 Their results are appended to those of the CPU runs.
 """
@@ -27,7 +27,7 @@ from training.studies.schedule import STOPPED
 TO_END = 10.0
 """Seconds in which stopped runs may finish their current step."""
 LEAST = 25.0
-"""Minimum seconds that a run needs. No study is started with less time left."""
+"""Minimum remaining seconds with which a study is started, because a run needs this long."""
 FAILED = 1
 """Exit status of a study with a failed run."""
 ENDED = (0, FAILED, STOPPED)
@@ -47,7 +47,10 @@ seed = [0, 1]
 
 
 def measure(setting: Setting, report: Report) -> None:
-    """Run one study after the other until the time is up. Results of unfinished runs are lost."""
+    """Run one study after the other until the time is up.
+
+    Results of unfinished runs are lost.
+    """
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         files, jobs = ((_rehearsal(folder),), 2) if setting.tiny else (STUDIES, JOBS)
@@ -72,11 +75,11 @@ def measure(setting: Setting, report: Report) -> None:
 
 
 def carried_out(file: str, out: Path, jobs: int, setting: Setting) -> int:
-    """Run a study by its command, and stop it when the part's time is up. Return the exit status."""
+    """Run a study by its command, stop it when the part's time is up, and return the exit status."""
     command = [sys.executable, "-m", "training", "study", "run", file, "--jobs", str(jobs), "--out", str(out)]
     command += ["--data", setting.data] if setting.data else []
     command += ["--corpus", *setting.corpus] if setting.corpus else []
-    threads = str(max(1, cpus.available() // jobs))  # Each run would take all threads otherwise.
+    threads = str(max(1, cpus.available() // jobs))  # Divide the CPUs, because each run would use all of them.
     process = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": threads})
     with suppress(subprocess.TimeoutExpired):
         return process.wait(max(setting.left - TO_END, 1.0))
@@ -85,10 +88,7 @@ def carried_out(file: str, out: Path, jobs: int, setting: Setting) -> int:
 
 
 def append(lines: Sequence[str], to: Path, where: str) -> list[str]:
-    """Append the runs that are missing in a file, with the name of their device.
-
-    Return the ids of the appended runs.
-    """
+    """Append runs to a file that lacks them, with the name of their device, and return the ids of the appended runs."""
     before = to.read_text(encoding="utf-8") if to.exists() else ""
     there = {json.loads(line)["id"] for line in before.splitlines()}
     new = [run for run in map(json.loads, lines) if run["id"] not in there]
@@ -103,7 +103,7 @@ def speeds(lines: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _rehearsal(folder: Path) -> str:
-    """Write a study file with two short runs. Return its path."""
+    """Write a study file with two short runs, and return its path."""
     file = folder / "rehearsal.toml"
     file.write_text(REHEARSAL.format(backbone=backbone(TINY, folder / "tiny")), encoding="utf-8")
     return str(file)

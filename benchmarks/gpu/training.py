@@ -33,11 +33,11 @@ REHEARSAL = Size(batch=8, steps=1, rounds=1, warmup=1)
 TO_END = 12.0
 """Seconds that are reserved for an interrupted run to save a checkpoint, and for the work after it."""
 POINTS = 100
-"""Number of points of the learning curve. Each point is a mean over several steps."""
+"""Number of points of the learning curve, each of which is a mean over several steps."""
 
 
 def measure(setting: Setting, report: Report) -> None:
-    """Measure the training steps and their kernels. Then measure a training run in the remaining time."""
+    """Measure the training steps and their kernels, and then a training run in the remaining time."""
     size = REHEARSAL if setting.tiny else Size()
     report.keep("setting", described(size))
     report.keep("peak_flops_per_s", f"{steps.peak(setting.device):.3g}")
@@ -78,7 +78,10 @@ def _steps(weights: Path, setting: Setting, size: Size, report: Report) -> None:
 def trained(
     backbone: Path, folder: Path, setting: Setting, *, sentences: int, batch: int, most: float
 ) -> dict[str, Any]:
-    """Train on `sentences` sentences, for at most `most` seconds. A smaller corpus is repeated. Return the figures."""
+    """Train on `sentences` sentences for at most `most` seconds, and return the figures.
+
+    A smaller corpus is repeated.
+    """
     steps = sentences // batch
     given = {"batch_size": batch, "dropout": 0.1, "max_steps": steps, "eval_every": steps}
     place = {"device": setting.device, "run": str(folder / "run"), "out": str(folder / "out")}
@@ -88,7 +91,7 @@ def trained(
         with interrupted_after(most):
             run.fit(config, sys.stderr)
     except (InterruptedRun, KeyboardInterrupt):
-        print(f"ended after {most:.0f} seconds, its share of the time", file=sys.stderr)
+        print(f"stopped after {most:.0f} seconds, its share of the time", file=sys.stderr)
     return {"wall_s": round(time.monotonic() - began, 1), **curve(Path(config.run), steps, batch)}
 
 

@@ -1,4 +1,7 @@
-"""Python environments of peers, the other projects that are measured. Some need other versions of our dependencies."""
+"""Python environments of the peers, which are other projects that the benchmarks measure.
+
+Each peer has its own environment, because some need other versions of our dependencies.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command `python -m benchmarks.peers [NAME …]`: create an environment in .peers/ for each peer.
+"""Command `python -m benchmarks.peers [NAME …]`, which creates an environment in .peers/ for each peer.
 
 The file NAME.txt pins the versions of a peer's packages.
 """
@@ -20,12 +20,15 @@ HERE = Path(__file__).parent
 
 
 def main() -> int:
-    """Create the named environments, or all environments. Return the exit status of the first failure, or 0."""
+    """Create the named environments, or all environments.
+
+    Return the exit status of the first failure, or 0.
+    """
     parser = Parser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(ENVIRONMENTS)} (default: all)")
     names = parser.parse_args().names or ENVIRONMENTS
     if unknown := set(names) - set(ENVIRONMENTS):
-        parser.error(f"no peer {', '.join(sorted(unknown))}; there are {', '.join(ENVIRONMENTS)}")
+        parser.error(f"no peer {', '.join(sorted(unknown))}; available: {', '.join(ENVIRONMENTS)}")
     for name in names:
         print(f"{name}: installing into {environment(name)} …", flush=True)
         venv.create(environment(name), with_pip=True, clear=True, symlinks=True)

@@ -1,4 +1,4 @@
-"""Script `python export.py BACKEND MODEL FOLDER`: export a model with sentence-transformers, in its own environment."""
+"""Script `python export.py BACKEND MODEL FOLDER`, which exports a model in sentence-transformers' own environment."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Library(Protocol):
     """A library that embeds texts in calls."""
 
     of_requests: bool
-    """Whether each call processes the texts of one request."""
+    """True if each call processes the texts of one request."""
     streams: int
     """Number of concurrent calls."""
 
@@ -138,7 +138,7 @@ class CTranslate2:
 
 
 class SentenceTransformers:
-    """`SentenceTransformer.encode` with its default settings. For precision fp16, its weights are float16."""
+    """`SentenceTransformer.encode` with its default settings. For precision fp16, the weights are float16."""
 
     of_requests = True
     streams = 1
@@ -189,7 +189,7 @@ class Session:
         return [Batch(self._tokenizer.pad([tokens[row] for row in rows]), rows) for rows in rows_of_batches]
 
     def embed(self, work: Any) -> Vectors:
-        """Run the graph once, on one of the runtime's streams. Return the vectors."""
+        """Run the graph once, on one of the runtime's streams, and return the vectors."""
         return self._runtime.run(*work).vectors
 
 
@@ -207,7 +207,7 @@ class Call(Session):
         return [Batch(self._tokenizer.pad([tokens[row] for row in some]), some) for some in rows]
 
     def embed(self, work: Any) -> Vectors:
-        """Run the graph once on all threads. Return the vectors."""
+        """Run the graph once on all threads, and return the vectors."""
         return self._runtime.run(*work, alone=True).vectors
 
 
@@ -251,7 +251,7 @@ def main(name: str, folder: str, threads: str = "1", kind: str = "session", *pla
 
 
 def _calls(library: Library, tokens: Sequence[int], batches: Iterator[Batch], seconds: float) -> dict[str, Any]:
-    """Make calls until the time is up, on as many threads as the library has streams. Return the measurements."""
+    """Make calls until the time is up, on as many threads as the library has streams, and return the measurements."""
     began = time.perf_counter()
     ends = began + seconds
     calls: list[tuple[Batch, float]] = []

@@ -50,7 +50,7 @@ def constant() -> Callable[[list[str]], bytes]:
 
 
 def sentence_transformers(backend: Any, model: str, device: str, precision: str) -> Encode:
-    """Return `SentenceTransformer.encode` with its default settings. For PRECISION fp16, its weights are float16."""
+    """Return `SentenceTransformer.encode` with its default settings. For precision fp16, the weights are float16."""
     from sentence_transformers import SentenceTransformer
 
     encoder = SentenceTransformer(model, backend=backend, device=device)

@@ -1,4 +1,4 @@
-"""Our vector search: a corpus of given vectors in its own store, searched as the server searches it."""
+"""Our vector search: a corpus of given vectors in its own store, searched as the server does it."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Ours:
             self.corpora.put(NAME, Content(documents, np.asarray(vectors[rows.start : rows.stop]), "f"))
 
     def build(self) -> dict[str, Any]:
-        """Build the index. Return its description, as in the answer to `GET /corpora/c`."""
+        """Build the index, and return its description as in the answer to `GET /corpora/c`."""
         report = self.corpora.build_now(NAME)
-        assert report is not None, "it holds documents"
+        assert report is not None, "it contains documents"
         return asdict(report)
 
     def opened(self) -> float:

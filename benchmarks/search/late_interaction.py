@@ -2,7 +2,7 @@
 
 Dense search and hybrid search are each measured without and with reranking. `python -m
 benchmarks.search.late_interaction --data DATA BUNDLE …` embeds each document once, as token vectors. Their mean is the
-document's vector, so the encoders must use mean pooling. Search is the server's own code. The figures are written to
+document's vector, so the encoders must use mean pooling. Search uses the server's own code. The figures are written to
 benchmarks/results/late_interaction.json.
 """
 
@@ -45,7 +45,7 @@ BLOCK = 128
 """Number of documents in one request for token vectors."""
 CANDIDATES = (10, 50, 100)
 TIMED, TIMED_CANDIDATES = 9, 100
-"""Number of queries that are timed, and number of candidates that each of these queries reranks."""
+"""Number of queries that are timed, and number of candidates that are reranked for each of these queries."""
 WAYS: Mapping[str, dict[str, Any]] = {
     "dense": {"mode": "dense", "exact": True},
     "hybrid, weighted, stems": {"mode": "hybrid", "fusion": "weighted"},
@@ -62,7 +62,7 @@ class TokenVectors:
         self.tokens: list[Tokens] = []
 
     async def add(self, service: Service, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Embed texts in blocks and store their token vectors. Return the unit vectors (N, D) of the texts."""
+        """Embed texts in blocks, store their token vectors, and return the unit vectors (N, D) of the texts."""
         means = []
         for at in range(0, len(texts), BLOCK):
             found = await service.embed_tokens(texts[at : at + BLOCK], AS_DOCUMENTS, most=MOST_COMPONENTS)

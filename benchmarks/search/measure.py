@@ -28,13 +28,17 @@ DIM = 384
 QUERIES = 1000
 ROUNDS, SECONDS = 3, 3.0
 WAYS = {"batches": (100, 1), "batches side by side": (100, cpus.available()), "one by one": (1, cpus.available())}
-"""Queries per call and number of concurrent callers, by name. Our search and FAISS are measured with each of these
-settings in every round."""
+"""Queries per call and number of concurrent callers, by name.
+
+Our search and FAISS are measured with each of these settings in every round.
+"""
 PEERS = {"txtai": 100, "qdrant": 10}
 """Queries per call of each peer. Qdrant's local mode compares each query with every vector."""
 JUDGED = 200
-"""Number of queries whose hits are compared with the true neighbours. A tenth is used for peers that take seconds per
-query."""
+"""Number of queries whose hits are compared with the true neighbours.
+
+For peers that take seconds per query, a tenth of this number is used.
+"""
 SCRIPT = Path(__file__).resolve().parents[1] / "peers" / "vectors.py"
 Search = Callable[[Vectors], Sequence[Sequence[int]]]
 Take = Callable[[int, float], dict[str, Any]]
@@ -132,7 +136,7 @@ def _rate(sample: dict[str, Any]) -> float:
 def _peers() -> list[str]:
     if python("search").exists():
         return list(PEERS)
-    print(f"{' and '.join(PEERS)} are left out: `python -m benchmarks.peers search` makes them", file=sys.stderr)
+    print(f"{' and '.join(PEERS)} are left out: install them with `python -m benchmarks.peers search`", file=sys.stderr)
     return []
 
 

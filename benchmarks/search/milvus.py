@@ -50,7 +50,7 @@ class OnMilvus(Ours):
 
 
 def measure(rows: int, store: str | None) -> dict[str, Any]:
-    """Store `rows` rows, measure the recall, and search one query after another. Return the figures."""
+    """Store `rows` rows, measure the recall, search one query after another, and return the figures."""
     with tempfile.TemporaryDirectory() as name:
         folder, lite = Path(name), Path(name, "milvus.db")
         base = on_disk(folder / "base.npy", rows, DIM)

@@ -1,6 +1,6 @@
 """Clustered vectors, which resemble vectors of texts.
 
-On random vectors without clusters, all indexes have a low recall.
+Vectors without clusters are unsuitable for tests, because all indexes have a low recall on them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def mixture(rows: int, dim: int, *, clusters: int, part: int = 0) -> Iterator[Ve
 
 
 def on_disk(file: Path, rows: int, dim: int) -> Vectors:
-    """Write `rows` vectors (N, D) to a file, and return them memory-mapped. There are √`rows` clusters."""
+    """Write `rows` vectors (N, D) to a file, and return them memory-mapped. The mixture has √`rows` clusters."""
     written = np.lib.format.open_memmap(file, "w+", np.float32, (rows, dim))
     start = 0
     for block in mixture(rows, dim, clusters=round(rows**0.5)):

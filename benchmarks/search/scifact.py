@@ -38,7 +38,10 @@ WAYS: dict[str, Way] = {
 
 
 def measure() -> dict[str, Any]:
-    """Measure nDCG@10 × 100 of each way of searching on the test queries. Return it with facts about the index."""
+    """Measure nDCG@10 × 100 of each way of searching on the test queries.
+
+    Return the scores with facts about the index.
+    """
     collection = beir.load(Path(os.environ[DATA]) / "retrieval" / "scifact")
     with tempfile.TemporaryDirectory() as data:
         given = ["--bundle", str(BUNDLE), "--data", data, "--no-demo", "--exact-below", "1000"]
@@ -54,7 +57,7 @@ async def _measured(service: Service, collection: Collection) -> dict[str, Any]:
         await _stored(service, collection, "none")
         figures: dict[str, Any] = {"ingest_documents_per_s": round(len(collection.documents) / _since(began), 1)}
         report = await service.library.run(lambda corpora: corpora.build_now("none"), of="none")
-        assert report is not None, "it holds documents"
+        assert report is not None, "it contains documents"
         figures["index"] = {"kind": report.kind, "parameters": report.parameters, "recall": report.recall}
         found = {way: await _rankings(service, collection, "none", asked) for way, asked in WAYS.items()}
         figures["ways"] = {way: _score(rankings, collection) for way, rankings in found.items()}
@@ -68,7 +71,7 @@ async def _measured(service: Service, collection: Collection) -> dict[str, Any]:
 
 
 async def _stored(service: Service, collection: Collection, stemming: Stemming) -> None:
-    """Store the collection in a corpus. The corpus is named after its stemming."""
+    """Store the collection in a corpus that is named after its stemming."""
     await service.library.run(lambda corpora: corpora.create(stemming, stemming=stemming), of=stemming)
     documents = [Document(name, text, {}) for name, text in collection.documents.items()]
     gate = asyncio.Semaphore(AT_ONCE)

@@ -25,7 +25,7 @@ RESULTS = Path(__file__).parents[1] / "results" / "stress.json"
 
 
 def main() -> int:
-    """Run the named trials, or all. Trials of full length replace their stored figures."""
+    """Run the named trials, or all trials. Only trials of full length replace their stored figures."""
     parser = Parser(prog="python -m benchmarks.stress", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(TRIALS))
     parser.add_argument("--seconds", type=float, help="seconds of each trial (default: its full length)")
@@ -35,7 +35,7 @@ def main() -> int:
     parser.add_argument("--bundle", type=Path, default=BUNDLE, help="bundle to serve (default: %(default)s)")
     asked = parser.parse_args()
     if unknown := set(asked.names) - set(TRIALS):
-        parser.error(f"no trial {', '.join(sorted(unknown))}; there are {', '.join(TRIALS)}")
+        parser.error(f"no trial {', '.join(sorted(unknown))}; available: {', '.join(TRIALS)}")
     texts, failed = Texts.of(asked.bundle), 0
     for name in asked.names or TRIALS:
         trial, seconds, options, apart, keys = TRIALS[name]
@@ -43,8 +43,8 @@ def main() -> int:
         try:
             with started(asked.bundle, options, apart=apart, keys=keys) as server:
                 bounds = trial(server, texts, asked.seconds or seconds, **more)
-        except (OSError, ReplyError, RuntimeError) as error:  # The server is gone, or did not start.
-            bounds = [Bound(f"servers lost ({error})", 1, 0)]
+        except (OSError, ReplyError, RuntimeError) as error:  # The server has ended, or did not start.
+            bounds = [Bound(f"servers that ended or did not start ({error})", 1, 0)]
         print(f"{name}: {(trial.__doc__ or '').splitlines()[0]}", *bounds, sep="\n  ", flush=True)
         failed += any(not bound.holds for bound in bounds)
         if not (asked.seconds or asked.kind):
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def keep(name: str, bounds: Sequence[Bound], file: Path = RESULTS) -> None:
-    """Store a trial's figures beside those of the others, each with its command, date and machine."""
+    """Store a trial's figures beside those of other trials, with its command, date and machine."""
     kept: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     kept[name] = {
         "command": f"python -m benchmarks.stress {name}",

@@ -23,18 +23,18 @@ from serving.operations.bounds import MAX_COLUMN
 CORPUS = "costly"
 SEARCH, DOCUMENTS = f"/corpora/{CORPUS}/search", f"/corpora/{CORPUS}/documents"
 WIDE = 160_000
-"""Number of control characters in a text, each of six bytes in JSON."""
+"""Number of control characters in a text. Each of them takes six bytes in JSON."""
 HUGE = 250_000_000
 """Characters of the text in a forged snapshot."""
 UNPACKED = 31_000_000
-"""Bytes of a packed body when it is unpacked, nearly the most that a body may have."""
+"""Unpacked size in bytes of a packed body, which is nearly the maximum."""
 JSON, LINES, ZSTD = ({"content-type": f"application/{name}"} for name in ("json", "x-ndjson", "zstd"))
 HTML = {"content-type": "text/html"}
 IDS = [str(number) for number in range(1_000)]
 TAGGED = {"tags": {"$in": ["red"]}}
 WORDS: Mapping[str, Any] = {"mode": "lexical", "k": 1}
 NUMBER = "{number}"
-"""Placeholder for a number that differs in each request, in its path, a header or a short body."""
+"""Placeholder for a number that differs in each request. It can be in the path, a header or a short body."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Costly:
     """True if callers read the answer."""
 
     def numbered(self, number: int) -> tuple[str, bytes, dict[str, str]]:
-        """Return path, body and headers of one request."""
+        """Return path, body and headers of one request, with its number inserted."""
         content = self.content.replace(NUMBER.encode(), b"%d" % number) if len(self.content) < 1000 else self.content
         path = self.path.replace(NUMBER, str(number))
         return path, content, {name: value.replace(NUMBER, str(number)) for name, value in self.headers.items()}

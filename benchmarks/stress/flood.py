@@ -1,4 +1,4 @@
-"""Overload: an open loop with more requests than a server can answer."""
+"""The trial of overload: an open loop with more requests than a server can answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.stress.trial import Bound, Texts, p99
 from models.runtimes.base import CPU_BATCH_TOKENS, Options
 
 QUEUE_TOKENS = 40_000
-"""Tokens that the flooded server admits: a second or two of one core's work."""
+"""Maximum tokens in the queue of the flooded server, which are a second or two of one core's work."""
 
 
 @dataclass
@@ -68,7 +68,7 @@ def overload(server: Server, texts: Texts, seconds: float) -> list[Bound]:
     while p99(closed_loop(server.address, texts.singles, 1, 1.0)) > 1.5 * calm:
         if (recovered := time.perf_counter() - ended) > 30:
             break
-    # The peak is measured again, because other load on the machine varies.
+    # The peak is measured again after the flood, because other load on the machine varies.
     peaks.append(_peak(server, texts, max(3.0, seconds / 10)))
     accepted = came.accepted
     in_batches = 2 * Options(threads=server.cpus).cpu_streams * CPU_BATCH_TOKENS

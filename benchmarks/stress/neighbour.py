@@ -1,4 +1,4 @@
-"""Isolation of keys: one key searches and uploads while another sends everything costly that its rights allow."""
+"""The trial of isolated keys: one key searches and uploads while another key sends costly requests."""
 
 from __future__ import annotations
 
@@ -33,24 +33,30 @@ CALLERS = 16
 """Number of callers that send costly requests."""
 GOOD, COSTLY = "good", CORPUS
 KEYS = {name: f"iso_{name}" for name in (GOOD, COSTLY)}
-"""Secrets of the keys by name. Each key may use the corpora whose names begin with its own."""
+"""Secrets of the keys by name. Each key may use the corpora whose names begin with its own name."""
 SLOWER = 5.0
-"""Maximum p99 of the good key's searches, relative to quiet times."""
+"""Maximum ratio of the p99 of the good key's searches to its p99 in quiet periods."""
 UPLOADS = 10
-"""Number of searches of the good key per upload."""
+"""Number of searches of the good key for each of its uploads."""
 PAUSE = 0.02
 """Seconds between the requests of the good key."""
 REFUSED = 0.1
-"""Seconds that a caller waits after a refusal. Without a pause it would be a flood, which is another trial."""
+"""Seconds that a caller waits after a refusal.
+
+Without a pause, the callers would flood the server, which another trial tests.
+"""
 NICE = 5
-"""Nice value of the costly callers' process, so that the good key's caller gets CPU first."""
+"""Nice value of the costly callers' process, with which the good key's caller gets CPU time first."""
 CALM = 0.2
 """Seconds without a runnable thread after which a server counts as idle."""
 WARM_UP = 2.0
-"""Seconds of searches before the first measurement. The first searches take several times as long as later ones."""
+"""Seconds of searches before the first measurement, because the first searches take several times as long."""
 DRAIN = Settings().drain_seconds
 ENDING = 2 * SECONDS_TO_ASK + SECONDS_TO_SEND + 2.0
-"""Seconds after the drain in which the process must end: for late callers, pending answers and closing."""
+"""Maximum seconds between the end of the drain and the end of the process.
+
+They allow for late callers, pending answers and closing.
+"""
 MEMORY_MB = 1500
 PATIENCE = 60.0
 """Seconds without an answer after which a caller hangs up."""
@@ -59,10 +65,10 @@ PATIENCE = 60.0
 def neighbour(
     server: Server, _: Texts, seconds: float, only: Collection[str] = (), *, together: bool = False
 ) -> list[Bound]:
-    """Search and upload with one key while another sends everything costly that its rights allow.
+    """Search and upload with one key while another key sends every costly request that it may send.
 
-    The other key sends the kinds of requests one after another, or all kinds `together`. `only` selects kinds.
-    Return the requirements with their measurements.
+    The other key sends the kinds of requests one after another, or all kinds `together`. `only` selects kinds. The
+    result is the requirements with their measurements.
     """
     with closing(Caller(server, KEYS[GOOD])) as good, closing(Caller(server, KEYS[COSTLY])) as costly:
         kinds = _settled(good, costly)
@@ -71,7 +77,10 @@ def neighbour(
 
 
 def _tried(server: Server, good: Caller, kinds: Mapping[str, Sequence[Costly]], seconds: float) -> list[Bound]:
-    """Compare each kind with the quiet periods before and after it, because other load on the machine varies."""
+    """Measure the good key's searches beside each kind of costly requests.
+
+    They are compared with the quiet periods before and after each kind, because other load on the machine varies.
+    """
     turn, found = seconds / (1.5 * len(kinds) + 0.5), list[Bound]()
     with _Peak(server) as peak:
         _calm(server)
@@ -183,7 +192,7 @@ class Caller:
         """Send a request, and return the answer's JSON.
 
         Raises:
-            ReplyError: its status is no success.
+            ReplyError: the status is not a success.
         """
         status, body = self.asked(*request)
         if status >= 300:
@@ -198,7 +207,7 @@ class Caller:
         return job
 
     def working(self, seconds: float) -> Worked:
-        """Search in dense and hybrid mode in turn, with occasional uploads, for the given seconds."""
+        """Search alternately in dense and hybrid mode, with occasional uploads, for the given seconds."""
         found, ends = Worked(), time.monotonic() + seconds
         while time.monotonic() < ends:
             number = next(self._numbers)
@@ -226,7 +235,7 @@ class Caller:
 
 @contextmanager
 def _sent(kinds: Sequence[Costly], server: Server) -> Iterator[None]:
-    """Let callers send the requests `kinds` in turn until the block ends. Requests that are then pending are dropped.
+    """Let callers send the requests `kinds` in turn until the block ends. Pending requests are then dropped.
 
     The callers run in another process, so that they do not block the good key's caller by the interpreter lock.
     """
@@ -275,7 +284,7 @@ def _authorization(key: str) -> dict[str, str]:
 
 
 class _Peak:
-    """The peak memory of the server within a block."""
+    """The peak memory of the server inside a block."""
 
     def __init__(self, server: Server) -> None:
         self.memory_mb, self._server, self._stop = 0, server, threading.Event()
@@ -291,5 +300,5 @@ class _Peak:
 
     def _watch(self) -> None:
         while not self._stop.wait(0.1):
-            with suppress(OSError):  # The server is gone.
+            with suppress(OSError):  # The server has ended.
                 self.memory_mb = max(self.memory_mb, self._server.memory_mb)

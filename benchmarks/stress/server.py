@@ -74,9 +74,9 @@ def started(
 ) -> Iterator[Server]:
     """Start a server, wait until it is ready, and kill it at the end if it still runs.
 
-    With `apart`, the server has half of the CPUs, and this thread has the other half. Sending a flood then takes no CPU
-    time from the server. `keys` maps names of keys to secrets. A key may read and write corpora whose names begin with
-    the name of the key.
+    With `apart`, the server has half of the CPUs, and this thread has the other half. A flood of requests then takes no
+    CPU time from the server. `keys` maps names of keys to secrets. A key may read and write corpora whose names begin
+    with the name of the key.
     """
     with TemporaryDirectory() as data, socket.socket() as free:
         free.bind(("127.0.0.1", 0))

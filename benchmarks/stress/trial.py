@@ -23,12 +23,12 @@ class Bound(NamedTuple):
     what: str
     measured: float
     limit: float | None = None
-    """Limit of the measurement. None for a figure that only explains others."""
+    """Limit of the measurement, or None for a figure that only explains other figures."""
     at_least: bool = False
 
     @property
     def holds(self) -> bool:
-        """Return whether the measurement meets the limit."""
+        """Whether the measurement meets the limit."""
         if self.limit is None:
             return True
         return self.measured >= self.limit if self.at_least else self.measured <= self.limit
@@ -57,7 +57,7 @@ class Texts:
 
 
 Trial = Callable[..., list[Bound]]
-"""A function of a server, texts, seconds and further arguments of the trial."""
+"""Type of a function of a server, texts, seconds and further arguments, which runs a trial."""
 
 
 class Planned(NamedTuple):
@@ -69,9 +69,9 @@ class Planned(NamedTuple):
     options: Sequence[str] = ()
     """Command-line options of the server."""
     apart: bool = False
-    """True if callers would take much of the CPUs that they shared with the server."""
+    """True if the server gets CPUs of its own, because the callers need much CPU time."""
     keys: Mapping[str, str] = {}
-    """Secrets by name. Each key may use the corpora whose names begin with its own."""
+    """Secrets of the keys by name. Each key may use the corpora whose names begin with its own name."""
 
 
 def p99(sample: Sample) -> float:

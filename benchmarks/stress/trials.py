@@ -1,4 +1,4 @@
-"""The trials: actions on a server, and requests meanwhile."""
+"""Trials in which something is done to a server while it answers requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from models.runtimes.openvino import LENGTH_STEP
 IDLE = 5000
 """Number of idle connections."""
 CLOSED_IN = 2.0
-"""Seconds in which a server notices closed connections."""
+"""Maximum seconds in which a server notices closed connections."""
 BODY_TIMEOUT = 2.0
 """Body timeout of the server in the trial of slow callers. One byte per second exceeds it."""
 
@@ -139,9 +139,9 @@ def drain(server: Server, texts: Texts, seconds: float) -> list[Bound]:
 
 
 def soak(server: Server, texts: Texts, seconds: float) -> list[Bound]:
-    """Run the server at 70 % of its capacity for long.
+    """Run the server at 70 % of its capacity for a long time, and check that its memory does not grow.
 
-    Check that its memory does not grow. Every shape of batch is sent first, because each shape allocates memory once.
+    Every shape of batch is sent first, because each shape allocates memory once.
     """
     ready = server.memory_mb
     for request in _shapes(Options(threads=server.cpus).cpu_streams):
@@ -187,7 +187,7 @@ TRIALS: dict[str, Planned] = {
 
 @contextmanager
 def _beside(work: Callable[[], None], stop: threading.Event) -> Iterator[None]:
-    """Run `work` on its own thread until the block ends."""
+    """Run `work` on a thread of its own until the block ends."""
     thread = threading.Thread(target=work)
     thread.start()
     try:
@@ -207,7 +207,7 @@ def _shapes(streams: int) -> Iterator[Request]:
 
 
 def _kept_alive(place: tuple[str, int]) -> socket.socket:
-    """Open an idle connection that has had one answer. The server would close a connection without any request."""
+    """Open an idle connection that has had one answer, because the server closes a connection without any request."""
     one = socket.create_connection(place)
     one.sendall(b"HEAD /livez HTTP/1.1\r\nhost: a\r\n\r\n")
     answer = one.recv(4096)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ENDINGS = (".parquet", ".npy")
 ENCODINGS = ("float", "int8", "uint8", "binary", "ubinary")
 EPILOG = """\
-If the command is killed, repeat it: it goes on where it stopped. A file NAME.parquet.json or NAME.npy.json records the
+If the command is killed, repeat it to continue where it stopped. A file NAME.parquet.json or NAME.npy.json records the
 inputs, the options and the encoder.
 
 example: isosphere embed notes.jsonl articles/ --text-column body --columns title,year --out vectors.parquet
@@ -29,20 +29,23 @@ exit status: 0 the file is complete; 1 the disk or the hub failed; 2 an input or
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Embed texts and return the exit status. If it is not 0, a line on stderr says why."""
+    """Embed texts and return the exit status.
+
+    If the status is not 0, a line on stderr has the reason.
+    """
     given = parser().parse_args(arguments)
     try:
         _embed(given)
-    except Failed as error:  # for example, the hub does not answer
+    except Failed as error:  # One cause is a hub that does not answer.
         return _fails(str(error), 1)
     except ModuleNotFoundError as error:
         return _fails(not_installed(error), 2)
     except OSError as error:
         return _fails(*error_line_and_status(error))
-    except ValueError as error:  # Refused, or an option that the encoder does not support
+    except ValueError as error:  # `Refused`, or an option that the encoder does not support.
         return _fails(str(error), 2)
     except KeyboardInterrupt:
-        return _fails("stopped; the same command goes on", 130)
+        return _fails("stopped; the same command continues", 130)
     return 0
 
 
@@ -70,16 +73,17 @@ def _embed_here(given: argparse.Namespace, options: Options) -> None:
     from models.runtimes.base import RuntimeUnavailable
 
     if given.ray_address:
-        raise Refused("--ray-address: is for --on ray")
+        raise Refused("--ray-address needs --on ray")
     if (out := Path(given.out)).suffix not in ENDINGS:
-        raise Refused(f"--out: {given.out!r} ends in neither {' nor '.join(ENDINGS)}")
+        raise Refused(f"--out: {given.out!r} must end in {' or '.join(ENDINGS)}")
     try:
         encoder = load(
             given.model, engine=given.engine, precision=given.precision, device=given.device, threads=given.threads
         )
     except RuntimeUnavailable as error:
         raise Refused(str(error)) from error
-    with _without_warnings("isosphere.encoder"):  # hide warnings of each part; the total is printed at the end
+    # Warnings of single parts are hidden, because the total is printed at the end.
+    with _without_warnings("isosphere.encoder"):
         done = embed(encoder, given.files, out, options, force=given.force, stream=sys.stderr)
     _report(given.out, done, encoder.name, encoder.max_length, encoder.truncated)
 
@@ -101,7 +105,7 @@ def _report(out: str, done: Done, encoder: str, max_length: int, truncated: int)
     if done.skipped:
         _say(f"bad rows that were skipped: {done.skipped}; the first: {done.first_skipped}")
     if truncated:
-        _say(f"texts that were cut to {max_length} tokens: {truncated}")
+        _say(f"texts that were truncated to {max_length} tokens: {truncated}")
     rows = "1 row" if done.rows == 1 else f"{done.rows} rows"
     _say(f"{out}: {rows} by {encoder}")
 
@@ -137,7 +141,7 @@ def parser() -> Parser:
     own.add_argument(
         "files",
         nargs="+",
-        help="files, folders or patterns: text (a line each), .jsonl, .csv, .tsv, .parquet; also .gz and .xz",
+        help="files, folders or patterns: text (one per line), .jsonl, .csv, .tsv, .parquet; also .gz and .xz",
     )
     own.add_argument(
         "--out",
@@ -163,7 +167,7 @@ def parser() -> Parser:
         help="fail stops at the first bad row, before anything is embedded; skip leaves bad rows out (default: fail)",
     )
     vectors = own.add_argument_group("vectors")
-    vectors.add_argument("--prompt-name", help="prompt of the encoder to put before each text (default: none)")
+    vectors.add_argument("--prompt-name", help="name of the encoder's prompt to put before each text (default: none)")
     vectors.add_argument("--dimensions", type=int, help="number of leading dimensions to keep (default: all)")
     vectors.add_argument(
         "--encoding",
@@ -177,11 +181,13 @@ def parser() -> Parser:
     )
     run.add_argument("--engine", help="onnxruntime or openvino (default: the fastest, measured once)")
     run.add_argument("--precision", help="fp32, bf16, … (default: the fastest, measured once)")
-    run.add_argument("--device", default="auto", help="cpu or cuda (default: cuda where there is one)")
-    run.add_argument("--threads", type=int, help="number of threads (default: all CPUs; with --on ray, of each actor)")
-    run.add_argument("--on", choices=("ray",), help="ray embeds on the machines of a Ray cluster, and reads URLs, too")
+    run.add_argument("--device", default="auto", help="cpu or cuda (default: cuda if available)")
+    run.add_argument("--threads", type=int, help="number of threads, with --on ray of each actor (default: all CPUs)")
     run.add_argument(
-        "--ray-address", help="address of the cluster (default: RAY_ADDRESS, or Ray on this machine alone)"
+        "--on", choices=("ray",), help="ray: embed on the machines of a Ray cluster; input and output may then be URLs"
+    )
+    run.add_argument(
+        "--ray-address", help="address of the cluster (default: RAY_ADDRESS, or a new Ray on this machine)"
     )
     return own
 

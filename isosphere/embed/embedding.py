@@ -1,9 +1,9 @@
-"""Embedding of the texts in files to one output file, with parts that survive a kill.
+"""Embedding of the texts in files to one output file. The work is divided into parts, which survive a kill.
 
 A run reads its input twice. The first pass counts the rows and finds bad rows, so that a bad row does not stop a run
-that has worked for hours. The second pass embeds `ROWS` rows at a time and writes each batch atomically as a part. At
-the end, the parts are joined to the output file. If the command is repeated, it finds the manifest beside the output
-file and computes only the missing parts.
+after hours of work. The second pass embeds `ROWS` rows at a time and writes each batch atomically as a part. At the
+end, the parts are joined to the output file. If the command is repeated, it finds the manifest beside the output file
+and computes only the missing parts.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ from models.errors import Refused
 from training.data.files import CorpusError, File, OnBadRow, resolve_files
 
 ROWS = 4096
-"""Default number of rows of a part. The rows of a part are sorted by length and embedded together. A kill loses at most
-the part that is being embedded."""
+"""Default number of rows of a part.
+
+The rows of a part are sorted by length and embedded together. A kill loses only the part that is being embedded.
+"""
 LINE_EVERY = 30.0
-"""Seconds between two lines of progress if the output is no terminal."""
+"""Seconds between two lines of progress if the output is not a terminal."""
 BITS = {"binary": quantization.binary, "ubinary": quantization.ubinary}
 BYTES = {"int8": quantization.int8, "uint8": quantization.uint8}
 
@@ -80,7 +82,7 @@ def embed(encoder: Encoder, files: Sequence[str], out: Path, options: Options, *
     known = _read(manifest)
     same = known.items() >= wanted.items()
     if same and "done" in known and out.exists() and not force:
-        shutil.rmtree(parts, ignore_errors=True)  # a killed process may have left the folder
+        shutil.rmtree(parts, ignore_errors=True)  # A killed process may have left the folder of parts.
         return Done(**known["done"])
     if not same and not force and (out.exists() or any(parts.glob("*"))):
         raise Refused(f"{out} {difference(known, wanted)}. --force replaces the file, another --out keeps it")
@@ -137,7 +139,7 @@ class Job:
             return check(self.paths, self.options, learn)
 
     def fill(self, parts: Path, output: Npy | Parquet, total: int, stream: TextIO) -> list[Path]:
-        """Embed the rows of each missing part. Return the paths of all parts, in order."""
+        """Embed the rows of each missing part, and return the paths of all parts in order."""
         made = []
         there = min(total, self.options.rows_of_a_part * len(list(parts.glob("[!.]*"))))
         with progress(total, there, stream) as advance:
@@ -190,11 +192,11 @@ def vectors_of(encoder: Encoder, texts: Sequence[str], options: Options) -> Vect
     encoding, dimensions = options.encoding, options.dimensions
     if encoding == "float":
         return encode(dimensions=dimensions)
-    unit = encode()[:, :dimensions]  # as in the server, truncated vectors are quantised without a second normalisation
+    unit = encode()[:, :dimensions]  # Truncated vectors are quantised without a second normalisation, as in the server.
     if code := BITS.get(encoding):
         return code(unit)
     if encoder.int8_limit is None:
-        raise Refused(f"--encoding: {encoder.name} has no range for {encoding}: export it again")
+        raise Refused(f"--encoding: {encoder.name} has no calibrated range for {encoding}: export the encoder again")
     return BYTES[encoding](unit, encoder.int8_limit)
 
 
@@ -217,12 +219,12 @@ def _inputs(files: Sequence[str], out: Path, parts: Path) -> list[Path]:
         if path.resolve() != out.resolve() and parts.resolve() not in path.resolve().parents
     ]
     if not paths:
-        raise Refused(f"{out}: is the only input: name another file by --out")
+        raise Refused(f"{out}: is the only input: name another file with --out")
     return paths
 
 
 def _read(manifest: Path) -> dict[str, Any]:
-    """Return the manifest of an existing output file. It is empty if this command did not write the file."""
+    """Return the manifest of an existing output file, or nothing if this command did not write the file."""
     try:
         known = json.loads(manifest.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -233,7 +235,7 @@ def _read(manifest: Path) -> dict[str, Any]:
 def difference(known: dict[str, Any], wanted: dict[str, Any]) -> str:
     """Return a message that says how an existing output differs from the output that this command would write."""
     if not known.keys() >= wanted.keys():
-        return "is there already, and was not written by this command"
+        return "already exists, and was not written by this command"
     differ = [
         f"{name} was {known[name]!r} and is {value!r}"
         for name, value in wanted.items()
@@ -245,12 +247,12 @@ def difference(known: dict[str, Any], wanted: dict[str, Any]) -> str:
         for path in before | now
         if before.get(path) != now.get(path)
     ]
-    return f"belongs to another command: {'; '.join(differ) or 'the inputs had another order'}"
+    return f"was written by another command: {'; '.join(differ) or 'the inputs had another order'}"
 
 
 @contextmanager
 def locked(parts: Path, out: object) -> Iterator[None]:
-    """Create the folder of parts, and lock it during the block.
+    """Create the folder of parts, and lock it inside the block.
 
     Raises:
         Refused: another process is writing `out`.
@@ -265,7 +267,10 @@ def locked(parts: Path, out: object) -> Iterator[None]:
 
 @contextmanager
 def progress(total: int, there: int, stream: TextIO, unit: str = "row") -> Iterator[Callable[[int], None]]:
-    """Show rows, rows/s and remaining time: as a progress bar on a terminal, and otherwise as occasional lines."""
+    """Show rows, rows/s and remaining time.
+
+    A terminal shows a progress bar, and any other stream shows a line from time to time.
+    """
     began = said = time.monotonic()
     done = 0
 

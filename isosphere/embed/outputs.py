@@ -1,4 +1,4 @@
-"""Formats of the output file. Vectors are first written as parts. At the end, the parts are joined."""
+"""Formats of the output file. Vectors are written as parts, which are joined at the end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Npy:
         self._empty = empty
 
     def learn(self, batch: Sequence[Row]) -> None:
-        """Do nothing: the format has no columns."""
+        """Do nothing, because the format has no columns."""
 
     def write(self, _: Sequence[Row], vectors: Vectors, part: Path) -> None:
         """Write the vectors of one batch as a part."""
@@ -89,7 +89,8 @@ class Columns:
             yield
         except (self._arrow.ArrowException, ValueError) as error:
             raise Refused(
-                f"--columns: {name!r} has values that one column of Parquet can't hold, between {first} and {last}: "
+                f"--columns: {name!r} has values whose types can't be in the same Parquet column, between {first} "
+                f"and {last}: "
                 f"{first_line(error)}"
             ) from error
 

@@ -9,7 +9,7 @@ from training.data.files import COLUMN_ADVICE, COLUMNS, CorpusError, File, OnBad
 from training.data.files import rows as table_rows
 
 LINE = "text"
-"""Column to keep of a text file: the line."""
+"""Name of the only column of a text file, which contains the line."""
 
 
 class Row(NamedTuple):
@@ -28,7 +28,7 @@ def rows(
 ) -> Iterator[Row]:
     """Yield the rows of tables and the lines of text files, in order. `bad` receives the error of each bad row.
 
-    The id of a row without an id is made of its file name and row number.
+    A row without an id gets an id that consists of its file name and row number.
 
     Raises:
         CorpusError: a file can't be read, or has no such column.
@@ -57,7 +57,7 @@ def _values(
 
 
 def _wrong(text: Any, own_id: Any, kept: Sequence[Any]) -> str:
-    """Return a message about invalid values of a row. The message is empty if all values are valid."""
+    """Return a message about invalid values of a row, which is empty if all values are valid."""
     if not isinstance(text, str):
         return f"the text is {text!r:.40}, not a string"
     if not isinstance(own_id, str | int | None) or isinstance(own_id, bool):

@@ -27,7 +27,7 @@ Its tools search, fetch and list. With --write, other tools store and delete doc
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve the tools until the assistant disconnects. Return the exit status."""
+    """Serve the tools until the assistant disconnects, and return the exit status."""
     given = parser().parse_args(arguments)
     try:
         asyncio.run(_serve(given))
@@ -61,7 +61,7 @@ async def _serve_http(http: httpx2.AsyncClient, listening: socket.socket, given:
     """Serve the tools over streamable HTTP, without sessions, so that clients don't notice a restart.
 
     Raises:
-        Refused: other machines can reach the address and would use the key.
+        Refused: other machines can reach the address, so anyone there could use the key.
     """
     import uvicorn
 
@@ -72,7 +72,7 @@ async def _serve_http(http: httpx2.AsyncClient, listening: socket.socket, given:
             f"--host {address}: everyone who reaches this address would use your key. Leave the key out. Then each "
             "client sends its own as Authorization: Bearer KEY"
         )
-    host = "127.0.0.1" if local else address  # for this host, the app refuses requests from web pages of other origins
+    host = "127.0.0.1" if local else address  # For this host, the app refuses requests from web pages of other origins.
     server = _server(http, given, key_of_caller=not local)
     app = server.streamable_http_app(host=host, stateless_http=True, json_response=True)
     shown = f"[{address}]" if ":" in address else address
@@ -112,7 +112,7 @@ def parser() -> Parser:
         help="address of the running server (default: http://127.0.0.1:8080)",
     )
     add_key(own)
-    own.add_argument("--write", action="store_true", help="also give tools that store and delete documents")
+    own.add_argument("--write", action="store_true", help="also offer tools that store and delete documents")
     own.add_argument("--http", action="store_true", help="listen for streamable HTTP, at the path /mcp")
     own.add_argument("--host", default="127.0.0.1", help="address to listen on with --http (default: 127.0.0.1)")
     own.add_argument("--port", type=int, default=PORT, help=f"port to listen on with --http (default: {PORT})")
@@ -122,7 +122,7 @@ def parser() -> Parser:
 def _url(text: str) -> str:
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise argparse.ArgumentTypeError(f"{text!r} is no address such as http://127.0.0.1:8080")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an address such as http://127.0.0.1:8080")
     return text
 
 

@@ -1,4 +1,4 @@
-"""Client of a running Isosphere server. The server's errors become tool errors that say what to do."""
+"""Client of a running Isosphere server. It converts the server's errors to tool errors that suggest what to do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HINTS = {
     403: "The owner of the server can make a key with `isosphere keys add`.",
     404: "`list_corpora` lists the corpora, and `search` returns the ids of documents.",
 }
-"""Hints by HTTP status. A hint is appended to the server's own message."""
+"""Hints by HTTP status, which are appended to the server's own messages."""
 
 
 class Api:
@@ -25,14 +25,14 @@ class Api:
     def __init__(self, http: httpx2.AsyncClient, key: str | None, *, key_of_caller: bool) -> None:
         """Create the client. `key` is the API key for requests of callers that send no key.
 
-        With `key_of_caller`, every caller must send its own key.
+        With `key_of_caller`, every caller must send a key of its own.
         """
         self._http = http
         self._key = key
         self._key_of_caller = key_of_caller
 
     async def ask(self, caller: Context, method: str, *path: str, **sent: Any) -> Any:
-        """Send a request to the path that consists of the segments `path`. Return the JSON of the answer.
+        """Send a request to the path that consists of the segments `path`, and return the JSON of the answer.
 
         Raises:
             ToolError: the server does not answer, or answers with an error.

@@ -1,4 +1,4 @@
-"""The MCP tools for an assistant."""
+"""Tools of the MCP server, which an assistant calls."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ INSTRUCTIONS = """Search documents by meaning and by words. Call `list_corpora` 
 to find passages in one of them, and `fetch` to read a whole document."""
 MOST_HITS = 100
 MOST_CHARACTERS = 2000
-"""Maximum characters of a hit's text. The assistant can read the whole text with `fetch`."""
+"""Maximum characters of a hit's text. For longer texts, the assistant can call `fetch`."""
 MOST_DOCUMENTS = 256
-"""Maximum documents of a call. The server stores this many at once; a larger upload would become a job."""
+"""Maximum documents of a call. The server stores this many at once, and would turn a larger upload into a job."""
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 
@@ -34,7 +34,7 @@ Filter = Annotated[
 
 
 class Hit(BaseModel):
-    """A passage that was found."""
+    """A passage that the search found."""
 
     id: str = Field(description="Id of the document. `fetch` returns its whole text.")
     score: float
@@ -43,7 +43,7 @@ class Hit(BaseModel):
 
 
 class Hits(BaseModel):
-    """Passages, best first."""
+    """The passages that the search found, best first."""
 
     hits: list[Hit]
     warnings: list[str] = Field(description="Conditions of the filter that no document can meet.")
@@ -105,7 +105,7 @@ def server_of(api: Api, *, writes: bool = False) -> MCPServer:
         title="Isosphere",
         instructions=INSTRUCTIONS,
         version=version("isosphere"),
-        log_level="WARNING",  # INFO would log messages that quote documents
+        log_level="WARNING",  # Messages of level INFO would quote documents.
     )
 
     @server.tool(title="Search a corpus", annotations=READS)

@@ -1,13 +1,15 @@
 """A low-rank adapter (LoRA): the difference between a tuned encoder and its base, as a folder in the `peft` format.
 
-    adapter_config.json         of peft: rank, scaling, names of the changed modules
-    adapter_model.safetensors   of peft: two low-rank factors for each changed module, A (rank, in) and B (out, rank)
-    adapter.json                of Isosphere: the base and its SHA-256, pooling, training, scores, golden vectors
-    README.md                   the model card
+* adapter_config.json, from peft: rank, scaling, and names of the changed modules;
+* adapter_model.safetensors, from peft: two low-rank factors for each changed module, A (rank, in) and B (out, rank);
+* adapter.json, from Isosphere: the base and its SHA-256, pooling, training, scores, golden vectors;
+* README.md: the model card.
 
-The merged weight is W + scaling · B A. Reading and merging need only NumPy, so a server needs no torch. An adapter may
-keep only some layers of its base. Peft's field `layer_replication` lists these layers, and module names count the kept
-layers from 0. Adapters by other users of `peft` have no adapter.json. Such an adapter uses the pooling of its base.
+The merged weight is W + scaling · B A. Reading and merging need only NumPy, so a server needs no torch.
+
+An adapter may keep only some layers of its base. Peft's field `layer_replication` lists these layers, and module names
+count the kept layers from 0. Adapters that were made with `peft` alone have no adapter.json. They use the pooling of
+their base.
 """
 
 from __future__ import annotations
@@ -38,9 +40,9 @@ MANIFEST = "adapter.json"
 REQUIRED = (CONFIG, WEIGHTS, INT8)
 """Files that adapter.json must list."""
 MERGE_VERSION = 1
-"""Version of the merge arithmetic, which is part of the fingerprint. Increase it if `Adapter.updates` changes."""
+"""Version of the merge arithmetic, which is part of the fingerprint. Increase it when `Adapter.updates` changes."""
 PREFIX = "base_model.model."
-"""Prefix of module names in peft's files."""
+"""Prefix of module names in peft's weight files."""
 
 Weights = Mapping[str, NDArray[Any]]
 """Weights by their names in the base's `model.safetensors`."""
@@ -91,14 +93,14 @@ class AdapterError(Refused):
 
 
 class _Update(NamedTuple):
-    """The low-rank difference of one weight of the base."""
+    """Low-rank difference between the tuned value and the base's value of one weight."""
 
     weight: str
     a: NDArray[Any]
     b: NDArray[Any]
     scaling: float
     transposed: bool
-    """Whether the weight is an embedding (entries, width). For embeddings, peft stores transposed factors."""
+    """True if the weight is an embedding (entries, width), because peft stores the transposed factors of embeddings."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ class Adapter:
         """Name of the base encoder, from adapter.json if it exists, else from peft's configuration."""
         named = self.manifest.backbone if self.manifest else self.config.get("base_model_name_or_path")
         if not isinstance(named, str) or not named:
-            raise AdapterError(f"{self.folder / CONFIG}: base_model_name_or_path: names no base encoder")
+            raise AdapterError(f"{self.folder / CONFIG}: base_model_name_or_path: must name the base encoder")
         return named
 
     @property
@@ -183,7 +185,7 @@ class Adapter:
             raise AdapterError(f"{self.folder / WEIGHTS}: changes {name}, which the base does not have")
         if base[name].shape != shape:
             raise AdapterError(
-                f"{self.folder / WEIGHTS}: {name} is {_shape(shape)}, where the base has {_shape(base[name].shape)}"
+                f"{self.folder / WEIGHTS}: {name} is {_shape(shape)}, but the base has {_shape(base[name].shape)}"
             )
         return base[name]
 
@@ -194,7 +196,9 @@ def is_adapter(folder: Path) -> bool:
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Raise an error if a folder has files that do not belong to an adapter. Replacing the folder would delete them.
+    """Raise an error if a folder has files that do not belong to an adapter.
+
+    Such files would be deleted when the folder is replaced.
 
     Raises:
         AdapterError: `folder` contains such files; nothing has changed.
@@ -202,9 +206,9 @@ def refuse_foreign(folder: Path) -> None:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if folder.is_symlink() or not is_adapter(folder):
-        raise AdapterError(f"{folder}: exists and is not an adapter; it is left alone")
+        raise AdapterError(f"{folder}: exists and is not an adapter, so it is not replaced")
     if foreign := sorted(bundle.files_of(folder) - {CONFIG, WEIGHTS, MANIFEST, TRANSFORM, INT8, CARD}):
-        raise AdapterError(f"{folder / foreign[0]}: not part of the adapter there, which is therefore left alone")
+        raise AdapterError(f"{folder / foreign[0]}: not a file of the adapter, so the folder is not replaced")
 
 
 def load(folder: Path) -> Adapter:
@@ -217,7 +221,7 @@ def load(folder: Path) -> Adapter:
         raise AdapterError(f"{weights}: {LFS}")
     adapter = Adapter(folder, _config(folder / CONFIG), _tensors(folder / WEIGHTS), _manifest(folder))
     if not list(_low_rank(adapter)) + list(_biases(adapter)):
-        raise AdapterError(f"{folder / WEIGHTS}: holds no tensor")
+        raise AdapterError(f"{folder / WEIGHTS}: contains no tensor")
     return adapter
 
 
@@ -227,7 +231,8 @@ def write(folder: Path, *, config: Mapping[str, Any], tensors: Weights) -> Adapt
     Raises:
         AdapterError: the adapter can't be merged.
     """
-    contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}  # save_file copies memory
+    # `save_file` writes the memory of an array as it is, so arrays must be contiguous.
+    contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     save_file(contiguous, folder / WEIGHTS, metadata={"format": "pt"})
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     return load(folder)
@@ -283,9 +288,9 @@ def _manifest(folder: Path) -> Manifest | None:
         raise AdapterError(f"{file}: the field 'adapter' is null; it must name the base and its SHA-256")
     for path, expected in manifest.files.items():
         if not (folder / path).is_file():
-            raise AdapterError(f"{folder / path}: missing, though {MANIFEST} lists it")
+            raise AdapterError(f"{folder / path}: missing, but {MANIFEST} lists it")
         if bundle.sha256(folder / path) != expected:
-            raise AdapterError(f"{folder / path}: altered or cut short (its SHA-256 is not that of {MANIFEST})")
+            raise AdapterError(f"{folder / path}: changed or truncated (its SHA-256 differs from {MANIFEST})")
     return manifest
 
 
@@ -302,7 +307,7 @@ def _config(file: Path) -> dict[str, Any]:
         raise AdapterError(f"{file}: peft_type: {config.get('peft_type')!r} is not supported; only LORA is")
     _check_rank(file, config)
     if config.get("bias", "none") not in ("none", "all", "lora_only"):
-        raise AdapterError(f"{file}: bias: {config['bias']!r} is none of none, all, lora_only")
+        raise AdapterError(f"{file}: bias: {config['bias']!r} must be none, all or lora_only")
     if config.get("init_lora_weights", True) not in PLAIN_STARTS:
         raise AdapterError(
             f"{file}: init_lora_weights: {config['init_lora_weights']!r} changes the base's weights, "
@@ -326,7 +331,7 @@ def _check_rank(file: Path, config: Mapping[str, Any]) -> None:
             try:
                 re.compile(module)
             except re.error as error:
-                raise AdapterError(f"{file}: {pattern}: {module!r} is no pattern: {error}") from error
+                raise AdapterError(f"{file}: {pattern}: {module!r} is not a regular expression: {error}") from error
     for name, number in numbers.items():
         whole = name == "r" or name.startswith("rank_pattern")
         kinds = (int,) if whole else (int, float)
@@ -344,7 +349,9 @@ def _check_layers(file: Path, ranges: Any) -> None:
             whole = all(type(bound) is int and 0 <= bound <= MOST_LAYERS for bound in bounds)
             if whole and bounds == sorted(bounds) and all(first < end for first, end in pairs):
                 return
-    raise AdapterError(f"{file}: {LAYERS}: must be ascending ranges [first, end) of layers, each once, not {ranges!r}")
+    raise AdapterError(
+        f"{file}: {LAYERS}: must be ascending ranges [first, end) of layers without overlap, not {ranges!r}"
+    )
 
 
 def _tensors(file: Path) -> Weights:
@@ -353,11 +360,11 @@ def _tensors(file: Path) -> Weights:
     except FileNotFoundError:
         raise AdapterError(f"{file}: missing") from None
     except (SafetensorError, OSError) as error:
-        raise AdapterError(f"{file}: cut short, or not safetensors: {first_line(error)}") from error
+        raise AdapterError(f"{file}: truncated, or not safetensors: {first_line(error)}") from error
     tensors: dict[str, NDArray[Any]] = {}
     for name, each in stored.items():
         if each["dtype"] not in DTYPES:
-            raise AdapterError(f"{file}: {name}: is {each['dtype']}, which is none of {', '.join(DTYPES)}")
+            raise AdapterError(f"{file}: {name}: has the type {each['dtype']}, expected one of {', '.join(DTYPES)}")
         tensors[name] = np.frombuffer(each["data"], DTYPES[each["dtype"]]).reshape(each["shape"])
     for name, tensor in tensors.items():
         if not np.isfinite(tensor.astype(np.float64)).all():
@@ -372,12 +379,12 @@ def _low_rank(adapter: Adapter) -> Iterator[_Update]:
         found = re.fullmatch(rf"{re.escape(PREFIX)}(.+)\.lora_(?:(A|B)\.weight|embedding_(A|B))", key)
         if found is None:
             if not _bias_name(key) or adapter.config.get("bias", "none") == "none":
-                raise AdapterError(f"{file}: {key}: is no part of a LoRA adapter that can be merged")
+                raise AdapterError(f"{file}: {key}: is not part of a LoRA adapter that can be merged")
             continue
         embedding = found[3] is not None
         pair = [f"{PREFIX}{found[1]}.lora_" + (f"embedding_{side}" if embedding else f"{side}.weight") for side in "AB"]
         if missing := [name for name in pair if name not in tensors]:
-            raise AdapterError(f"{file}: {missing[0]}: missing, though its other half is there")
+            raise AdapterError(f"{file}: {missing[0]}: missing, but the other factor exists")
         if key == pair[0]:
             a, b = tensors[pair[0]], tensors[pair[1]]
             yield _Update(f"{found[1]}.weight", a, b, _scaling(adapter, found[1], a, b), embedding)
@@ -391,7 +398,7 @@ def _scaling(adapter: Adapter, module: str, a: NDArray[Any], b: NDArray[Any]) ->
     if a.ndim != 2 or b.ndim != 2 or a.shape[0] != rank or b.shape[1] != rank:
         raise AdapterError(
             f"{adapter.folder / WEIGHTS}: {module}: A is {_shape(a.shape)} and B {_shape(b.shape)}, "
-            f"which is not the rank {rank} of {CONFIG}"
+            f"which does not match the rank {rank} in {CONFIG}"
         )
     return float(alpha / (rank**0.5 if config.get("use_rslora") else rank))
 

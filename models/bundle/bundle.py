@@ -1,7 +1,7 @@
 """The bundle: a folder that contains an encoder. Training writes bundles, and serving reads them.
 
-`manifest.json` lists every file in the folder with its SHA-256. A folder with a missing, altered or additional file is
-refused, so that the served files are exactly the exported files.
+`manifest.json` lists every file in the folder with its SHA-256. A folder with a missing, changed or additional file is
+refused, so the files that a server uses are exactly the exported files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ENCODER = "encoder"
 CROSS_ENCODER = "cross-encoder"
 """Kind of a bundle whose model maps a pair of texts to a score."""
 MOST_JSON_BYTES = 64 << 20
-"""Maximum bytes of a JSON file, which is read as a whole."""
+"""Maximum size in bytes of a JSON file, because the file is read into memory."""
 MOST_FILES = 1000
 """Maximum files in a manifest. A bundle has about ten."""
 MANIFEST = "manifest.json"
@@ -43,25 +43,31 @@ REQUIRED = (TOKENIZER, CONFIG, WEIGHTS, ONNX)
 CARD = "README.md"
 """The model card, which the hub shows. The manifest lists its hash, but the card does not affect the fingerprint."""
 REPORT = "report.json"
-"""The promotion report of a promoted bundle. It does not affect vectors or the fingerprint."""
+"""The report of the promotion, in a promoted bundle. It affects neither vectors nor the fingerprint."""
 REPORT_PAGE = "report.html"
-"""The promotion report as an HTML page. Optional."""
+"""The report of the promotion as an HTML page. The file is optional."""
 ENGINES = "engines.json"
-"""Speed and accuracy of runtimes, measured on the machine of export or promotion. The file is optional and does not
-affect the fingerprint."""
+"""Speed and accuracy of runtimes, measured on the machine of export or promotion.
+
+The file is optional and does not affect the fingerprint.
+"""
 INT8 = "int8.json"
-"""The range of int8 output, calibrated at export. It affects quantised vectors only, so it does not affect the
-fingerprint."""
+"""The range of int8 output, calibrated at export.
+
+It does not affect the fingerprint, because it only affects quantised vectors.
+"""
 GOLDEN_COSINE = 0.999
-"""Minimum cosine between a runtime's vectors and the golden vectors, or the vectors of the float32 graph. A runtime and
-precision with a lower cosine may not serve the bundle."""
+"""Minimum cosine between a runtime's vectors and the golden vectors, or the vectors of the float32 graph.
+
+A runtime and precision with a lower cosine may not serve the bundle.
+"""
 
 VOLATILE_CONFIG = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"}
 """Keys of config.json that don't affect the encoder's results."""
 
 
 class BundleError(Refused):
-    """A folder is not a complete, unaltered bundle. The message names the missing or altered file."""
+    """A folder is not a complete, unchanged bundle. The message names the missing or changed file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +96,10 @@ class Manifest:
     pooling: str
     prompts: dict[str, str] = field(default_factory=dict)
     transform: dict[str, Any] | None = None
-    """Kind and sizes of the transform that is applied after pooling and before normalisation. Its weights are in
-    `transform.safetensors`."""
+    """Kind and sizes of the transform that is applied after pooling and before normalisation.
+
+    Its weights are in `transform.safetensors`.
+    """
     files: dict[str, str]
     fingerprint: str
     run: dict[str, Any] | None = None
@@ -104,7 +112,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A verified bundle."""
+    """A bundle whose files have been verified."""
 
     folder: Path
     manifest: Manifest
@@ -126,7 +134,7 @@ class Bundle:
 
     @property
     def int8_limit(self) -> float | None:
-        """Range of int8 output. None for older bundles, which have no range.
+        """Range of int8 output, or None for older bundles, which have no range.
 
         Raises:
             BundleError: the file exists, but contains no range.
@@ -140,7 +148,7 @@ class Bundle:
 
     @property
     def matryoshka(self) -> Sequence[int]:
-        """Numbers of dimensions to which vectors can be truncated, because the encoder had Matryoshka training.
+        """Numbers of dimensions to which vectors can be truncated after Matryoshka training.
 
         The numbers are read from config.json.
 
@@ -199,15 +207,17 @@ def load(folder: Path) -> Bundle:
             check_size(folder / listed_file)
     listed, present = set(manifest.files), files_of(folder)
     if missing := sorted(listed - present):
-        raise BundleError(f"{folder / missing[0]}: missing, though the manifest lists it")
+        raise BundleError(f"{folder / missing[0]}: missing, but the manifest lists it")
     if foreign := sorted(present - listed):
-        raise BundleError(f"{folder / foreign[0]}: not in the manifest; a bundle holds nothing else")
+        raise BundleError(
+            f"{folder / foreign[0]}: not in the manifest; remove it, because a bundle may contain no other files"
+        )
     for path, expected in manifest.files.items():
         if sha256(folder / path) != expected:
-            altered = LFS if lfs_pointer(folder / path) else "altered (its SHA-256 is not the manifest's)"
+            altered = LFS if lfs_pointer(folder / path) else "changed (its SHA-256 differs from the manifest)"
             raise BundleError(f"{folder / path}: {altered}")
     found = fingerprint(folder, manifest)
-    of_old = fingerprint(folder, replace(manifest, prompts={}))  # older fingerprints had no prompts
+    of_old = fingerprint(folder, replace(manifest, prompts={}))  # Fingerprints of older bundles do not include prompts.
     if manifest.fingerprint not in (found, of_old):
         raise BundleError(f"{folder / MANIFEST}: the fingerprint does not match the files")
     return Bundle(folder, replace(manifest, fingerprint=found))
@@ -236,7 +246,7 @@ def dumped(manifest: Manifest) -> str:
     With usual indentation, each number would have its own line.
     """
     fields = asdict(manifest)
-    if manifest.kind == ENCODER:  # version 1.0 has no kinds
+    if manifest.kind == ENCODER:  # Manifests of version 1.0 have no kind, so the kind of an encoder is omitted.
         del fields["kind"]
     rows = [{key: one for key, one in row.items() if one is not None} for row in fields.pop("golden")]
     golden = ",\n  ".join(json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
@@ -297,7 +307,7 @@ def files_of(folder: Path) -> set[str]:
     found = set()
     for path in folder.rglob("*"):
         if path.is_symlink():
-            raise BundleError(f"{path}: a link; a bundle holds plain files only")
+            raise BundleError(f"{path}: is a link; a bundle may contain only regular files")
         if path.is_file():
             found.add(path.relative_to(folder).as_posix())
     return found - {MANIFEST}
@@ -332,7 +342,7 @@ def check_size(file: Path) -> None:
         BundleError: the file is too large.
     """
     if file.is_file() and (size := file.stat().st_size) > MOST_JSON_BYTES:
-        raise BundleError(f"{file}: has {size} bytes, more than the {MOST_JSON_BYTES} of a file of JSON")
+        raise BundleError(f"{file}: has {size} bytes, more than the maximum of {MOST_JSON_BYTES} for a JSON file")
 
 
 def parse_manifest(content: bytes, file: str, *, required: Sequence[str] = REQUIRED) -> Manifest:
@@ -348,14 +358,14 @@ def parse_manifest(content: bytes, file: str, *, required: Sequence[str] = REQUI
         raise BundleError(f"{file}: not valid JSON ({error})") from error
     if not isinstance(raw, dict) or raw.get("format_version") != FORMAT_VERSION:
         raise BundleError(f"{file}: not a manifest of format version {FORMAT_VERSION}")
-    for later in ("transform", "adapter"):  # earlier bundles lack these fields
+    for later in ("transform", "adapter"):  # Manifests of earlier versions lack these fields.
         raw.setdefault(later, None)
     raw.setdefault("kind", ENCODER)
     known = {f.name for f in fields(Manifest)}
     if missing := known - raw.keys():
         raise BundleError(f"{file}: lacks {', '.join(sorted(missing))}")
     if unknown := raw.keys() - known:
-        raise BundleError(f"{file}: unknown {', '.join(map(repr, sorted(unknown)))}")
+        raise BundleError(f"{file}: unknown fields {', '.join(map(repr, sorted(unknown)))}")
     try:
         _check_fields(raw)
         manifest = Manifest(**{**raw, "golden": [Golden(**entry) for entry in raw["golden"]]})
@@ -368,18 +378,18 @@ def parse_manifest(content: bytes, file: str, *, required: Sequence[str] = REQUI
 def _check_consistency(manifest: Manifest, required: Sequence[str]) -> None:
     """Check that the fields of a manifest agree with each other. The fields have already been checked individually."""
     if len(manifest.files) > MOST_FILES:
-        raise BundleError(f"lists {len(manifest.files)} files, more than the {MOST_FILES} of a bundle")
+        raise BundleError(f"lists {len(manifest.files)} files, more than the maximum of {MOST_FILES}")
     for path in required:
         if path not in manifest.files:
             raise BundleError(f"does not list {path}")
     if (TRANSFORM in manifest.files) != (manifest.transform is not None):
-        raise BundleError(f"{TRANSFORM} and the manifest's transform must be both there or both absent")
+        raise BundleError(f"{TRANSFORM} and the manifest's transform must both be present or both be absent")
     if MANIFEST in manifest.files:
-        raise BundleError(f"lists {MANIFEST}, which can't hold its own hash")
+        raise BundleError(f"lists {MANIFEST}, which can't contain its own hash")
     if any((golden.text_pair is None) != (manifest.kind == ENCODER) for golden in manifest.golden):
         raise BundleError("the golden vectors of a cross-encoder have a text_pair, those of an encoder have none")
     if not manifest.golden or any(len(golden.vector) != manifest.dim for golden in manifest.golden):
-        raise BundleError(f"golden vectors must be there and have {manifest.dim} numbers")
+        raise BundleError(f"golden vectors must be present and have {manifest.dim} numbers")
 
 
 def _check_fields(fields: Mapping[str, Any]) -> None:
@@ -395,7 +405,7 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
         raise ValueError(f"name must be one line of plain text, not {fields['name']!r}")
     for path in fields["files"]:
         if {"", ".", ".."}.intersection(path.split("/")) or "\\" in path or _commands_a_terminal(path):
-            raise ValueError(f"{path!r} leaves the folder, or is no plain name of a file in it")
+            raise ValueError(f"{path!r} must be a plain name of a file inside the folder")
         if above := fields["files"].keys() & set(map(str, PurePosixPath(path).parents)):
             raise ValueError(f"{min(above)!r} can't be a file and the folder of {path!r}")
 
@@ -403,7 +413,7 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
 def _commands_a_terminal(name: str) -> bool:
     """Return whether a name contains control characters or surrogates.
 
-    Such names are refused, because a terminal would interpret the control characters in printed names.
+    Names with control characters are refused, because a terminal would interpret them when the name is printed.
     """
     return any(unicodedata.category(character) in {"Cc", "Cs"} for character in name)
 
@@ -479,15 +489,15 @@ FIELD_KINDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "max_length": (_count, "a positive integer"),
     "pooling": (_text, "text"),
     "prompts": (_texts, "an object of names and texts"),
-    "transform": (_or_null(_transform), "an object or null, its kind a text"),
+    "transform": (_or_null(_transform), "an object whose kind is a text, or null"),
     "files": (_texts, "an object of names and hashes"),
     "fingerprint": (_text, "text"),
     "run": (_or_null(_object), "an object or null"),
     "scores": (_or_null(_numbers), "an object of names and finite numbers, or null"),
-    "golden": (_golden, "a list of objects, each a text and its vector"),
+    "golden": (_golden, "a list of objects, each with a text and its vector"),
     "adapter": (
         _or_null(_adapter),
-        "an object or null, its base, base_sha256 and sha256 texts, its merge_version a number",
+        "an object whose base, base_sha256 and sha256 are texts and whose merge_version is a number, or null",
     ),
 }
-"""For each field of a manifest: a function that accepts its value, and a description for messages."""
+"""Checks of a manifest's fields. Each field has a function that accepts its value, and a description for messages."""

@@ -18,9 +18,9 @@ from models.bundle.origin import UNKNOWN_LICENCE, Origin
 from models.bundle.prompts import DOCUMENT, QUERY, prompt_for
 
 READABLE = "config_sentence_transformers.json"
-"""Name of a file with which sentence-transformers can open the bundle."""
+"""Name of the file that allows sentence-transformers to open the bundle."""
 ADAPTER_FILE = "adapter_config.json"
-"""Name of a file that marks an adapter. Without it, the folder has a whole encoder."""
+"""Name of the file that marks an adapter. A folder without this file contains a whole encoder."""
 PARITY = "onnx_parity"
 BULKY = ("curve", "environment")
 """Keys of a run's record whose values are too long for a card."""
@@ -59,19 +59,23 @@ MEASURES = {
     "STSB": _sts("STS-B"),
     "SICKR": _sts("SICK-R"),
     "STS mean": _sts("Mean of the seven STS tasks"),
-    "stsb_dev_spearman": _sts("STS-B")._replace(split="dev", says="Spearman × 100; a run's weights are chosen by it"),
+    "stsb_dev_spearman": _sts("STS-B")._replace(
+        split="dev", says="Spearman × 100; this score selects the weights of a run"
+    ),
     **{name: _transfer(name) for name in ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC")},
 }
 """Descriptions of scores, by the names of the scores in a manifest."""
 NDCG10 = "nDCG@10"
-"""Suffix of a retrieval score's name in a manifest. The name of the collection and a space come before it (`name
-nDCG@10` or `name:split nDCG@10`)."""
+"""Suffix of a retrieval score's name in a manifest.
+
+The name of the collection precedes it, as in `name nDCG@10` or `name:split nDCG@10`.
+"""
 COLLECTIONS = {"scifact": "SciFact (BEIR)"}
 """Public names of retrieval collections. Other collections keep their own names."""
 
 
 def measure(name: str) -> Measure | None:
-    """Return the description of the score called `name`. Return None for names that this project does not use."""
+    """Return the description of the score called `name`, or None for names that this project does not use."""
     part, _, metric = name.rpartition(" ")
     if part and metric == NDCG10:
         collection, _, split = part.partition(":")
@@ -117,7 +121,7 @@ def _metadata(manifest: Manifest, origin: Origin) -> ModelCardData:
     readers = ["sentence-transformers"] if readable else []
     results = [_result(known, score) for name, score in (manifest.scores or {}).items() if (known := measure(name))]
     return ModelCardData(
-        model_name=manifest.name if results else None,  # required by the hub's model-index
+        model_name=manifest.name if results else None,  # The hub's model-index requires this value.
         **of_origin,
         library_name="peft" if adapter else "sentence-transformers" if readable else "onnx",
         pipeline_tag=tasks[0] if readable or adapter else tasks[1],
@@ -158,7 +162,7 @@ def _about(manifest: Manifest) -> str:
         + "\n\n"
         f"| | |\n|---|---|\n| backbone | `{manifest.backbone}` |\n{weights}"
         f"| pooling | `{manifest.pooling}`{transformed} |\n"
-        f"| dimensions | {manifest.dim} |\n| tokens of a text, at most | {manifest.max_length} |\n"
+        f"| dimensions | {manifest.dim} |\n| maximum tokens of a text | {manifest.max_length} |\n"
         f"| fingerprint | `{manifest.fingerprint}` |" + (f"\n\nPrompts, by name:\n{prompts}" if prompts else "")
     )
 
@@ -167,13 +171,15 @@ def _scores(scores: Mapping[str, float]) -> str:
     known = {name: m for name in [*MEASURES, *scores] if name in scores and (m := measure(name))}
     rows = [f"| {m.data}, {m.split} | {m.says} | {scores[name]:.2f} |" for name, m in known.items()]
     others = {name: score for name, score in scores.items() if name not in known and name != PARITY}
-    rows += [f"| `{name}` | as the training recorded it | {score:.4g} |" for name, score in others.items()]
+    rows += [f"| `{name}` | as recorded by the training | {score:.4g} |" for name, score in others.items()]
     table = "\n".join(["| data | measure | score |", "|---|---|---|", *rows])
     parity = (
         f"ONNX Runtime's coordinates differ from torch's by at most {scores[PARITY]:.0e}." if PARITY in scores else ""
     )
-    more = "Where the folder has a `report.json`, it tells how they were judged, and everything else that was."
-    parts = ["## Scores", table if rows else "None is known.", parity, more]
+    more = (
+        "If the folder has a `report.json`, this file describes how the scores were measured, and has further scores."
+    )
+    parts = ["## Scores", table if rows else "No scores are known.", parity, more]
     return "\n\n".join(filter(None, parts))
 
 
@@ -182,9 +188,9 @@ def _training(manifest: Manifest) -> str:
     config = run.get("config")
     known = _trained(manifest.objective, run)
     if not run:
-        parts = [known or "No training is recorded: the weights are those of the source."]
+        parts = [known or "No training is recorded. The weights are those of the source."]
     elif isinstance(config, dict):
-        repeated = "To repeat it, with this as `config.json`: `isosphere train --config config.json`"
+        repeated = "To repeat the training, save this as `config.json` and run `isosphere train --config config.json`"
         parts = [known, repeated, _json(config)]
     else:
         record = {key: value for key, value in run.items() if key not in BULKY}
@@ -218,8 +224,8 @@ def _mixed(run: Mapping[str, Any]) -> str:
         case {"ingredients": [*ingredients]}:
             rows = [row for each in ingredients if (row := _ingredient(each))]
             left = len(ingredients) - len(rows)
-            others = f" {left} more did not go in." if left else ""
-            table = "\n".join(["| share of the weights | encoder | its training |", "|---|---|---|", *rows])
+            others = f" {left} more encoders were left out." if left else ""
+            table = "\n".join(["| share of the weights | encoder | training |", "|---|---|---|", *rows])
             return f"{'Averaged weights' if len(rows) > 1 else 'The weights of one run'}.{others}\n\n{table}"
     return ""
 
@@ -229,7 +235,7 @@ def _ingredient(ingredient: Any) -> str:
         case {"share": int() | float() as share, "source": str(source), **record} if share:
             run, objective = record.get("run"), record.get("objective")
             trained = _trained(str(objective) if objective else None, run if isinstance(run, dict) else {})
-            return f"| {share:.3g} | `{source}` | {trained or 'none is recorded'} |"
+            return f"| {share:.3g} | `{source}` | {trained or 'not recorded'} |"
     return ""
 
 
@@ -254,7 +260,7 @@ def _corpus(corpus: Mapping[str, Any]) -> str:
 
 
 def _postprocess(run: Mapping[str, Any]) -> str:
-    """Return the command that fitted the encoder's transform. Return an empty text if the record is incomplete.
+    """Return the command that fitted the encoder's transform, or an empty text if the record is incomplete.
 
     The paths of the corpus are omitted, because another section of the card names the corpus.
     """
@@ -262,10 +268,10 @@ def _postprocess(run: Mapping[str, Any]) -> str:
         case {"postprocess": str(kind), "source": str(source), "params": dict(params), "seed": int(seed)}:
             settings = [word for name, value in params.items() for word in ("--set", f"{name}={value}")]
             words = ["isosphere", "postprocess", kind, source, "--out", "DIR"]
-            for name in ("pooling", "max_length"):  # earlier records lack both
+            for name in ("pooling", "max_length"):  # Earlier records lack both fields.
                 words += [f"--{name.replace('_', '-')}", str(run[name])] if name in run else []
             fitted = f"To repeat it: `{shlex.join([*words, '--seed', str(seed), *settings])}`"
-            return f"{fitted}, `--corpus` being the files of its corpus, where it has not the default one."
+            return f"{fitted}. Add `--corpus FILES` if the corpus was not the default one."
     return ""
 
 
@@ -286,11 +292,11 @@ def _use(manifest: Manifest, origin: Origin) -> str:
         else 'vectors = encoder.encode(["A man plays the guitar.", "Somebody makes music."])'
     )
     opened = (
-        "With sentence-transformers, `FOLDER` being this folder or its id on the hub:\n\n"
+        "With sentence-transformers, where `FOLDER` is this folder or its id on the hub:\n\n"
         "```python\nfrom sentence_transformers import SentenceTransformer\n\n"
         f'encoder = SentenceTransformer("FOLDER")\n{encoded}\n```'
         if READABLE in manifest.files
-        else "sentence-transformers has no words for this transform and can't open the folder; the server below can."
+        else "sentence-transformers does not support this transform and can't open the folder. The server below can."
     )
     return (
         f"## Use\n\n{opened}\n\nWith Isosphere's server, which needs no torch:\n\n"
@@ -300,7 +306,7 @@ def _use(manifest: Manifest, origin: Origin) -> str:
         "curl -s http://127.0.0.1:8080/embed -H 'content-type: application/json' \\\n"
         """     -d '{"inputs": ["A man plays the guitar.", "Somebody makes music."]}'\n```"""
         + (
-            "\n\nIts corpora put the prompts there by themselves, `/embed` the one that `prompt_name` says."
+            "\n\nCorpora add the prompts automatically. `/embed` adds the prompt that `prompt_name` selects."
             if roles
             else ""
         )
@@ -311,7 +317,7 @@ def _use_cross_encoder(manifest: Manifest) -> str:
     folder = shlex.quote(f"artifacts/{manifest.name}")
     body = json.dumps({"model": manifest.name, "query": "Who makes music?", "texts": ["A man plays.", "It rains."]})
     return (
-        "## Use\n\nWith sentence-transformers, `FOLDER` being this folder or its id on the hub:\n\n"
+        "## Use\n\nWith sentence-transformers, where `FOLDER` is this folder or its id on the hub:\n\n"
         "```python\nfrom sentence_transformers import CrossEncoder\n\n"
         'scores = CrossEncoder("FOLDER").predict([("Who makes music?", "A man plays the guitar.")])\n```\n\n'
         "With Isosphere's server, which needs no torch. A server needs an encoder, too, which comes first:\n\n"
@@ -326,12 +332,13 @@ def _use_adapter(manifest: Manifest, origin: Origin) -> str:
     base = next(iter(origin.base_models), manifest.backbone)
     folder = shlex.quote(f"artifacts/{manifest.name}")
     transform = (
-        f" goes through the {manifest.transform['kind']} transform, which peft does not know, and"
+        f" passes through the {manifest.transform['kind']} transform, which peft does not support, and"
         if manifest.transform
         else ""
     )
     return (
-        "## Use\n\nThe folder holds a low-rank adapter, which needs the weights of its base. Isosphere merges the two. "
+        "## Use\n\nThe folder contains a low-rank adapter, which needs the weights of its base. Isosphere merges "
+        "the two. "
         "`FOLDER` is this folder:\n\n"
         f"```sh\nisosphere export FOLDER --out {folder}\nisosphere serve --bundle {folder}\n```\n\n"
         "With `peft`, `FOLDER` is this folder or its id on the hub:\n\n"
@@ -344,14 +351,15 @@ def _use_adapter(manifest: Manifest, origin: Origin) -> str:
 
 def _limits(manifest: Manifest, origin: Origin) -> str:
     languages = (
-        f"The card of its source names the languages {', '.join(origin.languages)}; nothing says how it does in others."
+        f"The card of its source names the languages {', '.join(origin.languages)}. Its quality in other "
+        "languages is unknown."
         if origin.languages
-        else "No card of its source says for which languages it is meant."
+        else "The card of its source does not name its languages."
     )
     own = "".join(f"- {limit}\n" for limit in _recipe(manifest).get("limits", ()))
     return (
         f"## Limits\n\n{own}- {languages}\n"
-        f"- A text is cut off after {manifest.max_length} tokens, the special ones included.\n"
+        f"- A text is truncated after {manifest.max_length} tokens, including special tokens.\n"
         "- Texts unlike those it was trained on, in subject or length, may fare worse than the scores above say.\n"
         "- What prejudice the training texts hold is likely in the vectors, too; it was not measured.\n"
         "- A cosine is no probability: thresholds are to be found on one's own data."
@@ -366,8 +374,8 @@ def _citations(entries: Sequence[str]) -> str:
 def _licence(origin: Origin) -> str:
     if not origin.licence:
         return (
-            "## Licence\n\nUnknown: the weights it was made from have no card that names one, or several that differ. "
-            "Ask those who made them before you pass this on."
+            "## Licence\n\nUnknown: the model cards of the source weights name no licence, or several that differ. "
+            "Ask the authors before you redistribute this encoder."
         )
     named = " ".join(f"`{value}`" for value in origin.licence.values())
-    return f"## Licence\n\n{named}: that of the weights it was made from, as their card says."
+    return f"## Licence\n\n{named}: the licence of the source weights, according to their card."

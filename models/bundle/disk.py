@@ -1,4 +1,4 @@
-"""Durable writes, atomic replacement of files and folders, and messages for disk errors."""
+"""Durable writes, atomic replacement of files and folders, and one-line messages for disk errors."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pathlib import Path
 from uuid import uuid4
 
 EXHAUSTED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-"""Errors of the disk itself. The path that the user gave is not their cause."""
+"""Numbers of errors that the disk itself causes, and not the path that the user gave."""
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Constants of Linux's renameat2(2)."""
 UNABLE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
 """Error numbers of a kernel or file system that can't exchange two names."""
 TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
-"""Error numbers which mean that another writer used the name first."""
+"""Numbers of errors which show that another writer used the name first."""
 LFS = "a Git LFS pointer, not the file itself: fetch the file with `git lfs pull`"
 
 
@@ -64,15 +64,14 @@ def size(path: str | Path) -> int:
 
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `file`. The block writes the new content to this path.
+    """Yield a temporary path beside `file`, to which the block writes the new content.
 
     If the block succeeds, the temporary file replaces `file`. If `file` is a link, it replaces the link's target.
-
     Readers see the old file or the new file, never an incomplete file, even after a kill or power loss. Simultaneous
     writers have different temporary paths. Each writer deletes the temporary files of killed writers.
 
     Raises:
-        OSError: the file can't be written; names `file`.
+        OSError: the file can't be written; the message names `file`.
     """
     with naming(file):
         file = Path(os.path.realpath(file))
@@ -92,28 +91,28 @@ def write_whole(file: Path, text: str) -> None:
     """Replace the text of `file` atomically.
 
     Raises:
-        OSError: the file can't be written; names `file`.
+        OSError: the file can't be written; the message names `file`.
     """
     with replacing(file) as beside:
         beside.write_text(text, encoding="utf-8")
 
 
 def _new_part(file: Path) -> tuple[Path, int]:
-    """Create a temporary file beside `file`.
+    """Create a temporary file beside `file`, and return its path with a locked file descriptor.
 
-    Return its path, and a locked file descriptor. The lock protects the file from `_sweep_parts`.
+    The lock prevents `_sweep_parts` from deleting the file.
     """
     while True:
         beside = file.with_name(f".{uuid4().hex[:8]}.{file.name}.part")
         descriptor = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if beside.exists():  # Otherwise another writer deleted the file before it was locked.
+        if beside.exists():  # If the check fails, another writer deleted the file before it was locked.
             return beside, descriptor
         os.close(descriptor)
 
 
 def _sweep_parts(file: Path) -> None:
-    """Delete the temporary files of killed writers. No process has a lock on these files.
+    """Delete the temporary files of killed writers, which no process has locked.
 
     Errors are ignored, because the temporary files do no harm.
     """
@@ -126,12 +125,13 @@ def _sweep_parts(file: Path) -> None:
 def replacing_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder, the draft, beside `folder`. The block writes the new content to the draft.
 
-    If the block succeeds, the draft replaces `folder`. Otherwise the draft is deleted.
+    If the block succeeds, the draft replaces `folder`. Otherwise the draft is deleted. Readers of `folder` always see
+    the old folder or the new folder, even after a kill.
 
-    Readers of `folder` always see the old folder or the new folder, even after a kill. On file systems that can't
-    exchange two names, `folder` does not exist for a moment between two renames. If the process crashes in this moment,
-    the old folder still exists under a hidden name, and `restore_folder` renames it back. If several writers run at the
-    same time, the last writer wins. The next writer deletes the drafts of killed writers.
+    On file systems that can't exchange two names, `folder` does not exist for a moment between two renames. If the
+    process crashes in this moment, the old folder still exists under a hidden name, and `restore_folder` renames it
+    back. If several writers run at the same time, the last writer wins. The next writer deletes the drafts of killed
+    writers.
     """
     _sweep_drafts(folder)
     with ExitStack() as holding:
@@ -139,7 +139,8 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
         try:
             yield draft
             for path in (*draft.rglob("*"), draft):
-                path.chmod(0o755 if path.is_dir() else 0o644)  # a server may run as another user
+                # The draft is readable by its owner only, but a server may run as another user.
+                path.chmod(0o755 if path.is_dir() else 0o644)
                 fsync(path)
             _swap(draft, folder)
         finally:
@@ -147,9 +148,9 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 
 
 def restore_folder(folder: Path) -> None:
-    """Repair the state after a crash.
+    """Repair the state of `folder` after a crash.
 
-    If `folder` is missing, rename the old folder back. Otherwise delete the old folder.
+    If `folder` is missing, rename the old folder back to this name. Otherwise delete the old folder.
     """
     previous = _previous(folder)
     if previous.exists() and not folder.exists():
@@ -204,7 +205,7 @@ def _draft_prefix(folder: Path) -> str:
 
 
 def _sweep_drafts(folder: Path) -> None:
-    """Delete the drafts of killed writers. No process has a lock on these drafts."""
+    """Delete the drafts of killed writers, which no process has locked."""
     for draft in folder.parent.glob(f"{glob.escape(_draft_prefix(folder))}*"):
         with suppress(OSError), locked_exclusively(draft):
             shutil.rmtree(draft, ignore_errors=True)
@@ -212,7 +213,11 @@ def _sweep_drafts(folder: Path) -> None:
 
 @contextmanager
 def locked_exclusively(path: Path) -> Iterator[None]:
-    """Lock a file or folder exclusively during the block. Raise BlockingIOError if it is already locked."""
+    """Lock a file or folder exclusively inside the block.
+
+    Raises:
+        BlockingIOError: the file or folder is already locked.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -222,10 +227,10 @@ def locked_exclusively(path: Path) -> Iterator[None]:
 
 
 def exchange_names(one: Path, other: Path) -> bool:
-    """Exchange two names atomically. If the system does not support this, change nothing and return False.
+    """Exchange two names atomically, or return False without any change if the system can't do this.
 
     Raises:
-        OSError: the exchange failed; names `other`.
+        OSError: the exchange failed; the message names `other`.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     swap = getattr(libc, "renameat2", None)
@@ -239,14 +244,20 @@ def exchange_names(one: Path, other: Path) -> bool:
 
 
 def lfs_pointer(file: Path) -> bool:
-    """Return whether the file is a Git LFS pointer instead of the real content, as in a clone without LFS."""
+    """Return whether the file is a Git LFS pointer instead of the real content.
+
+    A clone without LFS contains such pointers.
+    """
     with file.open("rb") as stream:
         return stream.read(42) == b"version https://git-lfs.github.com/spec/v1"
 
 
 @contextmanager
 def naming(file: Path) -> Iterator[None]:
-    """Add the name of `file` to an `OSError` of the block. Without this, the error for a full disk names no file."""
+    """Add the name of `file` to an `OSError` of the block.
+
+    Without this, the error for a full disk names no file.
+    """
     try:
         yield
     except OSError as error:

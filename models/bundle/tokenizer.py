@@ -1,7 +1,7 @@
 """Conversion of texts to token ids.
 
 Training and serving both use the `tokenizers` library, so they tokenise texts in the same way. A `tokenizer.json` may
-come from an untrusted source. Files with regular expressions that may run forever are refused.
+come from an untrusted source, so files are refused if a regular expression in them may take exponential time.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ Direction = Literal["right", "left"]
 TextPair = tuple[str, str]
 """Two texts that a cross-encoder reads together, such as a query and a document."""
 HIDDEN_REPETITION = re.compile(r"\(\?#|\(\?[a-wyzA-Z-]*x|\\g<")
-"""Pattern of comments, free spacing and group calls in a regular expression. Each of these may hide a repeated
-group."""
+"""Pattern of comments, free spacing and group calls in a regular expression, which may hide a repeated group."""
 
 
 class TokenizerFailure(RuntimeError):
@@ -39,18 +38,17 @@ class Tokens:
     length: int
     """Number of tokens of the whole text, including special tokens.
 
-    It is larger than `len(ids)` if the text was truncated.
+    The number is larger than `len(ids)` if the text was truncated.
     """
     types: NDArray[np.int64] | None = None
-    """For a pair of texts, the type of each token (L,): 0 in the first text, 1 in the second. None for a single
-    text."""
+    """Types of the tokens of a pair of texts, (L,): 0 in the first text, 1 in the second. None for a single text."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def truncated(self) -> bool:
-        """Return whether the text was truncated."""
+        """Whether the text was truncated."""
         return self.length > len(self.ids)
 
 
@@ -60,7 +58,7 @@ class Piece:
 
     id: int
     text: str
-    """Characters of the token in the text. For a special token, its name."""
+    """Characters of the token in the text, or the name of a special token."""
     special: bool
     """True if the tokenizer added the token."""
     start: int | None
@@ -72,7 +70,7 @@ class Piece:
 class Tokenizer:
     """A tokenizer from a `tokenizer.json`. It truncates texts to `max_length` tokens, and pads on the right.
 
-    The truncation and padding settings in the file are ignored. This class truncates texts itself, so that it knows the
+    Truncation and padding settings in the file are ignored. The class truncates texts itself, so that it knows the
     number of removed tokens.
     """
 
@@ -87,7 +85,8 @@ class Tokenizer:
         self._fast.no_padding()
         self._pad_id = _pad_id(self._fast)
         self.max_length = max_length
-        self.vocab_size: int = max(self._fast.get_vocab(with_added_tokens=True).values()) + 1  # ids may have gaps
+        # Take the largest id, because ids may have gaps.
+        self.vocab_size: int = max(self._fast.get_vocab(with_added_tokens=True).values()) + 1
         if max_length <= self._fast.num_special_tokens_to_add(is_pair=False):
             raise ValueError(f"max_length {max_length} leaves no room for a text beside the special tokens")
 
@@ -114,7 +113,7 @@ class Tokenizer:
         """
         for i, text in enumerate(texts):
             if not _encodable(text):
-                raise ValueError(f"text {i} is not valid Unicode: it holds a lone surrogate")
+                raise ValueError(f"text {i} is not valid Unicode: it contains a lone surrogate")
         limit = max_length or self.max_length
         with panics_as_errors():
             encodings = self._fast.encode_batch_fast(list(texts), add_special_tokens=True)
@@ -167,7 +166,7 @@ def read(file: Path) -> FastTokenizer:
     """Read the tokenizer in `file`.
 
     Raises:
-        ValueError: the file is not a tokenizer, or has a regular expression that may run forever.
+        ValueError: the file is not a tokenizer, or has a regular expression that may take exponential time.
     """
     content = file.read_bytes()
     try:
@@ -176,18 +175,18 @@ def read(file: Path) -> FastTokenizer:
         raise ValueError(f"{file.name}: not JSON ({error})") from None
     if slow := next((one for one in patterns if repeats_a_group(one)), None):
         raise ValueError(
-            f"{file.name}: the regular expression {slow[:80]!r} repeats a group, which may take for ever on a text"
+            f"{file.name}: the regular expression {slow[:80]!r} repeats a group, which may take exponential time"
         )
     try:
         with panics_as_errors():
             return FastTokenizer.from_buffer(content)
-    except Exception as error:  # the library has no error class of its own
+    except Exception as error:  # The library has no error class of its own.
         raise ValueError(f"{file.name}: {error}") from None
 
 
 @contextmanager
 def panics_as_errors() -> Iterator[None]:
-    """Convert panics of the `tokenizers` library to exceptions, because handlers of `Exception` don't catch panics.
+    """Convert panics of the `tokenizers` library to exceptions, because handlers of `Exception` do not catch panics.
 
     Raises:
         TokenizerFailure: the library panicked, for example because a regular expression exceeded its step limit.
@@ -195,16 +194,16 @@ def panics_as_errors() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # no module of pyo3 exports the class
+        if type(error).__name__ != "PanicException":  # No module of pyo3 exports the class, so it is found by its name.
             raise
-        raise TokenizerFailure(f"the tokenizer gave up: {error}") from None
+        raise TokenizerFailure(f"the tokenizer failed: {error}") from None
 
 
 def repeats_a_group(pattern: str) -> bool:
     """Return whether a regular expression repeats a group, so that a search may take exponential time.
 
     Tokenizers of known model families repeat only characters and character classes. Comments, free spacing and group
-    calls count as repetitions, because they could hide one.
+    calls count as repetitions, because they could hide a repeated group.
     """
     if HIDDEN_REPETITION.search(pattern):
         return True
@@ -286,7 +285,7 @@ def padded_types(batch: Sequence[Tokens], shape: tuple[int, ...]) -> NDArray[np.
 def _pad_id(fast: FastTokenizer) -> int:
     """Return the id for padding tokens.
 
-    Padding is masked, so any id gives the same vectors. The tokenizer's own padding token is used if there is one.
+    The tokenizer's own padding token is used if there is one. Otherwise any id is suitable, because padding is masked.
     """
     found = (fast.token_to_id(name) for name in ("[PAD]", "<pad>"))
     return next((i for i in found if i is not None), 0)

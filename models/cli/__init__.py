@@ -1,1 +1,1 @@
-"""Option parsing, one-line errors and the table of commands, for all programs; and the commands of `models`."""
+"""Option parsing, one-line errors and the table of commands for all programs, and the commands of `models`."""

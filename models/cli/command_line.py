@@ -1,4 +1,4 @@
-"""Code that all commands share: the argument parser, quiet libraries, and the handling of a closed stdout."""
+"""Code that all commands share: the argument parser, quieter libraries, and the handling of a closed stdout."""
 
 from __future__ import annotations
 
@@ -30,14 +30,18 @@ class Parser(argparse.ArgumentParser):
     """Argument parser that reports an error in one line, and suggests the most similar name for a misspelt name."""
 
     def __init__(self, *arguments: Any, passes_on: bool = False, **options: Any) -> None:
-        """Create the parser. With `passes_on`, `parse_known_args` returns unknown arguments, for another parser."""
+        """Create the parser.
+
+        With `passes_on`, `parse_known_args` returns unknown arguments, which another parser then reads.
+        """
         super().__init__(*arguments, **{"formatter_class": _Paragraphs, **options})
         self._passes_on = passes_on
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse arguments, but refuse unknown options first.
 
-        Otherwise the words after an unknown option would be parsed as other arguments and cause a misleading error.
+        Without this check, the words after an unknown option would be parsed as other arguments and cause a misleading
+        error.
         """
         if not (self._passes_on or verbs(self)):
             words = takewhile(lambda word: word != "--", sys.argv[1:] if args is None else args)
@@ -69,7 +73,10 @@ def add_key(parser: argparse.ArgumentParser) -> None:
 
 
 def _key(text: str) -> str:
-    """Check an API key. The HTTP client would refuse an invalid key with an error message that contains the key."""
+    """Return a valid API key, or raise an error that does not contain the key.
+
+    The HTTP client's own error for an invalid key would show the key.
+    """
     if text.isascii() and text.isprintable() and text == text.strip():
         return text
     raise argparse.ArgumentTypeError(
@@ -78,13 +85,13 @@ def _key(text: str) -> str:
 
 
 def near_option(message: str, options: Iterable[str]) -> str:
-    """Return a suggestion if `message` says that an option is not recognized. Otherwise return an empty text."""
+    """Return a suggestion if `message` is about an unrecognized option, or else an empty text."""
     found = UNRECOGNIZED.search(message)
     return did_you_mean(found["option"], options) if found else ""
 
 
 def verbs(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Return the parsers of a parser's subcommands by name. The result is empty for a parser without subcommands."""
+    """Return the parsers of a parser's subcommands by name, or nothing if it has no subcommands."""
     return next(
         (dict(action.choices) for action in parser._actions if isinstance(action, argparse._SubParsersAction)), {}
     )
@@ -102,9 +109,9 @@ def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]
 def quieten() -> None:
     """Disable progress bars of transformers and the hub, and reports on weights that pooling does not need.
 
-    This function sets environment variables, because importing the libraries takes seconds, and not every command
-    imports them. The libraries read the variables when they are imported, and child processes inherit the variables.
-    Libraries that are already imported are configured directly.
+    The function sets environment variables, which the libraries read when they are imported, and which child processes
+    inherit. It does not import the libraries, because that takes seconds and not every command needs them. Libraries
+    that are already imported are configured directly.
     """
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
@@ -128,13 +135,13 @@ def flush() -> None:
 def has_gone(error: OSError) -> bool:
     """Return whether `error` was raised because stdout is closed, and not because of another pipe or connection.
 
-    If stdout is closed, redirect it to the null device. Otherwise Python would raise the same error again at exit.
+    If stdout is closed, it is redirected to the null device. Otherwise Python would raise the same error again at exit.
     """
     if not isinstance(error, BrokenPipeError):
         return False
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
-    if not poll.poll(0):  # nothing to report, so the other end of the pipe is open
+    if not poll.poll(0):  # stdout is still open, so another pipe was closed.
         return False
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())

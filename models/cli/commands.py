@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 def _prompts(given: Sequence[tuple[str, str]]) -> dict[str, str]:
     names = [name for name, _ in given]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise Refused(f"--prompt {twice}: is given twice")
+        raise Refused(f"--prompt {twice} is given twice")
     return dict(given)
 
 
 def _export(arguments: argparse.Namespace) -> None:
     if arguments.if_missing and (arguments.out / bundle.MANIFEST).exists():
         bundle.load(arguments.out)
-        print(f"{arguments.out}: already there, hashes verified")
+        print(f"{arguments.out}: already exists, hashes verified")
         return
     destination.refuse_foreign(arguments.out)
     if arguments.exporter == "optimum":
-        from models.export.exporters import require_optimum  # loads torch
+        from models.export.exporters import require_optimum  # Imported late, because it loads torch.
 
         require_optimum()
     prompts = _prompts(arguments.prompt)
@@ -51,7 +51,7 @@ def _export(arguments: argparse.Namespace) -> None:
         return
     as_it_is = not (arguments.pooling or arguments.max_length or prompts or arguments.fp16)
     if as_it_is and arguments.exporter == "torch" and sources.manifest_without_torch(arguments.source):
-        from models.export import assembly  # imports onnx, which no other verb needs
+        from models.export import assembly  # Imported late, because it loads onnx, which no other command needs.
 
         print(f"assembling {arguments.source}, without torch …", flush=True)
         name = arguments.name or arguments.out.name
@@ -64,7 +64,7 @@ def _export(arguments: argparse.Namespace) -> None:
     else:
         _export_by_torch(arguments, prompts, options, chosen)
     for choice in chosen:
-        print(f"fastest engine here, which a server will take: {choice}")
+        print(f"fastest engine on this machine, which a server will use: {choice}")
 
 
 def _export_cross_encoder(arguments: argparse.Namespace) -> None:
@@ -73,7 +73,7 @@ def _export_cross_encoder(arguments: argparse.Namespace) -> None:
         raise Refused(f"--{wrong}: {arguments.source} is a cross-encoder, which has no {wrong}")
     if arguments.exporter != "torch":
         raise Refused(f"--exporter {arguments.exporter}: cross-encoders are exported by torch")
-    from models.encoder.cross_encoder import CrossEncoder  # loads torch
+    from models.encoder.cross_encoder import CrossEncoder  # Imported late, because it loads torch.
     from models.export import cross_encoder
 
     quieten()
@@ -92,7 +92,7 @@ def _export_cross_encoder(arguments: argparse.Namespace) -> None:
 def _export_by_torch(
     arguments: argparse.Namespace, prompts: dict[str, str], options: Options | None, chosen: list[Choice]
 ) -> None:
-    sources.resolve(arguments.source)  # before torch is loaded, so that a wrong name fails at once
+    sources.resolve(arguments.source)  # Check the name before torch is loaded, so that a wrong name fails at once.
     from models.encoder.encoder import Encoder
     from models.export.export import export
 
@@ -118,7 +118,7 @@ def _export_by_torch(
     before = {"queries": prompt_for(encoder.prompts, QUERY), "documents": prompt_for(encoder.prompts, DOCUMENT)}
     for role, prompt in before.items():
         if prompt:
-            print(f"a search puts {prompt!r} before {role}")
+            print(f"searches add {prompt!r} before {role}")
     transformed = f", {encoder.transform.kind} transform" if encoder.transform else ""
     print(f"{arguments.out}: {encoder.dim} dimensions, {encoder.pooling} pooling{transformed}, parity {parity:.1e}")
 
@@ -126,7 +126,7 @@ def _export_by_torch(
 def _origin(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
     """Return facts about the origin of the encoder, for its manifest.
 
-    If a bundle is exported again, the facts in its manifest are kept.
+    If the source is a bundle, the facts in its manifest are kept.
     """
     said = sources.manifest_of(arguments.source)
     if said is None:
@@ -136,7 +136,8 @@ def _origin(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
     kept = {key: getattr(said, key) for key in ("backbone", "objective", "run", "adapter")}
     searched = nonempty(encoder.prompts) == nonempty(said.prompts)
     scores = {name: score for name, score in (said.scores or {}).items() if searched or not name.endswith(NDCG10)}
-    judged = {"scores": scores, "previous": before} if same else {}  # scores differ for another pooling or length
+    # Scores are dropped if pooling or length differ, because they no longer apply.
+    judged = {"scores": scores, "previous": before} if same else {}
     return {**kept, **judged, "name": arguments.name or (said.name if before else arguments.out.name)}
 
 
@@ -158,11 +159,11 @@ def _extract(arguments: argparse.Namespace) -> None:
     )
     print(
         f"{made.folder}: rank {arguments.rank}, {made.bytes / 1e6:.2f} MB; cosine to {arguments.source}: "
-        f"mean {made.mean_cosine:.5f}, least {made.least_cosine:.5f}"
+        f"mean {made.mean_cosine:.5f}, minimum {made.least_cosine:.5f}"
     )
     if made.stsb_dev:
         before, after = made.stsb_dev
-        print(f"STS-B dev: {after:.2f}, where {arguments.source} has {before:.2f}")
+        print(f"STS-B dev: {after:.2f}, and {before:.2f} for {arguments.source}")
 
 
 def _inspect(arguments: argparse.Namespace) -> None:
@@ -170,7 +171,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
     facts["golden"] = [golden["text"] for golden in facts["golden"]]
     print(json.dumps(facts, ensure_ascii=False, indent=2))
     if facts["kind"] == ENCODER and not facts["files"].keys() & {READABLE, adapter.CONFIG}:
-        print("note: sentence-transformers has no words for this transform and can't open the bundle", file=sys.stderr)
+        print("note: sentence-transformers does not support this transform and can't open the bundle", file=sys.stderr)
 
 
 def _verify(arguments: argparse.Namespace) -> None:
@@ -196,9 +197,13 @@ def _verify(arguments: argparse.Namespace) -> None:
 
 
 def _manifest(opened: transfer.Package) -> bundle.Manifest:
-    """Return the manifest of a package. Raise `AdapterError` if the package is an adapter without adapter.json."""
+    """Return the manifest of a package.
+
+    Raises:
+        AdapterError: the package is an adapter without adapter.json.
+    """
     if opened.manifest is None:
-        raise AdapterError(f"{opened.folder}: has no {adapter.MANIFEST}: nothing is recorded of it")
+        raise AdapterError(f"{opened.folder}: has no {adapter.MANIFEST}, so there is no manifest to read")
     return opened.manifest
 
 
@@ -209,7 +214,11 @@ def _publish(arguments: argparse.Namespace) -> None:
     opened = transfer.opened(sources.shipped_folder(str(arguments.folder)) or arguments.folder)
     print(f"publishing {arguments.folder} to {remote} …", flush=True)
     sent = transfer.publish(opened, remote, replace=arguments.replace)
-    print(f"{remote}: {sent} files sent, every hash compared" if sent else f"{remote}: already there, hashes compared")
+    print(
+        f"{remote}: {sent} files sent, every hash compared"
+        if sent
+        else f"{remote}: already up to date, hashes compared"
+    )
 
 
 def _pull(arguments: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""End of a command's process, also while a thread runs native code that can't be interrupted."""
+"""End of a command's process, even while a thread runs native code that can't be interrupted."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from typing import NoReturn
 
 
 class NativeThread(threading.Thread):
-    """Daemon thread that runs native code for long, such as the build of an index."""
+    """Daemon thread that runs native code for a long time, such as the construction of an index."""
 
     def __init__(self, target: Callable[[], None], name: str) -> None:
         super().__init__(target=target, name=name, daemon=True)
 
 
 def leave(status: int) -> NoReturn:
-    """End the process. While a `NativeThread` runs, Python's shutdown is skipped: native code may crash during it."""
+    """End the process with exit code `status`.
+
+    While a `NativeThread` runs, Python's shutdown is skipped, because native code may crash during the shutdown.
+    """
     if any(isinstance(thread, NativeThread) for thread in threading.enumerate()):
         logging.shutdown()
         sys.stdout.flush()

@@ -18,8 +18,10 @@ class Command(NamedTuple):
     program: str
     """Package whose `__main__.main` runs the command."""
     verb: str | None = None
-    """Name of the command in the program. None means the same name. The empty string means that the program has no
-    subcommands."""
+    """Name of the command in the program.
+
+    None means the name in the table, and the empty string means that the program has no subcommands.
+    """
 
 
 GROUPS: dict[str, dict[str, Command]] = {
@@ -48,7 +50,7 @@ GROUPS: dict[str, dict[str, Command]] = {
     },
     "Train and evaluate": {
         "train": Command("train an encoder on plain text", "train simcse --corpus texts.txt", "training"),
-        "adapt": Command("make an encoder for your own documents", "adapt documents.jsonl", "training"),
+        "adapt": Command("adapt an encoder to your own documents", "adapt documents.jsonl", "training"),
         "pretrain": Command("train a small language model to start from", "pretrain --corpus texts.txt", "training"),
         "evaluate": Command(
             "score an encoder on STS, transfer and retrieval", "evaluate minilm --data DIR", "training"
@@ -59,11 +61,11 @@ GROUPS: dict[str, dict[str, Command]] = {
         ),
         "soup": Command("average the weights of encoders", "soup runs/a runs/b --out artifacts/soup", "training"),
         "rebuild": Command(
-            "train a shipped encoder again from its recipe",
+            "retrain a shipped encoder from its recipe",
             "rebuild studies/recipes/default.toml --data DIR",
             "training",
         ),
-        "finish": Command("end a stopped run with its best weights", "finish runs/simcse", "training"),
+        "finish": Command("export the best weights of a stopped run", "finish runs/simcse", "training"),
         "replay": Command("repeat the step at which a run diverged", "replay runs/simcse", "training"),
         "data": Command(
             "download the papers' data, or make a corpus", "data sentences notes.jsonl --out corpus.txt", "training"
@@ -105,12 +107,12 @@ def about(name: str) -> dict[str, Any]:
 
 
 def described(summary: str, example: str) -> dict[str, Any]:
-    """Return the arguments for argparse's `add_parser` that describe a command."""
+    """Return the arguments for argparse's `add_parser` from a summary and an example."""
     return {"help": summary, **texts(summary, example)}
 
 
 def texts(summary: str, example: str) -> dict[str, Any]:
-    """Return the description and the epilog of a command's parser."""
+    """Return the arguments for a parser's description and epilog."""
     return {
         "description": f"{summary[0].upper()}{summary[1:]}.",
         "epilog": f"example: isosphere {example}\n\n{EXIT_STATUS}",

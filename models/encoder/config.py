@@ -1,4 +1,4 @@
-"""Settings of an encoder in a folder: pooling, length, prompts."""
+"""Settings of an encoder in a folder: pooling, length and prompts."""
 
 from __future__ import annotations
 
@@ -22,14 +22,18 @@ FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""Names of poolings by the boolean flags of older versions of sentence-transformers. If several flags are set, the
-vectors are concatenated in the order of this table."""
+"""Names of poolings by the boolean flags of older versions of sentence-transformers.
+
+If several flags are set, the vectors are concatenated in the order of this table.
+"""
 SETTINGS = [
     f"sentence_{family}_config.json"
     for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ]
-"""File names under which versions of sentence-transformers store the settings of a Transformer module. The first
-existing file is read."""
+"""File names under which versions of sentence-transformers store the settings of a Transformer module.
+
+The first existing file is read.
+"""
 AFTER_POOLING = ("Dense", "Normalize", "Dropout")
 """Modules that may come after the pooling."""
 
@@ -73,7 +77,7 @@ def _bundled(file: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     `models.bundle` would check the whole bundle, but this folder need not be a complete bundle.
     """
     if manifest.get("kind") == CROSS_ENCODER:
-        raise SourceError(f"{file}: a cross-encoder, which gives texts no vectors")
+        raise SourceError(f"{file}: a cross-encoder, which computes no vectors of texts")
     match manifest:
         case {"pooling": str(pooling), "max_length": int(length), "prompts": dict(prompts)} if length > 0 and _known(
             pooling
@@ -93,14 +97,14 @@ def _known(pooling: str) -> bool:
 def _prompts(file: Path, said: Mapping[str, Any]) -> dict[str, str] | None:
     prompts, default = said.get("prompts"), said.get("default_prompt_name")
     if default is not None:
-        log.warning("%s: default_prompt_name %r is left out; serve with --default-prompt-name for it", file, default)
+        log.warning("%s: default_prompt_name %r is ignored; to use it, serve with --default-prompt-name", file, default)
     if prompts is None or (isinstance(prompts, dict) and all(isinstance(one, str) for one in prompts.values())):
         return prompts
     raise SourceError(f"{file}: prompts must be an object of names and texts")
 
 
 def _modules(folder: Path) -> tuple[Path | None, Sequence[Module]]:
-    """Return the folder of the pooling module (None without one), and the modules after it.
+    """Return the folder of the pooling module, or None without one, and the modules after it.
 
     Raises:
         SourceError: the modules are not a Transformer and a Pooling, followed by supported modules.
@@ -112,11 +116,11 @@ def _modules(folder: Path) -> tuple[Path | None, Sequence[Module]]:
         if module.kind not in known:
             place = module.folder.relative_to(folder)
             raise SourceError(
-                f"{folder / MODULES}: the module {module.kind} ({place}) is not supported where "
-                f"{' or '.join(known)} is expected"
+                f"{folder / MODULES}: the module {module.kind} ({place}) is not supported here; expected "
+                f"{' or '.join(known)}"
             )
     if len(listed) < 2:
-        raise SourceError(f"{folder / MODULES}: names no Pooling")
+        raise SourceError(f"{folder / MODULES}: lists no Pooling module")
     return listed[1].folder, listed[2:]
 
 
@@ -126,7 +130,7 @@ def _pooling(file: Path) -> str:
     Names of several poolings are joined, because their vectors are concatenated.
     """
     if not file.is_file():
-        raise SourceError(f"{file}: missing, though {MODULES} names its folder")
+        raise SourceError(f"{file}: missing, but {MODULES} names its folder")
     said = _json(file)
     by_flags = [mode for flag, mode in FLAGS.items() if said.get(flag)] or "mean"
     modes = said.get("pooling_mode", by_flags)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class CrossEncoder(nn.Module):
-    """A sequence classifier with one output, which is the score of a pair of texts."""
+    """Sequence classifier with one output, which is the score of a pair of texts."""
 
     def __init__(
         self, model: PreTrainedModel, hub_tokenizer: PreTrainedTokenizerBase, *, max_length: int, origin: Origin
@@ -39,19 +39,19 @@ class CrossEncoder(nn.Module):
         self.tokenizer = fast_tokenizer(hub_tokenizer, max_length)
         several = int(getattr(model.config, "type_vocab_size", 0) or 0) > 1
         self.reads_types = several and "token_type_ids" in hub_tokenizer.model_input_names
-        """Whether the model distinguishes the first and the second text by token types."""
+        """True if the model distinguishes the first and the second text by token types."""
 
     @classmethod
     def load(cls, source: str | Path, *, max_length: int | None = None) -> Self:
         """Load a cross-encoder from a hub id, a folder or a bundle.
 
-        The default length is the tokenizer's length, or 512 if the tokenizer has none. It never exceeds the number of
-        positions.
+        The default of `max_length` is the tokenizer's maximum length, or 512 if the tokenizer has none. The length
+        never exceeds the number of positions.
 
         Raises:
             SourceError: the folder has no readable cross-encoder, or a weight is missing or not finite.
         """
-        from transformers import AutoModelForSequenceClassification  # this import takes seconds
+        from transformers import AutoModelForSequenceClassification  # Imported late, because the import takes seconds.
 
         folder = resolve(str(source))
         with reading(folder):
@@ -62,10 +62,10 @@ class CrossEncoder(nn.Module):
             if missing:
                 raise SourceError(f"{folder}: the weights lack {len(missing)} tensors, e.g. {min(missing)}")
             if model.config.num_labels != 1:
-                raise SourceError(f"{folder}: has {model.config.num_labels} outputs; a cross-encoder has one")
+                raise SourceError(f"{folder}: has {model.config.num_labels} outputs, but a cross-encoder has one")
             for name, tensor in model.named_parameters():
                 if not tensor.isfinite().all():
-                    raise SourceError(f"{folder}: its weights hold NaN or infinity, in {name}")
+                    raise SourceError(f"{folder}: its weights contain NaN or infinity, in {name}")
             hub_tokenizer = pretrained.tokenizer(folder)
             longest = min(hub_tokenizer.model_max_length, DEFAULT_MAX_LENGTH) if max_length is None else max_length
             made = cls(

@@ -22,7 +22,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "Sigmoid": nn.Sigmoid,
 }
 NEUTRAL = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding", "use_residual": False}
-"""Settings of a module, with the values that have no effect. The value None has no effect either."""
+"""Settings of a module that have no effect if they have these values or None."""
 
 
 class Dense(nn.Module):
@@ -46,7 +46,7 @@ class Normalize(nn.Module):
 
 
 class Truncate(nn.Module):
-    """A layer that truncates vectors to their first components: (N, D) to (N, out)."""
+    """A layer that keeps only the first components of vectors: (N, D) to (N, out)."""
 
     def __init__(self, *, out: int) -> None:
         super().__init__()
@@ -57,8 +57,10 @@ class Truncate(nn.Module):
 
 
 LAYERS: dict[str, type[nn.Module]] = {"dense": Dense, "normalize": Normalize, "truncate": Truncate}
-"""Layer classes by their names in a manifest. The other fields of a layer's description are its constructor's
-arguments."""
+"""Layer classes by their names in a manifest.
+
+The other fields of a layer's description are arguments of the constructor.
+"""
 
 
 class Layers(nn.Module):
@@ -100,7 +102,7 @@ class Layers(nn.Module):
             SourceError: a module is not supported, or does not fit the previous one; the message names its file.
         """
         kept = list(modules)
-        while kept and kept[-1].kind == "Normalize":  # `UnitVector` does the final normalisation
+        while kept and kept[-1].kind == "Normalize":  # Skipped, because `UnitVector` does the final normalisation.
             kept.pop()
         described: list[dict[str, Any]] = []
         weights: list[dict[str, Tensor]] = []
@@ -130,18 +132,18 @@ def _dense(folder: Path, width: int) -> dict[str, Any]:
     activation = said.get("activation_function", "torch.nn.modules.activation.Tanh")
     package, _, name = str(activation).rpartition(".")
     if not package.startswith("torch.nn") or name not in ACTIVATIONS:
-        raise SourceError(f"{file}: activation_function {activation} is none of {', '.join(ACTIVATIONS)}")
+        raise SourceError(f"{file}: activation_function {activation} is not one of {', '.join(ACTIVATIONS)}")
     layer = {"kind": "dense", "dim": said.get("in_features"), "out": said.get("out_features")}
     layer |= {"bias": said.get("bias", True), "activation": name}
     if layer["dim"] != width:
-        raise SourceError(f"{file}: in_features is {layer['dim']}, where the module before gives {width} dimensions")
+        raise SourceError(f"{file}: in_features is {layer['dim']}, but the module before has {width} dimensions")
     return layer
 
 
 def _weights(folder: Path) -> dict[str, Tensor]:
     files = weight_files(folder)
     if not files:
-        raise SourceError(f"{folder}: holds no model.safetensors and no pytorch_model.bin")
+        raise SourceError(f"{folder}: contains neither model.safetensors nor pytorch_model.bin")
     if files[0].suffix == ".safetensors":
         return load_file(files[0])
     weights: dict[str, Tensor] = torch.load(files[0], weights_only=True)
@@ -152,7 +154,7 @@ def _config(folder: Path, *, required: bool = True) -> dict[str, Any]:
     file = folder / "config.json"
     if not file.is_file():
         if required:
-            raise SourceError(f"{file}: missing, though modules.json names its folder")
+            raise SourceError(f"{file}: missing, but modules.json names its folder")
         return {}
     said = read_json(file)
     if not isinstance(said, dict):

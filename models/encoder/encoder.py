@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_MAX_LENGTH = 512
 MIN_NORM = 1e-12
-"""Lower bound of a vector's length before division, so that a zero vector stays zero."""
+"""Minimum length by which a vector is divided, so that a zero vector stays zero."""
 
 
 class Encoder(nn.Module):
@@ -66,7 +66,8 @@ class Encoder(nn.Module):
         super().__init__()
         parts(pooling)
         if getattr(backbone, "pooler", None) is not None:
-            # The pre-training head is saved for other programs. Vectors do not depend on it.
+            # The pre-training head is kept, because `save` writes it for other programs. It is not trained, because
+            # vectors do not depend on it.
             backbone.pooler.requires_grad_(False)
         self.backbone = backbone
         self.pooling = pooling
@@ -116,14 +117,18 @@ class Encoder(nn.Module):
             own = said.get("pooling", "cls")
             transform = _transform(folder, said, width=int(backbone.config.hidden_size) * len(parts(own)))
             if transform and pooling not in (None, own):
-                raise SourceError(f"{folder}: its {transform.kind} transform belongs to {own} pooling, not {pooling}")
+                raise SourceError(
+                    f"{folder}: its {transform.kind} transform was fitted to {own} pooling, not to {pooling}"
+                )
             prompts = {**(said.get("prompts") or {}), **(prompts or {})}
             if any(prompts.values()) and said.get("prompts_left_out"):
-                raise SourceError(f"{folder}: include_prompt of its Pooling is false: here prompts are pooled")
+                raise SourceError(
+                    f"{folder}: its Pooling has include_prompt = false, but the pooling here always includes prompts"
+                )
             if max_length is None:
                 max_length = said.get("max_length", min(DEFAULT_MAX_LENGTH, hub_tokenizer.model_max_length))
             elif max_length > positions(backbone):
-                log.warning("%s reads %d tokens, not %d", source, positions(backbone), max_length)
+                log.warning("%s has a maximum length of %d tokens, not %d", source, positions(backbone), max_length)
         made = cls(
             backbone,
             hub_tokenizer,
@@ -160,8 +165,8 @@ class Encoder(nn.Module):
     def layers(self, input_ids: Tensor, attention_mask: Tensor | None, **inputs: Any) -> Sequence[Tensor]:
         """Return the hidden states that the pooling reads, each (N, L, D).
 
-        They are the embedding layer's output and all layers if the pooling averages layers. Otherwise they are only the
-        last layer.
+        For a pooling that averages layers, they are the embedding layer's output and the outputs of all layers. For any
+        other pooling, they are only the last layer's output.
         """
         averaged = self.pooling in AVERAGED_LAYERS
         output = self.backbone(
@@ -172,7 +177,7 @@ class Encoder(nn.Module):
         return (*output.hidden_states[:-1], output.last_hidden_state) if averaged else (output.last_hidden_state,)
 
     def pooled(self, layers: Sequence[Tensor], attention_mask: Tensor) -> Tensor:
-        """Return pooled vectors (N, D), in float32 or wider. `layers` are the results of the method `layers`."""
+        """Return pooled vectors (N, D), in float32 or wider. `layers` is a result of the method `layers`."""
         vectors = pool(self.pooling, [full_precision(each) for each in layers], attention_mask)
         return vectors if self.transform is None else self.transform(vectors)
 
@@ -183,7 +188,9 @@ class Encoder(nn.Module):
             ValueError: the transform has a different input dimension.
         """
         if transform.dim != self.pooled_dim:
-            raise ValueError(f"the transform takes {transform.dim} dimensions, pooled vectors have {self.pooled_dim}")
+            raise ValueError(
+                f"the transform needs {transform.dim} dimensions, but pooled vectors have {self.pooled_dim}"
+            )
         self.transform = transform.requires_grad_(False).to(self.device)
 
     def tensors(self, batch: Sequence[Tokens]) -> tuple[Tensor, Tensor]:
@@ -220,11 +227,10 @@ class Encoder(nn.Module):
 
 
 class UnitVector(nn.Module):
-    """The exported module.
+    """Module for export, from token ids and mask (N, L) to unit vectors (N, D).
 
-    It maps token ids and mask (N, L) to unit vectors (N, D) and their norms (N,) before normalisation.
-
-    The third output is the token vectors (N, L, H), the backbone's last hidden state.
+    The second output is the norms (N,) before normalisation. The third output is the token vectors (N, L, H), the
+    backbone's last hidden state.
     """
 
     def __init__(self, encoder: Encoder) -> None:
@@ -246,7 +252,8 @@ class UnitVector(nn.Module):
 def save_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Save a tokenizer in files that transformers 4 and 5 read in the same way."""
     hub_tokenizer.save_pretrained(folder)
-    described = folder / "tokenizer_config.json"  # transformers 5 knows a plain fast tokenizer by both names, 4 by one
+    # transformers 5 accepts both names of the plain fast tokenizer's class, transformers 4 only one.
+    described = folder / "tokenizer_config.json"
     named = described.read_text(encoding="utf-8").replace('"TokenizersBackend"', '"PreTrainedTokenizerFast"')
     described.write_text(named, encoding="utf-8")
     special = folder / "special_tokens_map.json"
@@ -260,7 +267,7 @@ def full_precision(x: Tensor) -> Tensor:
 
 @contextmanager
 def dropout_off(encoder: nn.Module) -> Iterator[None]:
-    """Switch to evaluation mode within the block. Afterwards, restore the previous mode.
+    """Switch to evaluation mode inside the block, and restore the previous mode afterwards.
 
     The whole module is switched. It would not be enough to switch the `nn.Dropout` modules, because attention dropout
     is a functional call that depends on the attention module's own `training` flag.
@@ -274,7 +281,7 @@ def dropout_off(encoder: nn.Module) -> Iterator[None]:
 
 
 def _transform(folder: Path, said: Mapping[str, Any], *, width: int) -> Transform | None:
-    """Load the transform after the pooling. Isosphere's manifest or sentence-transformers' modules describe it."""
+    """Load the transform after the pooling, which Isosphere's manifest or sentence-transformers' modules describe."""
     if fitted := said.get("transform"):
         return transforms.load(folder, fitted)
     return Layers.read(said.get("after_pooling", []), dim=width, truncate=said.get("truncate"))
@@ -284,14 +291,15 @@ def _backbone(folder: Path) -> PreTrainedModel:
     backbone: PreTrainedModel
     backbone, missing, _ = pretrained.weights(pretrained.encoder_class(folder), folder, attn_implementation="eager")
     if any(key.startswith("pooler.") for key in missing):
-        backbone.register_module("pooler", None)  # the checkpoint has no pooler: random weights must not reach a bundle
+        # The pooler is allowed to be missing, because its random weights are not exported.
+        backbone.register_module("pooler", None)
     if absent := sorted(key for key in missing if not key.startswith("pooler.")):
         raise SourceError(f"{folder}: the weights lack {len(absent)} tensors of this architecture, e.g. {absent[0]}")
     return backbone
 
 
 def _check_finite(encoder: Encoder, folder: Path) -> None:
-    """Raise an error if a weight is not finite. Training and export would otherwise fail later.
+    """Raise an error if a weight is not finite, because training and export would otherwise fail later.
 
     Raises:
         SourceError: a weight is not finite; the message names the tensor.
@@ -299,11 +307,13 @@ def _check_finite(encoder: Encoder, folder: Path) -> None:
     fitted = encoder.transform.state_dict() if encoder.transform else {}
     for name, tensor in (*encoder.backbone.named_parameters(), *fitted.items()):
         if not tensor.isfinite().all():
-            raise SourceError(f"{folder}: its weights hold NaN or infinity, in {name}")
+            raise SourceError(f"{folder}: its weights contain NaN or infinity, in {name}")
 
 
 def _merge(adapter: Adapter, backbone: PreTrainedModel, base: Path) -> None:
-    """Remove the layers that the adapter does not keep. Then replace the base's weights by the merged weights.
+    """Merge an adapter into the backbone.
+
+    First, the layers that the adapter does not keep are removed. Then the merged weights replace the base's weights.
 
     Raises:
         AdapterError: the adapter was made for a different base.
@@ -326,12 +336,12 @@ def fast_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, max_length: int) -> T
         hub_tokenizer.save_pretrained(folder)
         file = Path(folder) / "tokenizer.json"
         if not file.is_file():
-            raise SourceError(f"{type(hub_tokenizer).__name__} has no fast form (tokenizer.json)")
+            raise SourceError(f"{type(hub_tokenizer).__name__} has no fast version (tokenizer.json)")
         return Tokenizer(file, max_length=max_length)
 
 
 def position_embeddings(backbone: PreTrainedModel) -> nn.Embedding | None:
-    """Return the table of learnt position embeddings. Return None if the backbone has no such table."""
+    """Return the table of learnt position embeddings, or None if the backbone has no such table."""
     table = getattr(getattr(backbone, "embeddings", None), "position_embeddings", None)
     return table if isinstance(table, nn.Embedding) else None
 
@@ -339,7 +349,7 @@ def position_embeddings(backbone: PreTrainedModel) -> nn.Embedding | None:
 def positions(backbone: PreTrainedModel) -> int:
     """Return the maximum number of tokens that the position embeddings allow.
 
-    In RoBERTa's family, positions begin after the padding index.
+    RoBERTa's positions begin after the padding index, so they allow fewer tokens than the table has rows.
     """
     count = int(getattr(backbone.config, "max_position_embeddings", DEFAULT_MAX_LENGTH))
     table = position_embeddings(backbone)

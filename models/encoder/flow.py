@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 LOG_SCALE_FACTOR = 3.0
-"""Factor of learnt log-scales. With it, log-scales change three times as fast (Glow's published code)."""
+"""Factor of learnt log-scales, as in Glow's published code. It makes log-scales change three times as fast."""
 
 
 class ActNorm(nn.Module):
@@ -78,9 +78,9 @@ class Step(nn.Module):
 class Flow(nn.Module):
     """Bijection from pooled vectors (N, D) to latents (N, D).
 
-    A vector is like an image of one pixel, so Glow's squeeze does nothing. After each level except the last, the second
-    half of the components is output, and the first half is the input of the next level. The latents of all levels are
-    concatenated.
+    A vector is treated as an image of one pixel, so Glow's squeeze has no effect. After each level except the last, the
+    second half of the components is output, and the first half is the input of the next level. The latents of all
+    levels are concatenated.
     """
 
     kind: ClassVar = "flow"

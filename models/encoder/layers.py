@@ -18,23 +18,26 @@ class LayersError(Refused):
 
 
 def keep_layers(backbone: PreTrainedModel, kept: Sequence[int]) -> None:
-    """Keep only the layers `kept`, counted from 0, in their order. All other weights stay the same.
+    """Keep only the layers `kept`, counted from 0, in their order.
+
+    All other weights stay the same.
 
     Raises:
         LayersError: a layer does not exist or is named twice, the order differs from the backbone's, or the layers of
-            this family differ in more than their weights.
+            this model family differ in more than their weights.
     """
     parent, name, layers = _layers(backbone)
     if [*kept] != sorted({*kept} & {*range(len(layers))}):
         raise LayersError(
-            f"layers: {','.join(map(str, kept))}: must be ascending numbers from 0 to {len(layers) - 1}, each once"
+            f"layers: {','.join(map(str, kept))}: must be ascending numbers from 0 to {len(layers) - 1} without "
+            "repetition"
         )
     setattr(parent, name, nn.ModuleList(layers[i] for i in kept))
     backbone.config.num_hidden_layers = len(kept)
 
 
 def _layers(backbone: PreTrainedModel) -> tuple[nn.Module, str, nn.ModuleList]:
-    """Return the list of a backbone's layers, its parent module, and its attribute name in the parent.
+    """Return the list of a backbone's layers, with its parent module and its attribute name in the parent.
 
     Raises:
         LayersError: the backbone has no such list, or its configuration describes the layers one by one.
@@ -48,6 +51,6 @@ def _layers(backbone: PreTrainedModel) -> tuple[nn.Module, str, nn.ModuleList]:
     ]
     if len(found) != 1 or getattr(config, "layer_types", None):
         raise LayersError(
-            f"layers: a {config.model_type} can't lose layers: choose a BERT, RoBERTa, MPNet or DistilBERT"
+            f"layers: layers of a {config.model_type} can't be removed: choose a BERT, RoBERTa, MPNet or DistilBERT"
         )
     return found[0]

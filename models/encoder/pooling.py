@@ -34,9 +34,9 @@ def first_last(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
 
 
 def first_last_1(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Average the first and the last layer, over layers and tokens, as in SimCSE's code since January 2022.
+    """Average the outputs of the first and the last layer, over layers and tokens.
 
-    With this pooling, the STS average of BERT-base is 60.7.
+    SimCSE's code has computed this since January 2022. With this pooling, the STS average of BERT-base is 60.7.
     """
     return _mean_over_tokens((hidden_states[1] + hidden_states[-1]) / 2, mask)
 
@@ -80,31 +80,32 @@ POOLINGS: dict[str, Pooling] = {
     "weightedmean": weightedmean,
     "lasttoken": lasttoken,
 }
-"""Poolings by name: those of SimCSE, and those of sentence-transformers under its names."""
+"""Poolings by name, which include those of SimCSE, and those of sentence-transformers under its names."""
 
 AVERAGED_LAYERS: dict[str, tuple[int, int]] = {
     "first_last": (0, -1),
     "first_last_1": (1, -1),
     "last2": (-2, -1),
 }
-"""Indices of the `hidden_states` that a pooling averages. All other poolings read only the last layer."""
+"""Indices of the `hidden_states` that a pooling averages. Poolings without an entry read only the last layer."""
 
 JOINED = "+"
 """Separator in the names of concatenated poolings."""
 
 
 def parts(name: str) -> list[str]:
-    """Return the parts of a pooling's name. `mean+max`, for example, concatenates two poolings.
+    """Return the names of the poolings that a name concatenates. `mean+max`, for example, concatenates two.
 
     Raises:
-        ValueError: a part is unknown, or the name has several parts and one of them reads more than the last layer.
+        ValueError: a pooling is unknown, or the name has several poolings and one of them reads more than the last
+            layer.
     """
     found = name.split(JOINED)
     for one in found:
         if one not in POOLINGS:
-            raise ValueError(f"pooling {one!r} is none of {', '.join(POOLINGS)}")
+            raise ValueError(f"pooling {one!r} is not one of {', '.join(POOLINGS)}")
         if one in AVERAGED_LAYERS and len(found) > 1:
-            raise ValueError(f"pooling {name!r}: {one} can't be joined with others, for it averages layers")
+            raise ValueError(f"pooling {name!r}: {one} averages layers, so it can't be joined with other poolings")
     return found
 
 
@@ -118,9 +119,10 @@ def option(given: str) -> str:
 
 
 def pool(name: str, hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Return pooled vectors (N, D). If `name` concatenates several poolings, the shape is (N, parts x D)."""
+    """Return pooled vectors (N, D), or (N, parts x D) if `name` concatenates several poolings."""
     pooled = [POOLINGS[one](hidden_states, mask) for one in parts(name)]
-    return pooled[0] if len(pooled) == 1 else torch.cat(pooled, dim=-1)  # one pooling's graph needs no concatenation
+    # A single pooling returns early, so that its exported graph has no concatenation.
+    return pooled[0] if len(pooled) == 1 else torch.cat(pooled, dim=-1)
 
 
 def _mean_over_tokens(hidden: Tensor, mask: Tensor) -> Tensor:

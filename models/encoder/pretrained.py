@@ -1,6 +1,6 @@
 """Loading of tokenizers and weights in transformers' format, with checks.
 
-transformers itself only warns about missing weights, and replaces them by random weights.
+The checks are needed because transformers only warns about missing weights, and replaces them by random weights.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Weights(NamedTuple):
-    """A transformers model, and the differences between the model and its files."""
+    """A transformers model, and the tensors in which it differs from its files."""
 
     model: Any
     missing: Set[str]
@@ -40,12 +40,12 @@ def reading(folder: Path) -> Iterator[None]:
     except Refused:
         raise
     except (OSError, ValueError, PickleError, SafetensorError, StrictDataclassError) as error:
-        if "trust_remote_code" in str(error):  # transformers would advise this option
-            raise SourceError(f"{folder}: needs code that comes with it, and such code is never run") from error
+        if "trust_remote_code" in str(error):  # transformers itself would advise to run the code.
+            raise SourceError(f"{folder}: needs code from its folder, and such code is never run") from error
         raise SourceError(f"{folder}: {on_one_line(error)}") from error
     except (LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
         said = f"{type(error).__name__}: {on_one_line(error)}"
-        raise SourceError(f"{folder}: a file there is not what transformers writes ({said})") from error
+        raise SourceError(f"{folder}: a file is not in the format of transformers ({said})") from error
 
 
 def tokenizer(folder: Path, *, lowers: bool = False) -> PreTrainedTokenizerBase:
@@ -54,7 +54,8 @@ def tokenizer(folder: Path, *, lowers: bool = False) -> PreTrainedTokenizerBase:
     Raises:
         SourceError: the tokenizer is case-sensitive although `lowers` is set, or adds no special tokens to a text.
     """
-    from transformers import AutoTokenizer  # this import takes seconds, and only the loading of encoders needs it
+    # Imported late, because the import takes seconds and is needed only to load encoders.
+    from transformers import AutoTokenizer
 
     found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     if lowers and _tells_case(found):
@@ -63,7 +64,7 @@ def tokenizer(folder: Path, *, lowers: bool = False) -> PreTrainedTokenizerBase:
         raise SourceError(f"{folder}: its tokenizer's model_max_length must be a number, not {longest!r}")
     if not found.num_special_tokens_to_add():
         raise SourceError(
-            f"{folder}: its tokenizer puts no [CLS] or similar token around a text, so an empty text is no input"
+            f"{folder}: its tokenizer adds no special tokens such as [CLS], so an empty text would have no tokens"
         )
     return found
 
@@ -71,7 +72,7 @@ def tokenizer(folder: Path, *, lowers: bool = False) -> PreTrainedTokenizerBase:
 def encoder_class(folder: Path) -> Any:
     """Return the transformers class that reads the encoder in `folder`.
 
-    For T5's family, the class reads the encoder without the decoder.
+    For models of T5's family, the class reads the encoder without the decoder.
 
     Raises:
         SourceError: the model has a decoder that transformers can't leave out.
@@ -84,28 +85,31 @@ def encoder_class(folder: Path) -> Any:
     if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING:
         return AutoModelForTextEncoding
     if config.is_encoder_decoder:
-        raise SourceError(f"{folder}: {config.model_type} has a decoder; only encoders, and those of T5, are read")
+        raise SourceError(
+            f"{folder}: {config.model_type} has a decoder; only encoders, and the encoders of T5 models, are supported"
+        )
     return AutoModel
 
 
 def weights(kind: Any, folder: Path, **options: Any) -> Weights:
-    """Load the weights in `folder` as a model of `kind`, a transformers class, in float32.
+    """Load the weights in `folder` in float32 as a model of `kind`, a class of transformers.
 
     Raises:
         SourceError: the shape of a tensor does not agree with config.json.
     """
     model, report = kind.from_pretrained(
         folder,
-        weights_only=True,  # Code in pickled weights is not run.
+        weights_only=True,  # With this option, code in pickled weights is not run.
         dtype=torch.float32,
         output_loading_info=True,
-        ignore_mismatched_sizes=True,  # otherwise transformers names the tensor only in a table
-        trust_remote_code=False,  # otherwise transformers asks on the terminal
+        # Mismatches are reported below, because transformers names the tensor only in a table.
+        ignore_mismatched_sizes=True,
+        trust_remote_code=False,  # Without this option, transformers asks for permission on the terminal.
         **options,
     )
     if mismatched := report["mismatched_keys"]:
         name, there, said = min(mismatched)
-        raise SourceError(f"{folder}: {name} is {tuple(there)}, where config.json says {tuple(said)}")
+        raise SourceError(f"{folder}: {name} is {tuple(there)}, but config.json says {tuple(said)}")
     return Weights(model, set(report["missing_keys"]), set(report["unexpected_keys"]))
 
 
@@ -114,6 +118,7 @@ def _tells_case(hub_tokenizer: PreTrainedTokenizerBase) -> bool:
 
     With `do_lower_case`, sentence-transformers lower-cases texts before it calls a case-sensitive tokenizer.
     """
-    backend = getattr(hub_tokenizer, "backend_tokenizer", None)  # tokenizers written in Python lack this attribute
+    # Tokenizers that are written in Python lack this attribute.
+    backend = getattr(hub_tokenizer, "backend_tokenizer", None)
     normalizer = backend and backend.normalizer
     return normalizer is None or normalizer.normalize_str("A") != "a"

@@ -1,7 +1,7 @@
-"""A backbone without layers: a table with one vector per token. A text's vector is the mean of its tokens' vectors.
+"""A backbone without layers: a table with one vector per token.
 
-transformers saves and loads this backbone like any other. sentence-transformers reads the same weights as a
-`StaticEmbedding`.
+The vector of a text is the mean of its tokens' vectors. transformers saves and loads this backbone like any other.
+sentence-transformers reads the same weights as a `StaticEmbedding`.
 """
 
 from __future__ import annotations

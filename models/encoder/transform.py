@@ -1,4 +1,7 @@
-"""Transforms of pooled vectors before normalisation. They are fitted to data, and stored with the encoder."""
+"""Transforms that are applied to pooled vectors before normalisation.
+
+They are fitted to data, and stored with the encoder.
+"""
 
 from __future__ import annotations
 
@@ -54,18 +57,18 @@ class Affine(nn.Module):
         return (pooled - self.mean) @ self.matrix
 
     def bias(self) -> Tensor:
-        """Return b (D',) of the equivalent form x @ matrix + b."""
+        """Return the vector b (D',) of the equivalent form x @ matrix + b."""
         return -(self.mean.double() @ self.matrix.double()).to(self.matrix.dtype)
 
 
 Transform = Affine | Flow | Layers
 
 TRANSFORMS: dict[str, Callable[..., Transform]] = {"affine": Affine, "flow": Flow, "dense": Layers}
-"""Transforms by their names in a manifest. The sizes in the manifest are the arguments that build a transform."""
+"""Transforms by their names in a manifest. The sizes in the manifest are the arguments of the constructor."""
 
 
 def described(transform: Transform | None) -> dict[str, Any] | None:
-    """Return the manifest's description of a transform: its kind and sizes. Return None without a transform."""
+    """Return the manifest's description of a transform, which is its kind and sizes, or None without a transform."""
     return None if transform is None else {"kind": transform.kind, **transform.sizes}
 
 
@@ -84,7 +87,7 @@ def load(folder: Path, description: Mapping[str, Any]) -> Transform:
     file = folder / TRANSFORM
     kind, sizes = description.get("kind"), {key: size for key, size in description.items() if key != "kind"}
     if kind not in TRANSFORMS:
-        raise ValueError(f"{folder}: transform {kind!r} is none of {', '.join(TRANSFORMS)}")
+        raise ValueError(f"{folder}: transform {kind!r} is not one of {', '.join(TRANSFORMS)}")
     try:
         transform = TRANSFORMS[kind](**sizes)
         transform.load_state_dict(load_file(file))

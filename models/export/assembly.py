@@ -2,8 +2,8 @@
 
 `graphs/minilm/` is a template: a bundle that torch has exported, without its weights. The template contains the small
 files, and the ONNX graph with empty tensors. Each empty tensor has the name of its weight. NumPy merges the adapter
-into the base's weights, and `onnx` puts the merged weights into the graph. An encoder with fewer layers gets a shorter
-graph. Finally, the golden vectors verify that the bundle reproduces the trained encoder.
+into the base's weights, and `onnx` puts the merged weights into the graph. For an encoder with fewer layers, layers are
+removed from the graph. Finally, the golden vectors verify that the bundle reproduces the trained encoder.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MODULE = "encoder.backbone."
 FAITHFUL = 0.9999
 """Minimum cosine between an assembled bundle's vectors and the golden vectors from torch."""
 UNUSED = "embeddings.position_ids"
-"""A tensor in the published file that current versions of transformers don't read."""
+"""Name of a tensor in the published file that current versions of transformers don't read."""
 LAYER = re.compile(r"(encoder\.layer\.)(\d+)(\..+)")
 """Pattern of the names of a layer's weights."""
 KEPT = ("objective", "backbone", "dim", "max_length", "pooling", "prompts", "transform", "run", "scores", "golden")
@@ -61,13 +61,13 @@ def assemble(
 ) -> Bundle:
     """Write the bundle of `minilm` or of one of its adapters, atomically.
 
-    `export` describes `measure_with` and `on_choice`.
+    See `export` for `measure_with` and `on_choice`.
 
     Raises:
         SourceError, AdapterError: base or adapter can't be read, or the adapter does not fit the base.
         AssemblyError: the bundle does not reproduce the golden vectors.
         BundleError: `folder` contains files that are not part of a bundle.
-        OSError: the bundle can't be written; names `folder`.
+        OSError: the bundle can't be written; the message names `folder`.
     """
     said, found = sources.manifest_without_torch(source), sources.resolve(source)
     assert said is not None, "the caller asked `recorded`"
@@ -103,7 +103,7 @@ def assemble(
             on_choice=on_choice,
         )
         cosine = golden_cosine(bundle.load(draft))
-        if not cosine >= FAITHFUL:  # also refuses NaN
+        if not cosine >= FAITHFUL:  # This form of the comparison also refuses NaN.
             raise AssemblyError(
                 f"{source}: cosine {cosine:.6f} to a golden vector, below {FAITHFUL}: its files are damaged"
             )
@@ -111,7 +111,7 @@ def assemble(
 
 
 def keep_layers(weights: Weights, kept: Sequence[int]) -> dict[str, NDArray[np.float32]]:
-    """Return the weights with only the kept layers, which are numbered from 0."""
+    """Return the weights of the kept layers, renumbered from 0, and all weights outside the layers."""
     places = {layer: place for place, layer in enumerate(kept)}
     left: dict[str, NDArray[np.float32]] = {}
     for name, weight in weights.items():
@@ -124,9 +124,9 @@ def keep_layers(weights: Weights, kept: Sequence[int]) -> dict[str, NDArray[np.f
 
 
 def shorten(graph: onnx.GraphProto, layers: int) -> None:
-    """Keep only the last `layers` layers of a template's graph, and number them from 0. The graph is changed in place.
+    """Keep only the last `layers` layers of a template's graph, and number them from 0.
 
-    The layers of the graph differ only in their weights, so any of them may be kept.
+    The graph is changed in place. Its layers differ only in their weights, so any of them can be kept.
     """
     numbers = {int(layer[2]) for tensor in graph.initializer if (layer := LAYER.match(tensor.name))}
     dropped = len(numbers) - layers
@@ -186,7 +186,7 @@ def empty(graph: onnx.ModelProto, weights: Weights) -> None:
         if name not in weights:
             found = by_bytes.get((tuple(tensor.dims), tensor.raw_data))
             if found is None:
-                raise AssemblyError(f"{tensor.name}: none of the weights, as it is or transposed")
+                raise AssemblyError(f"{tensor.name}: equals none of the weights, neither directly nor transposed")
             name = found + TRANSPOSED
         names[tensor.name] = tensor.name = name
         tensor.ClearField("raw_data")
@@ -223,4 +223,5 @@ def _copy_small_files(draft: Path) -> None:
             (draft / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, draft / path)
     for module in json.loads((TEMPLATE / MODULES).read_text(encoding="utf-8")):
-        (draft / module["path"]).mkdir(exist_ok=True)  # git keeps no empty folder, but sentence-transformers opens it
+        # git does not store empty folders, but sentence-transformers needs this folder.
+        (draft / module["path"]).mkdir(exist_ok=True)

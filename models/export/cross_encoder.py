@@ -33,17 +33,17 @@ GOLDEN_PAIRS: Sequence[TextPair] = [("How do I read a file line by line?", text)
 def export(
     encoder: CrossEncoder, folder: Path, *, name: str, backbone: str, run: Mapping[str, Any] | None = None
 ) -> Bundle:
-    """Write `encoder` as a verified bundle, atomically. After an error `folder` is unchanged.
+    """Write `encoder` as a verified bundle, atomically. After an error, `folder` is unchanged.
 
     Raises:
         ExportError: ONNX Runtime's scores differ from torch's by more than `PARITY`.
-        SourceError: a score is not finite, or all pairs have the same score.
-        bundle.BundleError: `folder` contains files that are not part of a bundle, or the new bundle is invalid.
-        OSError: the bundle can't be written; names `folder`.
+        SourceError: a score is not finite, or all pairs have the same score. bundle.BundleError: `folder` contains
+            files that are not part of a bundle, or the new bundle is invalid.
+        OSError: the bundle can't be written; the message names `folder`.
     """
     golden = encoder.scores(GOLDEN_PAIRS)
     if not np.isfinite(golden).all():
-        raise SourceError("the cross-encoder gives a pair a score that is not finite")
+        raise SourceError("the cross-encoder's score of a pair is not finite")
     if np.ptp(golden) == 0:
         raise SourceError("the cross-encoder gives all pairs the same score")
     with naming(folder), destination.writing(folder) as draft:
@@ -75,7 +75,8 @@ def write_onnx(encoder: CrossEncoder, file: Path) -> None:
     inputs = INPUTS | ({TYPES: {0: "batch", 1: "length"}} if encoder.reads_types else {})
     example = encoder.tensors(encoder.tokenizer.encode_pairs([("a question", "an example of a text"), ("a", "short")]))
     with dropout_off(encoder), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the tracer warns about every shape it reads; parity is checked below
+        # The tracer warns about every shape that it reads. The warnings are not needed, because parity is checked.
+        warnings.simplefilter("ignore")
         torch.onnx.export(
             encoder,
             example,
@@ -109,7 +110,7 @@ def check_parity(encoder: CrossEncoder, file: Path) -> float:
         ids, mask = encoder.tokenizer.pad(batch)
         (got,) = session.outputs([SCORE], ids, mask, padded_types(batch, ids.shape))
         difference = largest_difference(got, encoder.scores(pairs).tolist())
-        if not difference <= PARITY:  # also refuses NaN
+        if not difference <= PARITY:  # This form of the comparison also refuses NaN.
             raise ExportError(f"{case}: ONNX Runtime differs from torch by {difference:.2e}, more than {PARITY:.0e}")
         worst = max(worst, difference)
     return worst

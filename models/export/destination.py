@@ -1,4 +1,7 @@
-"""The destination folder of an export. It is replaced as a whole, but only if it contains nothing but a bundle."""
+"""The destination folder of an export.
+
+The folder is replaced as a whole, but only if it contains nothing except a bundle.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,8 @@ def seal(
 ) -> None:
     """Complete a draft of a bundle by writing its model card and its manifest.
 
-    With `measure_with`, the runtimes are first compared under these options, and `on_choice` is called with the result.
+    With `measure_with`, the runtimes are first compared under these options, and `on_choice` is called with the chosen
+    runtime.
 
     Raises:
         BundleError: the draft is not a valid bundle.
@@ -52,7 +56,8 @@ def seal(
     if measure_with:
         fastest = choice.choose(Bundle(written, manifest), measure_with)
         on_choice(fastest)
-        if table := fastest.table():  # For readers only: each host that serves the bundle measures again.
+        # The measurements in the bundle are only for information. Each host that serves the bundle measures again.
+        if table := fastest.table():
             said = {"host": cache.host(measure_with), "measured": table}
             text = json.dumps(said, ensure_ascii=False, indent=1, allow_nan=False)
             (written / bundle.ENGINES).write_text(text + "\n", encoding="utf-8")
@@ -62,21 +67,21 @@ def seal(
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Raise an error if a folder contains files that no manifest lists. Replacing the folder would delete them.
+    """Raise an error if a folder contains files that no manifest lists, because replacing the folder would delete them.
 
     Raises:
         BundleError: `folder` contains files that no manifest lists, is a link to a promoted bundle, or its path does
             not end in a name; nothing has changed.
     """
     if folder.name in ("", ".."):
-        raise BundleError(f"{folder}: is replaced as a whole: give the path of the folder by its name")
+        raise BundleError(f"{folder}: the folder would be replaced, so its path must end in its name")
     if folder.is_symlink():
-        raise BundleError(f"{folder}: a link to {folder.readlink()}; promote a bundle, or roll back, to change it")
+        raise BundleError(f"{folder}: is a link to {folder.readlink()}; promote a bundle or roll back to change it")
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     try:
         foreign = sorted(files_of(folder) - set(read_manifest(folder / MANIFEST).files))
     except BundleError:
-        raise BundleError(f"{folder}: exists and is not a bundle; it is left alone") from None
+        raise BundleError(f"{folder}: exists and is not a bundle, so it is not replaced") from None
     if foreign:
-        raise BundleError(f"{folder / foreign[0]}: not part of the bundle there, which is therefore left alone")
+        raise BundleError(f"{folder / foreign[0]}: not a file of the bundle, so the folder is not replaced")

@@ -1,9 +1,9 @@
 """Export of an encoder to a bundle: weights, tokenizer, files for sentence-transformers, and a verified ONNX graph.
 
-The graph includes pooling and normalisation, so that its users need not know the pooling. Its second output, `norm`, is
-the length of the vector before normalisation. For `normalize: false`, the server multiplies the unit vector by `norm`.
-The third output, `token_embeddings`, has the vectors of all tokens. Runtimes copy this output only for requests that
-need it.
+The graph includes pooling and normalisation, so programs that run it need not know the pooling. Its second output,
+`norm`, is the length of the vector before normalisation. For `normalize: false`, the server multiplies the unit vector
+by `norm`. The third output, `token_embeddings`, has the vectors of all tokens. Runtimes copy this output only for
+requests that need it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ log = logging.getLogger(__name__)
 PARITY = 1e-4
 """Maximum difference between ONNX Runtime and torch in any component of a unit vector."""
 MIN_COSINE_TO_PREVIOUS = 0.9999
-"""Minimum cosine between an encoder's vectors and its earlier golden vectors. Above it, the encoder counts as
-unchanged."""
+"""Minimum cosine between an encoder's vectors and its earlier golden vectors.
+
+Above this cosine, the encoder counts as unchanged.
+"""
 
 EQUAL_WITHIN = 1e-6
 """Maximum difference in any component between two vectors that count as equal."""
@@ -149,7 +151,8 @@ def write_onnx(encoder: Encoder, file: Path, exporter: str = "torch") -> None:
     """
     graph = UnitVector(encoder)
     with dropout_off(graph), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the tracer warns about every shape it reads; parity is checked below
+        # The tracer warns about every shape that it reads. The warnings are not needed, because parity is checked.
+        warnings.simplefilter("ignore")
         EXPORTERS[exporter](graph, file)
 
 
@@ -168,10 +171,10 @@ def write_fp16(encoder: Encoder, graph: Path, file: Path) -> None:
     fp16.halve(file)
     for case, torchs, got, _ in _torch_and_onnx(encoder, file):
         worst = float((torchs.vectors * got.vectors).sum(axis=1).min())
-        if not worst >= bundle.GOLDEN_COSINE:  # also refuses NaN
+        if not worst >= bundle.GOLDEN_COSINE:  # This form of the comparison also refuses NaN.
             raise ExportError(
                 f"{case}: the float16 graph's cosine to torch's vectors is {worst:.5f}, "
-                f"below {bundle.GOLDEN_COSINE}: leave --fp16 out"
+                f"below {bundle.GOLDEN_COSINE}: export without --fp16"
             )
 
 
@@ -184,7 +187,10 @@ def check_prompts(encoder: Encoder) -> None:
     for name, prompt in encoder.prompts.items():
         (tokens,) = encoder.tokenizer.encode([prompt])
         if tokens.length >= encoder.max_length:
-            raise BundleError(f"prompt {name}: its {tokens.length} tokens fill the {encoder.max_length} of a text")
+            raise BundleError(
+                f"prompt {name}: its {tokens.length} tokens leave no room for a text: the maximum "
+                f"is {encoder.max_length} tokens"
+            )
 
 
 def check_vectors(encoder: Encoder) -> None:
@@ -204,7 +210,7 @@ def check_vectors(encoder: Encoder) -> None:
 
 
 def check_reproduces(encoder: Encoder, before: Bundle) -> None:
-    """Check that the encoder reproduces the golden vectors of `before`. The version of transformers may differ.
+    """Check that the encoder reproduces the golden vectors of `before`, even with another version of transformers.
 
     Raises:
         ExportError: a golden vector of `before` is not reproduced.
@@ -225,10 +231,11 @@ def check_parity(encoder: Encoder, file: Path) -> float:
     """
     worst = 0.0
     for case, torchs, got, tokens in _torch_and_onnx(encoder, file):
-        with np.errstate(invalid="ignore"):  # non-finite numbers are reported below
+        # Warnings about non-finite numbers are suppressed, because such numbers are reported below.
+        with np.errstate(invalid="ignore"):
             vectors, norms = _max_abs(got.vectors - torchs.vectors), _max_abs(got.norms / torchs.norms - 1)
         difference = float(np.max([vectors, norms, tokens]))  # Unlike `max`, np.max returns NaN if a value is NaN.
-        if not difference <= PARITY:  # also refuses NaN
+        if not difference <= PARITY:  # This form of the comparison also refuses NaN.
             raise ExportError(f"{case}: ONNX Runtime differs from torch by {difference:.2e}, more than {PARITY:.0e}")
         worst = max(worst, difference)
     return worst

@@ -27,11 +27,11 @@ OUTPUTS = {
 
 
 class ExporterUnavailable(Refused):
-    """An exporter is not installed, or does not support the backbone. The message says what to do."""
+    """An exporter is not installed, or does not support the backbone. The message contains what to do."""
 
 
 def by_torch(graph: UnitVector, file: Path) -> None:
-    """Export with torch's TorchScript exporter; see ADR 0003 for the choice."""
+    """Export with torch's TorchScript exporter. ADR 0003 has the reasons for this exporter."""
     import torch
 
     encoder = graph.encoder
@@ -67,7 +67,7 @@ def by_optimum(graph: UnitVector, file: Path) -> None:
         )
         family = families["feature-extraction"].func
     except KeyError as error:
-        raise ExporterUnavailable(f"optimum has no exporter for {config.model_type}: --exporter torch has") from error
+        raise ExporterUnavailable(f"optimum has no exporter for {config.model_type}: use --exporter torch") from error
     described = type("UnitVectorOnnxConfig", (family,), {"inputs": INPUTS, "outputs": OUTPUTS})
     export(graph, described(config, task="feature-extraction"), file, opset=OPSET)
 
@@ -82,8 +82,8 @@ def require_optimum() -> None:
         version("optimum-onnx")
     except PackageNotFoundError:
         raise ExporterUnavailable(
-            "optimum's exporter does not fit this environment's transformers: "
-            "`make optimum`, then the same command with .venv-optimum/bin/python"
+            "optimum's exporter does not support this environment's version of transformers: run "
+            "`make optimum`, then repeat the command with .venv-optimum/bin/python"
         ) from None
 
 

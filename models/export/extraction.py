@@ -1,4 +1,4 @@
-"""Extraction of a low-rank adapter from a fully tuned encoder by SVD.
+"""Extraction of a low-rank adapter from a fully tuned encoder by singular value decomposition (SVD).
 
 The difference of each linear layer's weight is truncated to its largest singular values, which is the best
 approximation of the given rank (Eckart and Young, 1936). The tuned biases are stored exactly. Differences of embeddings
@@ -46,7 +46,7 @@ class Extracted(NamedTuple):
     bytes: int
     mean_cosine: float
     least_cosine: float
-    """Minimum cosine between vectors of the tuned encoder and of the merged adapter; see `cosines_between`."""
+    """Minimum cosine between vectors of the tuned encoder and of the merged adapter (see `cosines_between`)."""
     stsb_dev: tuple[float, float] | None
     """STS-B dev (Spearman × 100) of the tuned encoder and of the merged adapter."""
 
@@ -108,7 +108,7 @@ def extract(
 
 
 def cosines_between(one: Encoder, other: Encoder) -> tuple[float, float]:
-    """Return the mean and minimum, over test sentences, of the cosine between two encoders' vectors of a sentence."""
+    """Return the mean and the minimum of the cosine between two encoders' vectors, over test sentences."""
     texts = [*GOLDEN_SENTENCES, *quantization.calibration()]
     cosines = (unit_vectors(one, texts) * unit_vectors(other, texts)).sum(axis=1)
     return float(cosines.mean()), float(cosines.min())
@@ -166,7 +166,7 @@ def record(folder: Path, scores: Mapping[str, float]) -> Manifest:
     """
     said = adapter.load(folder).manifest
     if said is None:
-        raise AdapterError(f"{folder}: has no {adapter.MANIFEST} to record scores in")
+        raise AdapterError(f"{folder}: has no {adapter.MANIFEST}, so scores can't be recorded")
     rounded = {name: round(score, 2) for name, score in scores.items()}
     facts = {field.name: getattr(said, field.name) for field in fields(said) if field.name != "files"}
     facts["scores"] = {**(said.scores or {}), **rounded}
@@ -191,7 +191,7 @@ def _check_alike(tuned: Encoder, start: Encoder, source: str, base: str) -> None
     if depths[0] != depths[1]:
         raise AdapterError(
             f"{source}: has {depths[0]} layers, and its base {base} has {depths[1]}: "
-            "name the layers of the base that it kept, as in --layers 0,2,5"
+            "name the layers of the base that were kept, as in --layers 0,2,5"
         )
     theirs, ours = tuned.backbone.state_dict(), start.backbone.state_dict()
     for name in sorted({*theirs, *ours} - {name for name in {*theirs, *ours} if name.startswith("pooler.")}):
@@ -220,17 +220,18 @@ def _factors(tuned: Encoder, start: Encoder, modules: Sequence[str], rank: int) 
     for module in modules:
         after, before = (each.backbone.get_parameter(f"{module}.weight").detach().double() for each in (tuned, start))
         left, values, right = torch.linalg.svd(after - before, full_matrices=False)
-        root = values[:rank].sqrt()  # shared by both factors, so that they have similar size
+        # The square root is a factor of both matrices, so that their numbers have similar size.
+        root = values[:rank].sqrt()
         factors[f"{PREFIX}{module}.lora_A.weight"] = (root[:, None] * right[:rank]).numpy()
         factors[f"{PREFIX}{module}.lora_B.weight"] = (left[:, :rank] * root).numpy()
     return factors
 
 
 def _rounded(factors: Mapping[str, NDArray[np.float64]], dtype: str) -> tuple[dict[str, NDArray[Any]], float]:
-    """Round A and B of all modules to one of `DTYPES`. Return the rounded factors, and the scaling of B A.
+    """Round A and B of all modules to one of `DTYPES`, and return the rounded factors and the scaling of B A.
 
-    float8 has only four bits of exponent. A and B are therefore first multiplied by a power of two: the largest with
-    which no number exceeds the range of float8.
+    float8 has only four bits of exponent. A and B are therefore first multiplied by a power of two. It is the largest
+    power with which no number exceeds the range of float8.
     """
     if dtype == "float16":
         return {name: factor.astype(np.float16) for name, factor in factors.items()}, 1
@@ -272,7 +273,7 @@ def _stsb_dev(data: Path) -> Callable[[Callable[[Sequence[str]], NDArray[np.floa
     """
     found = entry_points(group=JUDGES, name=STSB_DEV)
     if not found:
-        raise AdapterError("--data: STS-B dev is judged by `training`, which is not installed: `make setup`")
+        raise AdapterError("--data: evaluation on STS-B dev needs the package `training`: install it with `make setup`")
     (entry,) = found
     selection = entry.load()(data)
     return lambda encode: float(selection.scores(encode)[STSB_DEV])

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 BACKBONE = "/backbone/"
-"""Prefix of the names of the backbone's nodes. Exporters name a node by the path of its module."""
+"""Prefix of the names of the backbone's nodes, because exporters name a node by the path of its module."""
 
 
 def fuse(graph: Path, file: Path, config: PretrainedConfig) -> None:
@@ -22,8 +22,7 @@ def fuse(graph: Path, file: Path, config: PretrainedConfig) -> None:
     """
     from onnxruntime.transformers.optimizer import optimize_model
 
-    # Texts are padded on the right, so the mask can be replaced by a length. The fast attention kernels require a
-    # length.
+    # Texts are padded on the right, so a length can replace the mask. The fast attention kernels need a length.
     fused = optimize_model(
         str(graph), model_type="bert", num_heads=config.num_attention_heads, hidden_size=config.hidden_size, opt_level=1
     )

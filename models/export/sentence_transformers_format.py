@@ -22,8 +22,10 @@ from models.encoder.transform import Affine, Transform
 from models.names import STATIC
 
 UNKNOWN_MODULE = "isosphere.transform.Flow"
-"""Name of a module that can't be imported, so that sentence-transformers fails with an error. Without `modules.json`,
-it would silently average the last layer."""
+"""Name of a module that can't be imported, so that sentence-transformers fails with an error.
+
+Without `modules.json`, sentence-transformers would silently average the last layer.
+"""
 OLD_FLAGS = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
 """Flags of poolings that every version of sentence-transformers knows."""
 
@@ -34,13 +36,14 @@ def can_say(encoder: Encoder) -> bool:
 
 
 def write(encoder: Encoder, folder: Path) -> None:
-    """Write the files.
-
-    If the format can't describe the encoder, write only a modules.json that makes other programs fail with an error.
+    """Write the files for sentence-transformers.
 
     A pooling that averages two layers becomes `WeightedLayerPooling`, with weight 1 for these layers and 0 for all
     other layers, followed by the mean over tokens. An affine transform becomes `Dense` without an activation function.
     A static encoder becomes `StaticEmbedding`, which reads no special tokens and does not truncate long texts.
+
+    If the format can't describe the encoder, only a modules.json is written, with which other programs fail with an
+    error.
     """
     if not can_say(encoder):
         _write_modules(folder, [("", UNKNOWN_MODULE)])
@@ -90,7 +93,8 @@ def _write_modules(folder: Path, modules: list[tuple[str, str]]) -> None:
 
 def _write_pooling(encoder: Encoder, folder: Path) -> None:
     modes = ["mean"] if encoder.pooling in AVERAGED_LAYERS else parts(encoder.pooling)
-    in_order = [mode for mode in FLAGS.values() if mode in modes]  # sentence-transformers' order of concatenation
+    # This is the order in which sentence-transformers concatenates poolings.
+    in_order = [mode for mode in FLAGS.values() if mode in modes]
     _write_json(
         folder / "1_Pooling" / "config.json",
         {
@@ -106,7 +110,7 @@ def _write_settings(encoder: Encoder, folder: Path) -> None:
     _write_json(folder / "sentence_bert_config.json", {"max_seq_length": encoder.max_length, "do_lower_case": False})
     document = prompt_for(
         encoder.prompts, DOCUMENT
-    )  # stored under the name that its `encode_document` always looks for
+    )  # The document prompt has the name that sentence-transformers' `encode_document` looks for.
     versions = {"transformers": version("transformers"), "pytorch": torch.__version__}
     _write_json(
         folder / "config_sentence_transformers.json",

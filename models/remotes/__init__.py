@@ -27,22 +27,20 @@ def open_remote(
 
         name, _, at = repository.partition("@")
         if ":" in name:
-            raise ValueError(
-                f"{HUB}…: names a repository, without user and token; `hf auth login` or HF_TOKEN has those"
-            )
+            raise ValueError(f"{HUB}…: must not contain a user or a token; set them with `hf auth login` or HF_TOKEN")
         if at and revision:
-            raise ValueError(f"{place}: names a revision, and so does --revision {revision}")
+            raise ValueError(f"{place}: contains a revision, but --revision {revision} is also given")
         return Hub(name, revision=at or revision, private=private, message=message)
     given = {"--revision": revision, "--private": private, "--message": message}
     if foreign := [option for option, value in given.items() if value]:
-        raise ValueError(f"{foreign[0]}: is only for the hub, and {without_user(place)} is not on the hub")
+        raise ValueError(f"{foreign[0]}: works only with the hub, and {without_user(place)} is not on the hub")
     from models.remotes.filesystem import Filesystem
 
     return Filesystem(place)
 
 
 def _on_the_hub(place: str) -> str | None:
-    """Return the repository, with its revision if given. Return None if `place` is not on the hub."""
+    """Return the repository, with its revision if given, or None if `place` is not on the hub."""
     if place.startswith(HUB):
         return place.removeprefix(HUB)
     name = place.partition("@")[0]

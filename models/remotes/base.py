@@ -1,4 +1,4 @@
-"""The interface of a remote, which stores the files of one bundle, and its errors.
+"""Interface of a remote, which stores the files of one bundle, and its errors.
 
 Error messages never contain the user or the password of a URL.
 """
@@ -17,8 +17,11 @@ from models.bundle.disk import EXHAUSTED
 from models.errors import Failed
 
 USER = re.compile(r"(?<=://)(?:[^/:\[]*:(?!:|\d*/).*|[^/]*)@")
-"""Pattern of the user and password in a URL, up to the last `@`. A slash in a password should be written `%2F`. The
-pattern also accepts a plain slash, because people paste S3 keys unchanged."""
+"""Pattern of the user and password in a URL, up to the last `@`.
+
+A slash in a password should be written `%2F`. The pattern also accepts a plain slash, because users often paste S3 keys
+unchanged.
+"""
 USER_IN_TEXT = re.compile(r"(?<=://)[^\s/]*@")
 
 
@@ -27,16 +30,19 @@ class RemoteError(Failed):
 
 
 class Remote(Protocol):
-    """Files of one remote bundle, by their names in the manifest. Each method may raise `RemoteError`."""
+    """Protocol for access to the files of one remote bundle, by their names in the manifest.
+
+    Each method may raise `RemoteError`.
+    """
 
     def __str__(self) -> str:
         """Return the place as the user wrote it, but without a password."""
 
     def files(self) -> set[str]:
-        """Return the names of all files. Return an empty set if the remote does not exist."""
+        """Return the names of all files, or an empty set if the remote does not exist."""
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of a small file. Return None if the file does not exist.
+        """Return the content of a small file, or None if the file does not exist.
 
         Raises:
             RemoteError: the file has more than `MOST_JSON_BYTES`.
@@ -59,14 +65,15 @@ class Remote(Protocol):
 def as_remote_error(remote: object, secret: Set[str] = frozenset(), *, fetching: bool = False) -> Iterator[None]:
     """Convert errors of the block to a `RemoteError`.
 
-    Its message is one line that names `remote` and hides every `secret`. With `fetching`, errors of the local disk are
+    The message is one line that names `remote` and hides every `secret`. With `fetching`, errors of the local disk are
     raised unchanged.
     """
     try:
         yield
     except RemoteError:
         raise
-    except Exception as error:  # errors of the hub's client, file systems and transports have no common class
+    # Errors of the hub's client, of file systems and of transports have no common base class.
+    except Exception as error:
         if fetching and isinstance(error, OSError) and error.errno in EXHAUSTED:
             raise
         raise remote_error(remote, error, secret) from error
@@ -74,7 +81,7 @@ def as_remote_error(remote: object, secret: Set[str] = frozenset(), *, fetching:
 
 def too_large(remote: object, path: str) -> RemoteError:
     """Return the error for a JSON file that is too large to read into memory."""
-    return RemoteError(f"{remote}: {path}: has more than the {MOST_JSON_BYTES} bytes of a file of JSON")
+    return RemoteError(f"{remote}: {path}: has more than {MOST_JSON_BYTES} bytes, the maximum for a JSON file")
 
 
 def remote_error(remote: object, error: Exception, secret: Set[str] = frozenset()) -> RemoteError:
@@ -89,9 +96,10 @@ def without_user(url: str) -> str:
 
 
 def secrets(url: str) -> Set[str]:
-    """Return the texts that messages must not contain: the URL's user and password, encoded, decoded, and in pieces.
+    """Return the texts that messages must not contain: the URL's user and password.
 
-    If special characters are not encoded, a library may take only a piece of the password for the password.
+    They are returned encoded, decoded and in pieces. If special characters are not encoded, a library may take only a
+    piece of the password for the password.
     """
     users = {user.removesuffix("@") for user in USER.findall(url)}
     passwords = {user.partition(":")[2] for user in users}
@@ -100,7 +108,7 @@ def secrets(url: str) -> Set[str]:
 
 
 def without_secrets(text: str, secret: Set[str]) -> str:
-    """Replace each secret that occurs as a whole word by `***`. Remove users and passwords from all URLs."""
+    """Replace each secret that occurs as a whole word by `***`, and remove users and passwords from all URLs."""
     for one in sorted(secret, key=len, reverse=True):
         text = re.sub(rf"(?<!\w){re.escape(one)}(?!\w)", "***", text)
     return USER_IN_TEXT.sub("", text)

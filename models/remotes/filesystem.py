@@ -37,10 +37,10 @@ def open_filesystem(url: str) -> tuple[Any, str]:
     try:
         fs, root = url_to_fs(url)
     except ImportError as error:
-        raise ValueError(f"{name}: {without_secrets(str(error), secret)}, by pip into this environment") from error
+        raise ValueError(f"{name}: {without_secrets(str(error), secret)}, with pip in this environment") from error
     except ValueError as error:
         raise ValueError(f"{name}: {without_secrets(str(error), secret)}") from error
-    except Exception as error:  # file systems' exceptions have no common class
+    except Exception as error:  # Exceptions of file systems have no common base class.
         raise remote_error(name, error, secret) from error
     return fs, root
 
@@ -49,7 +49,7 @@ class Filesystem:
     """A remote folder, given by its URL or path."""
 
     def __init__(self, url: str) -> None:
-        """Parse the URL. No file is opened yet, but some file systems connect.
+        """Parse the URL. No file is opened yet, but some file systems open a connection.
 
         Raises:
             ValueError: the scheme is unknown, or its driver is not installed; the message names the driver.
@@ -70,7 +70,7 @@ class Filesystem:
             return {path[len(self._root) :].strip("/") or "." for path in self._fs.find(self._root)}
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of a file. Return None if the file or the folder does not exist."""
+        """Return the content of a file, or None if the file or the folder does not exist."""
         with self._remote_errors():
             try:
                 with self._fs.open(self._at(path), "rb") as stream:
@@ -110,8 +110,7 @@ class Filesystem:
     def put(self, folder: Path, paths: Sequence[str], *, removed: Collection[str]) -> None:
         """Delete the files `removed`, then upload the files `paths`.
 
-        On this machine, files are replaced and never overwritten in place, because bundles may share them by hard
-        links.
+        On this machine, files are replaced instead of overwritten, because bundles may share them by hard links.
         """
         with self._remote_errors():
             self._refuse_link("")
@@ -123,11 +122,13 @@ class Filesystem:
             self._fs.invalidate_cache()
 
     def _refuse_link(self, path: str) -> None:
-        """Raise an error if a path is a link or is below a link. Links may point outside the folder."""
+        """Raise an error if a path is a link or is below a link, because links may point outside the folder."""
         if isinstance(self._fs, LocalFileSystem):
             for part in (path, *map(str, PurePosixPath(path).parents[:-1])):
                 if Path(self._root, part).is_symlink():
-                    raise RemoteError(f"{self}: {part or self._root}: a link; a bundle is a folder of plain files")
+                    raise RemoteError(
+                        f"{self}: {part or self._root}: is a link; a bundle may contain only regular files"
+                    )
 
     def _at(self, path: str) -> str:
         return f"{self._root}/{path}"

@@ -17,7 +17,7 @@ from models.bundle.bundle import MOST_JSON_BYTES, sha256
 from models.remotes.base import RemoteError, as_remote_error, too_large
 
 OF_THE_HUB = {".gitattributes"}
-"""Names of files that the hub creates in every repository."""
+"""Names of files that the hub itself creates in every repository."""
 
 
 class Hub:
@@ -26,7 +26,9 @@ class Hub:
     def __init__(
         self, repository: str, *, revision: str | None = None, private: bool = False, message: str | None = None
     ):
-        """Check the repository's name, without contacting the hub. `private` applies if the repository is created.
+        """Check the repository's name, without contacting the hub.
+
+        `private` applies only if the repository is created.
 
         Raises:
             ValueError: the name of the repository is not legal.
@@ -41,14 +43,14 @@ class Hub:
         return f"hf://{self._repository}" + (f"@{self._revision}" if self._revision else "")
 
     def files(self) -> set[str]:
-        """Return the files of the repository, except the files that the hub creates."""
+        """Return the names of the repository's files, without those that the hub itself creates."""
         with as_remote_error(self):
             return set(self._tree)
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of a file.
+        """Return the content of a file, or None if the file does not exist.
 
-        Return None if the file does not exist, or if the repository is missing or not readable.
+        The result is also None if the repository is missing or not readable.
         """
         with as_remote_error(self):
             if path not in self._tree:
@@ -63,11 +65,11 @@ class Hub:
         """Download a file without the hub's cache, because the cache would keep a damaged file."""
         with as_remote_error(self, fetching=True):
             if path not in self._tree:
-                raise RemoteError(f"{self}: {path}: missing, though the manifest lists it")
+                raise RemoteError(f"{self}: {path}: missing, but the manifest lists it")
             self._api.hf_hub_download(self._repository, path, revision=self._at, local_dir=folder)
 
     def holds(self, path: str, file: Path) -> bool:
-        """Return whether the remote file equals `file`.
+        """Return whether the remote file equals `file`, by comparing hashes.
 
         The hub reports the SHA-256 of large files, and git's hash of small files.
         """
@@ -76,11 +78,11 @@ class Hub:
             return stored.lfs.sha256 == sha256(file) if stored.lfs else stored.blob_id == _git_hash(file)
 
     def begins(self, _path: str, _file: Path, /) -> bool:
-        """Return False. Commits contain only complete files, so an interrupted upload can't be continued."""
+        """Return False, because commits contain only complete files and an interrupted upload can't be continued."""
         return False
 
     def put(self, folder: Path, paths: Sequence[str], *, removed: Collection[str]) -> None:
-        """Upload files in one commit. Fail if someone else has committed meanwhile.
+        """Upload files in one commit, or fail if someone else has committed in the meantime.
 
         The repository and the branch are created if they are missing. A new branch begins as a copy of the default
         branch, and the commit also deletes the copied files from the new branch.
@@ -89,7 +91,9 @@ class Hub:
             if new := self._commit is None:
                 self._api.create_repo(self._repository, private=self._private, exist_ok=self._revision is not None)
             if self._private and not self._api.model_info(self._repository).private:
-                raise RemoteError(f"{self}: is public; make it private on the hub, or leave out --private")
+                raise RemoteError(
+                    f"{self}: the repository is public; make it private on the hub, or leave out --private"
+                )
             if new:
                 removed = self._begun()
             made = self._api.create_commit(
@@ -105,16 +109,18 @@ class Hub:
             self._look_again(made.oid)
 
     def _begun(self) -> Collection[str]:
-        """Create the branch of the revision. Return the files that it has copied from the default branch.
+        """Create the branch of the revision, and return the files that it has copied from the default branch.
 
         Raises:
-            RemoteError: someone else created the branch meanwhile, so it is not a copy.
+            RemoteError: someone else created the branch in the meantime, so it is not a copy.
         """
         if self._revision:
             self._api.create_branch(self._repository, branch=self._revision, exist_ok=True)
         self._look_again()
         if self._at != self._api.model_info(self._repository).sha:
-            raise RemoteError(f"{self}: somebody else made this branch meanwhile; look at it, and publish again")
+            raise RemoteError(
+                f"{self}: someone else created this branch in the meantime; check its content, and publish again"
+            )
         return self._tree.keys()
 
     def _look_again(self, commit: str | None = None) -> None:
@@ -123,7 +129,7 @@ class Hub:
 
     @property
     def _at(self) -> str:
-        """The commit of the revision. The hub is asked only once."""
+        """The commit of the revision, which is requested from the hub only once."""
         if self._commit is None:
             self._commit = self._api.model_info(self._repository, revision=self._revision).sha
         assert self._commit is not None, "the hub gives a commit of every repository"

@@ -19,7 +19,7 @@ DOWNLOADS = ".cache"
 
 
 class TransferError(Refused):
-    """The destination contains a different package or other files. The message names them, and says what to do."""
+    """The destination contains a different package or other files. The message names them, and contains what to do."""
 
 
 Package = Bundle | Adapter
@@ -35,11 +35,11 @@ def opened(folder: Path) -> Package:
 
 
 def publish(source: Package, remote: Remote, *, replace: bool = False) -> int:
-    """Upload a verified package to `remote`, and verify the result. Return the number of files sent.
+    """Upload a verified package to `remote`, verify the result, and return the number of files sent.
 
     Files that are already complete are skipped, and an interrupted upload is continued. If the remote stores files one
-    by one, the old manifest is removed first and the new manifest is written last, so that an incomplete package can't
-    be pulled.
+    by one, the old manifest is removed first and the new manifest is written last. An incomplete package therefore has
+    no manifest and can't be pulled.
 
     Raises:
         TransferError: the remote contains a different bundle and `replace` is false, or files that belong to no bundle.
@@ -53,12 +53,15 @@ def publish(source: Package, remote: Remote, *, replace: bool = False) -> int:
     same = {path for path in paths & there if remote.holds(path, source.folder / path)}
     others = there - same
     if foreign := others - paths - _listed(remote):
-        raise TransferError(f"{remote}: holds {min(foreign)}, which is of no bundle and left alone; choose a new place")
+        raise TransferError(
+            f"{remote}: contains {min(foreign)}, which is not part of a bundle, so it is not "
+            "replaced; choose a new place"
+        )
     if main not in same and not replace:
         cut = {path for path in others & paths if remote.begins(path, source.folder / path)}
         if others - cut:
             raise TransferError(
-                f"{remote}: holds another {min(others - cut)}; --replace puts {source.folder} in the place of that one"
+                f"{remote}: contains another {min(others - cut)}; replace it with {source.folder} by --replace"
             )
     stale = others - paths
     if same == paths and not stale:
@@ -69,7 +72,9 @@ def publish(source: Package, remote: Remote, *, replace: bool = False) -> int:
     arrived = remote.files()
     for path in sent:
         if path not in arrived or not remote.holds(path, source.folder / path):
-            raise RemoteError(f"{remote}: {path}: arrived damaged (not the bytes of {source.folder}); publish it again")
+            raise RemoteError(
+                f"{remote}: {path}: was damaged during the upload (it differs from {source.folder}); publish it again"
+            )
     return len(sent)
 
 
@@ -87,15 +92,15 @@ def pull(remote: Remote, folder: Path, *, replace: bool = False) -> tuple[Packag
     found = _manifest(remote)
     if found is None:
         raise BundleError(
-            f"{remote}: has no {MANIFEST} and no {adapter.MANIFEST}; is this the place of a bundle or an adapter, "
-            "and may you read it?"
+            f"{remote}: has no {MANIFEST} and no {adapter.MANIFEST}; check that this is the place of a "
+            "bundle or an adapter, and that you have read access"
         )
     name, content, manifest = found
     if present := _present(folder, name, content):
         return present, 0
     if folder.is_dir() and any(folder.iterdir()) and not replace:
         _refuse_foreign(folder)
-        raise TransferError(f"{folder}: holds another bundle, or a damaged one; --replace puts this one in its place")
+        raise TransferError(f"{folder}: contains another bundle, or a damaged one; replace it by --replace")
     with naming(folder), _writing(folder) as written:
         (written / name).write_bytes(content)
         _fetch(remote, manifest, written)
@@ -113,7 +118,7 @@ def _writing(folder: Path) -> AbstractContextManager[Path]:
 def _refuse_foreign(folder: Path) -> None:
     """Raise an error if a folder has files of neither a bundle nor an adapter.
 
-    Replacing the folder would delete them.
+    Such files would be deleted when the folder is replaced.
     """
     if adapter.is_adapter(folder):
         adapter.refuse_foreign(folder)
@@ -127,16 +132,14 @@ def _fetch(remote: Remote, manifest: Manifest, draft: Path) -> None:
         remote.fetch(path, draft)
         if bundle.sha256(draft / path) != expected:
             raise RemoteError(
-                f"{remote}: {path}: damaged there or on its way (its SHA-256 is not the manifest's); nothing was kept"
+                f"{remote}: {path}: damaged on the remote or during the download (its SHA-256 differs from the "
+                "manifest); nothing was kept"
             )
     shutil.rmtree(draft / DOWNLOADS, ignore_errors=True)
 
 
 def _present(folder: Path, name: str, content: bytes) -> Package | None:
-    """Return the package in `folder` if it is complete and its manifest has the bytes `content`.
-
-    Otherwise return None.
-    """
+    """Return the package in `folder` if it is complete and its manifest has the bytes `content`, or else None."""
     try:
         found = opened(folder)
     except Refused:
@@ -146,7 +149,7 @@ def _present(folder: Path, name: str, content: bytes) -> Package | None:
 
 
 def _manifest(remote: Remote) -> tuple[str, bytes, Manifest] | None:
-    """Return file name, bytes and parsed content of the manifest at `remote`. Return None if there is no manifest."""
+    """Return file name, bytes and parsed content of the manifest at `remote`, or None if there is no manifest."""
     for name, required in ((MANIFEST, bundle.REQUIRED), (adapter.MANIFEST, adapter.REQUIRED)):
         if (content := remote.read(name)) is not None:
             return name, content, bundle.parse_manifest(content, f"{remote}: {name}", required=required)
@@ -154,7 +157,10 @@ def _manifest(remote: Remote) -> tuple[str, bytes, Manifest] | None:
 
 
 def _listed(remote: Remote) -> set[str]:
-    """Return the files that the manifest at `remote` lists. They may be replaced. Empty if the manifest is invalid."""
+    """Return the files that the manifest at `remote` lists, which a new package may replace.
+
+    The result is empty if the manifest is invalid.
+    """
     try:
         found = _manifest(remote)
     except BundleError:

@@ -1,4 +1,4 @@
-"""Registry of runtimes, and detection of those that work on this machine. No runtime loads torch."""
+"""Registry of the runtimes, and detection of those that work on this machine. No runtime loads torch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Pair(NamedTuple):
 
 
 REFERENCE = Pair(OnnxRuntime.name, FP32)
-"""The reference pair: all pairs are compared with it. Export has verified it against torch."""
+"""The reference for comparisons with all other pairs. Export has verified it against torch."""
 
 
 def available(bundle: Bundle, options: Options, *, runtimes: Mapping[str, type[Runtime]] = RUNTIMES) -> Sequence[Pair]:

@@ -18,17 +18,22 @@ from models.names import Device
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 CPU_BATCH_TOKENS = 1024
-"""Maximum tokens of a batch on a CPU, including padding. Larger batches are not faster, and they need memory for each
-possible shape (ADR 0012)."""
+"""Maximum tokens of a batch on a CPU, including padding.
+
+Larger batches are not faster, and they need memory for each possible shape (ADR 0012).
+"""
 MOST_STREAMS = 8
 
 
 class RuntimeUnavailable(RuntimeError):
-    """The runtime can't run on this machine or with these options. The message says why and what to change."""
+    """The runtime can't run on this machine or with these options.
+
+    The message contains the reason and what to change.
+    """
 
 
 def cache_folder() -> Path | None:
-    """Return the folder for caches of this host. Return None if the user has no home directory."""
+    """Return the folder for caches of this host, or None if the user has no home directory."""
     try:
         root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:
@@ -42,11 +47,11 @@ class Options:
 
     device: Device = "auto"
     threads: int | None = 1
-    """Number of CPU threads. None means as many as the CPU quota allows."""
+    """Number of CPU threads. None means all CPUs that the quota allows."""
 
     @property
     def cpu_threads(self) -> int:
-        """Number of threads of a runtime on the CPU."""
+        """Number of threads that a runtime uses on the CPU."""
         return self.threads or cpus.available()
 
     @property
@@ -68,9 +73,9 @@ class Embedded(NamedTuple):
 
 
 class Runtime(Protocol):
-    """A runtime that has loaded a bundle's graph. Up to `streams` threads may call it at the same time.
+    """A runtime with a loaded graph. Up to `streams` threads may call it at the same time.
 
-    Raises (in the constructor):
+    Raises:
         RuntimeUnavailable: this precision is not available on this machine.
         BundleError: the bundle has no such graph.
     """
@@ -81,29 +86,27 @@ class Runtime(Protocol):
     streams: int
     """Number of batches that the runtime computes concurrently."""
     batch_tokens: int
-    """Tokens of a batch, including padding, above which throughput does not increase."""
+    """Number of tokens in a batch, including padding, above which throughput does not increase."""
     length_step: int
-    """Sequence lengths are padded to a multiple of this number of tokens."""
+    """Multiple of tokens to which sequences are padded."""
 
     def __init__(self, bundle: Bundle, precision: str, options: Options) -> None: ...
 
     @property
     def token_dim(self) -> int | None:
-        """Width H of the token vectors. None if the graph has no output for token vectors."""
+        """Width H of the token vectors, or None if the graph has no output for token vectors."""
 
     def run_tokens(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Floats:
         """Return the vectors of all tokens (N, L, H) of a padded batch, not normalised.
 
-        `token_dim` must not be None. `run` describes the arguments.
+        `token_dim` must not be None. The arguments are those of `run`.
         """
 
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:
         """Run one padded batch, `ids` and `mask` each (N, L). Rows keep their order.
 
-        The caller owns the returned arrays.
-
-        With `alone`, this batch may use all threads. Either no other batch runs at the same time, or (on a CPU) this
-        batch runs beside batches on all streams.
+        The caller owns the returned arrays. With `alone`, this batch may use all threads. In this case, either no other
+        batch runs at the same time, or (on a CPU) the other batches already occupy all streams.
         """
 
     @staticmethod

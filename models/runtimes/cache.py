@@ -22,24 +22,27 @@ log = logging.getLogger(__name__)
 
 CPUINFO = Path("/proc/cpuinfo")
 FORMAT = 2
-"""Version of the stored format. It is part of the cache key, so measurements in older formats are not found."""
+"""Version of the stored format.
+
+The version is part of the cache key, so measurements in older formats are not found.
+"""
 
 
 def recall(bundle: Bundle, options: Options) -> list[Measured]:
-    """Return the cached measurements. Return an empty list if there are none, or if the file is damaged."""
+    """Return the cached measurements, or an empty list if there are none or the file is damaged."""
     key = _key(bundle, options)
     if not (file := _file(key)):
         return []
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
         if stored["key"] != key:
-            raise ValueError("of another encoder or host")
+            raise ValueError("the file is for another encoder or host")
         if not (rows := [Measured.read(row) for row in stored["measured"]]):
             raise ValueError("no rows")
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        log.warning("%s: not readable (%s); measuring anew", file, error)
+        log.warning("%s: not readable (%s); measuring again", file, error)
         return []
     log.info("using the measurements of this machine in %s", file)
     return rows
@@ -48,9 +51,8 @@ def recall(bundle: Bundle, options: Options) -> list[Measured]:
 def remember(bundle: Bundle, options: Options, measured: Sequence[Measured]) -> None:
     """Store measurements atomically.
 
-    If the measurement of a pair failed, store nothing, because the failure may be temporary.
-
-    If the folder is not writable, the next start measures again.
+    If the measurement of a pair failed, nothing is stored, because the failure may be temporary. If the folder is not
+    writable, the next start measures again.
     """
     if any(row.error for row in measured):
         return
@@ -83,7 +85,7 @@ def forget(bundle: Bundle, options: Options) -> None:
 
 
 def _key(bundle: Bundle, options: Options) -> dict[str, Any]:
-    """Return the cache key. It contains everything that affects a measurement: encoder, graphs, pairs and host."""
+    """Return the cache key, which contains everything that affects a measurement: encoder, graphs, pairs and host."""
     graphs = {precision: file.relative_to(bundle.folder).as_posix() for precision, file in bundle.graphs.items()}
     return {
         "format": FORMAT,
@@ -95,7 +97,7 @@ def _key(bundle: Bundle, options: Options) -> dict[str, Any]:
 
 
 def _file(key: dict[str, Any]) -> Path | None:
-    """Return the cache file for `key`. Return None if the user has no home directory."""
+    """Return the cache file for `key`, or None if the user has no home directory."""
     if not (folder := cache_folder()):
         return None
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]

@@ -26,13 +26,13 @@ class Choice:
 
     pair: Pair
     measured: Sequence[Measured] = ()
-    """Measurements of all candidates. Empty if there was only one candidate."""
+    """Measurements of all candidates, which are empty if there was only one candidate."""
 
     def next_best(self, bundle: Bundle, error: Exception, *, among: Sequence[Pair]) -> Choice | None:
-        """Return the choice of the next fastest pair, after the chosen pair failed with `error`.
+        """Return the choice of the next fastest pair after the chosen pair failed with `error`, or None.
 
-        Return None if no other pair may serve the bundle. In the new choice, the failed pair's measurement contains the
-        error.
+        The result is None if no other pair may serve the bundle. In the new choice, the failed pair's measurement
+        contains the error.
         """
         broken = Measured(*self.pair, error=error_line(error, bundle))
         measured = [broken if row.pair == self.pair else row for row in self.measured]
@@ -40,7 +40,10 @@ class Choice:
         return Choice(fastest(measured, among=left), measured) if left else None
 
     def table(self) -> list[dict[str, Any]]:
-        """Return a JSON row for each measured pair: its measurements, and whether it was `chosen` or why not."""
+        """Return a JSON row for each measured pair.
+
+        A row has the measurements, whether the pair was `chosen`, and otherwise the reason why not.
+        """
         return [asdict(row) | {"chosen": row.pair == self.pair, "why_not": self._why_not(row)} for row in self.measured]
 
     def __str__(self) -> str:
@@ -48,7 +51,7 @@ class Choice:
             return str(self.pair)
         return (
             f"{self.pair} ({found.times_reference:.1f} times as fast as {REFERENCE}, "
-            f"least cosine to it {found.least_cosine:.5f})"
+            f"minimum cosine to it {found.least_cosine:.5f})"
         )
 
     @property
@@ -79,7 +82,10 @@ def choose(bundle: Bundle, options: Options, *, runtime: str | None = None, prec
         return Choice(pairs[0])
     measured: Sequence[Measured] = cache.recall(bundle, options)
     if not measured:
-        log.info("measuring %s on this machine, once", ", ".join(map(str, available(bundle, options))))
+        log.info(
+            "measuring the engines of %s on this machine; this is done only once",
+            ", ".join(map(str, available(bundle, options))),
+        )
         measured = measure(bundle, options)
         cache.remember(bundle, options, measured)
     reasons = barred(bundle)
@@ -101,11 +107,11 @@ def open_fastest(
     while True:
         try:
             return choice, RUNTIMES[choice.pair.runtime](bundle, choice.pair.precision, options)
-        except Exception as error:  # errors of runtimes have no common class
+        except Exception as error:  # Errors of runtimes have no common base class.
             among = candidates(bundle, options, runtime=runtime, precision=precision)
             if not (following := choice.next_best(bundle, error, among=among)):
                 raise
-            log.warning("%s does not load, so %s is taken: %s", choice.pair, following.pair, error)
+            log.warning("%s does not load, so %s is used: %s", choice.pair, following.pair, error)
             cache.forget(bundle, options)
             choice = following
 
@@ -120,7 +126,9 @@ def candidates(bundle: Bundle, options: Options, *, runtime: str | None, precisi
     pairs = available(bundle, options, runtimes=wanted)
     narrowed = [pair for pair in pairs if precision in (None, pair.precision)]
     if not narrowed:
-        raise RuntimeUnavailable(f"nothing here runs in {precision}; there is {', '.join(map(str, pairs))}")
+        raise RuntimeUnavailable(
+            f"no runtime of this machine supports {precision}; available: {', '.join(map(str, pairs))}"
+        )
     return narrowed
 
 
@@ -132,15 +140,18 @@ def fastest(measured: Sequence[Measured], *, among: Sequence[Pair]) -> Pair:
     """
     faithful = [row for row in measured if row.faithful and row.pair in among]
     if not faithful:
-        raise RuntimeUnavailable(f"none of {', '.join(map(str, among))} gives the vectors of {REFERENCE} here")
+        raise RuntimeUnavailable(
+            f"none of {', '.join(map(str, among))} reproduces the vectors of {REFERENCE} on this machine"
+        )
     return max(faithful, key=lambda row: row.times_reference or 0.0).pair
 
 
 def barred(bundle: Bundle) -> dict[Pair, str]:
-    """Return the pairs that the bundle excludes, with the reasons. Promotion excludes pairs that lose accuracy.
+    """Return the pairs that the bundle excludes, with the reasons.
 
-    The exclusions apply on every machine, because a loss of accuracy depends on the encoder. Speed depends on the
-    machine, so each machine measures it. The result is empty for a bundle that was not promoted.
+    Promotion excludes pairs that lose accuracy. The exclusions apply on every machine, because a loss of accuracy
+    depends on the encoder. Speed depends on the machine, so each machine measures it. The result is empty for a bundle
+    that was not promoted.
 
     Raises:
         BundleError: the table of engines is invalid; the message names the file.

@@ -1,4 +1,4 @@
-"""Encoding of texts with a bundle's graph on this machine, as a server does it."""
+"""Encoding of texts with a bundle's graph on this machine, in the same way as in a server."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from models.runtimes.onnxruntime import OnnxRuntime
 
 
 class Graph:
-    """A bundle's tokenizer and a runtime. The runtime is given by name, or is already loaded.
+    """A bundle's tokenizer and a runtime, which is given by name or as a loaded object.
 
-    `threads=None` means as many threads as the CPU quota allows.
+    `threads=None` means all CPUs that the quota allows.
 
     Raises:
         BundleError: the bundle has no graph of this precision; the message names the available ones.
@@ -38,7 +38,7 @@ class Graph:
         device: Device = "cpu",
     ) -> None:
         if bundle.manifest.kind != ENCODER:
-            raise BundleError(f"{bundle.folder}: a {bundle.manifest.kind}, which gives texts no vectors")
+            raise BundleError(f"{bundle.folder}: a {bundle.manifest.kind}, which computes no vectors of texts")
         if isinstance(runtime, str):
             runtime = RUNTIMES[runtime](bundle, precision, Options(device, threads))
         self._runtime = runtime
@@ -85,8 +85,8 @@ class Graph:
 def _by_length(tokens: Sequence[Tokens], budget: int) -> Iterator[list[int]]:
     """Yield batches of text indices, each with at most `budget` tokens including padding.
 
-    A text with more tokens is a batch of its own. The longest texts come first, so that a lack of memory is noticed at
-    once.
+    A text with more tokens is a batch of its own. The longest texts come first, so that a lack of memory shows in the
+    first batch.
     """
     batch: list[int] = []
     for i in sorted(range(len(tokens)), key=lambda i: -len(tokens[i])):

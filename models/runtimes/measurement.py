@@ -23,24 +23,31 @@ log = logging.getLogger(__name__)
 
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 Open = Callable[[], Encode]
-"""Function that loads a graph and returns its encoding function. The graph is freed when the encoding function is
-deleted."""
+"""Type of a function that loads a graph and returns its encoding function.
+
+The graph is freed when the encoding function is deleted.
+"""
 Clock = Callable[[], float]
 
 PROBES = 24
 MEAN_WORDS, SPREAD = 30, 0.8
-"""Mean number of words of the probes (test texts), and the spread of their log-normal length distribution. The mean is
-about 40 tokens."""
+"""Mean number of words of the probes (test texts), and the spread of their log-normal length distribution.
+
+The mean corresponds to about 40 tokens.
+"""
 EVERY = 3
-"""Every third probe is timed. Short rounds ensure that load on the machine affects a pair and the reference equally."""
+"""Step between timed probes: every third probe is timed.
+
+Short rounds ensure that load on the machine affects a pair and the reference equally.
+"""
 ROUNDS = 5
 """Number of rounds. In each round, a pair and the reference are measured one after the other."""
 SECONDS = 3.0
-"""Time limit in seconds. The pairs that remain after it are measured in only two rounds."""
+"""Time limit in seconds, after which each remaining pair is measured in only two rounds."""
 RANK_LOSS = 0.1
 """Maximum `rank_loss`, in points of STS-B, at which a pair may serve a bundle (ADR 0012)."""
 DECIMALS = 6
-"""Similarities are rounded to this many decimals, so that pairs with equal texts get equal ranks."""
+"""Number of decimals to which similarities are rounded, so that equal pairs of texts get equal ranks."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +57,16 @@ class Measured:
     runtime: str
     precision: str
     texts_per_second: float | None = None
-    """Texts per second in the median round. None if the pair does not run."""
+    """Texts per second in the median round, or None if the pair does not run."""
     times_reference: float | None = None
-    """Speed divided by the reference's speed in the same round: median over the rounds."""
+    """Speed divided by the reference's speed in the same round, as the median over the rounds."""
     least_cosine: float | None = None
-    """Minimum cosine, over the probes, between the pair's vector and the reference's vector. None if it is not
-    finite."""
+    """Minimum cosine, over the probes, between the pair's vector and the reference's vector.
+
+    None if the cosine is not finite.
+    """
     rank_loss: float | None = None
-    """See the function `rank_loss`. None if a number is not finite."""
+    """Result of the function `rank_loss`, or None if a number is not finite."""
     error: str | None = None
     """Reason why the pair does not run."""
     barred: str | None = None
@@ -82,18 +91,18 @@ class Measured:
 
     @property
     def faithful(self) -> bool:
-        """Return whether the pair's vectors, and the ranking of their similarities, agree with the reference's."""
+        """Whether the pair's vectors, and the ranking of their similarities, agree with the reference's."""
         return self.shortcoming is None
 
     @property
     def shortcoming(self) -> str | None:
-        """Reason why the pair may not serve the bundle, apart from its speed. None if the pair may serve the bundle."""
+        """Reason why the pair may not serve the bundle, apart from its speed, or None if it may serve the bundle."""
         if self.error:
             return f"does not run: {self.error}"
         if self.barred:
             return self.barred
         if self.least_cosine is None or self.rank_loss is None:
-            return "gives numbers that are not finite"
+            return "has vectors with numbers that are not finite"
         if self.least_cosine < GOLDEN_COSINE:
             return f"cosine {self.least_cosine:.5f} to {REFERENCE}, below {GOLDEN_COSINE}"
         if self.rank_loss > RANK_LOSS:
@@ -111,7 +120,9 @@ def measure(bundle: Bundle, options: Options) -> Sequence[Measured]:
 
 
 def graphs(bundle: Bundle, options: Options) -> dict[Pair, Open]:
-    """Return a loading function for every pair: first the reference, then reduced precisions, which are usually faster.
+    """Return a loading function for every pair.
+
+    The reference comes first, then reduced precisions, because these are usually faster.
 
     Raises:
         RuntimeUnavailable: no runtime works on this machine.
@@ -161,7 +172,7 @@ def compared(
 
     def beside_reference(pair: Pair, timed: _Timed) -> Measured:
         closeness = _closeness(timed.vectors(), exact)
-        timed()  # The first run warms up new shapes.
+        timed()  # The first run is not timed, because new shapes are slower.
         ratios: list[float] = []
         while len(ratios) < 2 or (len(ratios) < rounds and clock() - began <= seconds):
             reference()
@@ -174,8 +185,8 @@ def compared(
         if pair != REFERENCE:
             try:
                 rows.append(beside_reference(pair, _Timed(load(), texts, clock)))
-            except Exception as error:  # errors of runtimes have no common class
-                log.warning("%s does not run here: %s", pair, error)
+            except Exception as error:  # Errors of runtimes have no common base class.
+                log.warning("%s does not run on this machine: %s", pair, error)
                 rows.append(Measured(*pair, error=describe(error)))
     return [Measured(*REFERENCE, reference.texts_per_second, 1.0, *_closeness(exact, exact)), *rows]
 
@@ -206,7 +217,7 @@ class _Timed:
     def texts_per_second(self) -> float:
         """Texts per second in the median run.
 
-        If there are several runs, the first run is left out, because a graph is slower when its shapes are new.
+        If there are several runs, the first one is left out, because a graph is slower when its shapes are new.
         """
         return len(self._some) / median(self._seconds[1:] or self._seconds)
 
@@ -220,7 +231,7 @@ def error_line(error: Exception, bundle: Bundle) -> str:
 
 
 def _closeness(vectors: NDArray[np.float32], reference: NDArray[np.float32]) -> tuple[float | None, float | None]:
-    """Return the minimum cosine and the `rank_loss`. Both are None if a number is not finite."""
+    """Return the minimum cosine and the `rank_loss`, which are both None if a number is not finite."""
     least = float((vectors.astype(np.float64) * reference).sum(axis=1).min())
     return (least, rank_loss(vectors, reference)) if np.isfinite(least) else (None, None)
 

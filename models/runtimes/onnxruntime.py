@@ -15,9 +15,10 @@ from models.runtimes.session import CPU, CUDA, CUDA_BATCH_TOKENS, CUDA_PROVIDERS
 
 
 class OnnxRuntime:
-    """ONNX Runtime with one of a bundle's graphs. On CUDA, there is one session.
+    """ONNX Runtime with one of a bundle's graphs.
 
-    On a CPU, one session runs concurrent batches, and a second session uses all threads for a single batch.
+    On CUDA, there is one session. On a CPU, one session runs concurrent batches, and a second session uses all threads
+    for a single batch.
     """
 
     name: ClassVar = "onnxruntime"
@@ -25,7 +26,7 @@ class OnnxRuntime:
 
     def __init__(self, bundle: Bundle, precision: str, options: Options) -> None:
         if precision not in bundle.graphs:
-            raise BundleError(f"{bundle.folder}: no {precision} graph; there is {', '.join(bundle.graphs)}")
+            raise BundleError(f"{bundle.folder}: no {precision} graph; available: {', '.join(bundle.graphs)}")
         self.precision = precision
         graph, threads = bundle.graphs[precision], options.cpu_threads
         self._alone = self._concurrent = _session(graph, options.device, threads)
@@ -36,8 +37,8 @@ class OnnxRuntime:
             return
         self.streams, self.batch_tokens = options.cpu_streams, CPU_BATCH_TOKENS
         if self.streams > 1:
-            # The calling threads compute, too. Together with the session's shared thread pool, there are `threads`
-            # threads.
+            # The calling threads compute, too. Together with the threads of the session's shared pool, they are
+            # `threads` threads.
             self._concurrent = Session(graph, [CPU], threads - self.streams + 1)
 
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:
@@ -66,7 +67,7 @@ def _session(graph: Path, device: Device, threads: int) -> Session:
     session = Session(graph, _providers(device), threads)
     if device == "cuda" and session.device != "cuda":
         raise RuntimeUnavailable(
-            "CUDA was asked for, but ONNX Runtime could not start on it: NVIDIA's driver, CUDA or cuDNN is missing "
+            "CUDA was requested, but ONNX Runtime could not start on it: NVIDIA's driver, CUDA or cuDNN is missing "
             "(`pip install 'onnxruntime-gpu[cuda,cudnn]'` brings the last two), or the device has no memory left"
         )
     return session
@@ -75,5 +76,5 @@ def _session(graph: Path, device: Device, threads: int) -> Session:
 def _providers(device: Device) -> Sequence[Provider]:
     present = CUDA in onnxruntime.get_available_providers()
     if device == "cuda" and not present:
-        raise RuntimeUnavailable("CUDA was asked for, but this ONNX Runtime has none: install the `gpu` extra")
+        raise RuntimeUnavailable("CUDA was requested, but this ONNX Runtime has no CUDA: install the `gpu` extra")
     return CUDA_PROVIDERS if present and device != "cpu" else [CPU]

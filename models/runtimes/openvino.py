@@ -18,14 +18,16 @@ from models.runtimes.session import OUTPUTS, TOKEN_OUTPUT
 HINTS = {FP32: "f32", "bf16": "bf16"}
 """OpenVINO's names for precisions."""
 LENGTH_STEP = 16
-"""Sequence lengths are padded to a multiple of this number of tokens. Each new shape costs OpenVINO a few milliseconds
-(ADR 0012)."""
+"""Multiple of tokens to which sequences are padded.
+
+Padding limits the number of shapes, because each new shape costs OpenVINO a few milliseconds (ADR 0012).
+"""
 
 
 class OpenVino:
     """A graph compiled by OpenVINO for concurrent batches.
 
-    With several threads, it is also compiled for one batch on all threads.
+    With several threads, the graph is also compiled for one batch on all threads.
     """
 
     name: ClassVar = "openvino"
@@ -36,7 +38,9 @@ class OpenVino:
     def __init__(self, bundle: Bundle, precision: str, options: Options) -> None:
         offered = self.precisions(bundle, options)
         if precision not in offered:
-            raise RuntimeUnavailable(f"no {precision} on openvino here; there is {', '.join(offered)}")
+            raise RuntimeUnavailable(
+                f"openvino does not support {precision} on this machine; available: {', '.join(offered)}"
+            )
         self.precision = precision
         self._longest = bundle.manifest.max_length
         self.streams = options.cpu_streams
@@ -48,7 +52,7 @@ class OpenVino:
             halve(self._graph)
         self._concurrent = self._requests(self.streams)
         if self.streams > 1:
-            _ = self._alone  # compile it now
+            _ = self._alone  # Compile the graph now, so that errors occur at the start.
 
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:
         """Run the graph once."""
@@ -59,7 +63,7 @@ class OpenVino:
         return vectors[:, : ids.shape[1]]
 
     def _outputs(self, names: Sequence[str], ids: Ids, mask: Ids, *, alone: bool) -> list[Floats]:
-        """Run the graph. Outputs are copied, because OpenVINO overwrites them in the next run."""
+        """Run the graph, and return copies of the outputs, because OpenVINO overwrites them in the next run."""
         feed = {"input_ids": padded(ids, self._longest), "attention_mask": padded(mask, self._longest)}
         requests = self._alone if alone else self._concurrent
         request = requests.get()
@@ -79,15 +83,12 @@ class OpenVino:
         return self._requests(1)
 
     def _requests(self, streams: int) -> SimpleQueue[Any]:
-        """Compile the graph for `streams` concurrent batches.
-
-        Return one inference request per stream.
-        """
+        """Compile the graph for `streams` concurrent batches, and return one inference request per stream."""
         settings = {
             "INFERENCE_PRECISION_HINT": HINTS[self.precision],
             "NUM_STREAMS": streams,
             "INFERENCE_NUM_THREADS": self._threads,
-            "ENABLE_CPU_PINNING": False,  # would pin two processes to the same CPUs
+            "ENABLE_CPU_PINNING": False,  # Pinning would put two processes on the same CPUs.
         }
         compiled = _core().compile_model(self._graph, "CPU", settings)
         requests: SimpleQueue[Any] = SimpleQueue()
@@ -97,9 +98,9 @@ class OpenVino:
 
     @staticmethod
     def precisions(bundle: Bundle, options: Options) -> Sequence[str]:  # noqa: ARG004 - any float32 graph will do
-        """Return float32, and also bfloat16 if OpenVINO reports that the CPU supports it natively."""
+        """Return float32, and bfloat16 if OpenVINO reports that the CPU supports it natively."""
         if options.device == "cuda":
-            raise RuntimeUnavailable("CUDA was asked for: openvino runs on CPUs only")
+            raise RuntimeUnavailable("CUDA was requested, but openvino runs only on CPUs")
         return [FP32, "bf16"] if "BF16" in capabilities() else [FP32]
 
     @staticmethod
@@ -109,10 +110,11 @@ class OpenVino:
 
 
 def halve(graph: Any) -> None:
-    """Store weights in float16, as OpenVINO's own converter does. Matrix products in bfloat16 have even fewer digits.
+    """Store weights in float16, as OpenVINO's own converter does.
 
-    This saves memory, because OpenVINO keeps the original graph beside the compiled graph. If float16 can't represent
-    the weights, the check of golden vectors fails.
+    This saves memory, because OpenVINO keeps the original graph beside the compiled graph. Accuracy does not suffer,
+    because matrix products in bfloat16 have even fewer digits. If float16 can't represent the weights, the check of
+    golden vectors fails.
     """
     from openvino._offline_transformations import compress_model_transformation
 
@@ -156,8 +158,8 @@ def _core() -> Any:
 
 
 def _openvino() -> Any:
-    # If the package openvino_telemetry is installed, OpenVINO uses it to report every import to its makers. Otherwise
-    # OpenVINO uses a stub.
+    # OpenVINO would use the package openvino_telemetry, if it is installed, to report every import to its makers.
+    # Without this package, OpenVINO uses a stub.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     try:
         import openvino

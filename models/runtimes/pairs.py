@@ -12,18 +12,20 @@ from models.runtimes.base import Embedded, Floats, Ids, Options
 from models.runtimes.onnxruntime import OnnxRuntime
 
 SCORE = "score"
-"""Name of the graph's output, whose shape is (N,)."""
+"""Name of the graph's output with the scores (N,)."""
 GOLDEN_DIFFERENCE = 0.01
-"""Maximum difference to a golden score at which a runtime may serve the bundle. For scores above 1, the difference is
-relative."""
+"""Maximum difference from a golden score at which a runtime may serve the bundle.
+
+For scores above 1, the difference is relative.
+"""
 
 
 class PairRuntime(OnnxRuntime):
-    """ONNX Runtime with a cross-encoder's graph. A score is returned as a vector of one dimension."""
+    """ONNX Runtime with a cross-encoder's graph. Each score is returned as a vector of one dimension."""
 
     def __init__(self, bundle: Bundle, options: Options) -> None:
         if bundle.manifest.kind != CROSS_ENCODER:
-            raise BundleError(f"{bundle.folder}: an encoder, which scores no pairs")
+            raise BundleError(f"{bundle.folder}: an encoder, which can't score pairs")
         super().__init__(bundle, FP32, options)
 
     def run(self, ids: Ids, mask: Ids, types: Ids | None = None, *, alone: bool = False) -> Embedded:
@@ -52,7 +54,7 @@ def golden_difference(bundle: Bundle) -> float:
 
 
 def largest_difference(found: Floats, expected: Sequence[float]) -> float:
-    """Return the largest difference between two lists of scores. NaN if a score is NaN.
+    """Return the largest difference between two lists of scores, or NaN if a score is NaN.
 
     For scores above 1, the difference is relative.
     """

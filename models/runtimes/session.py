@@ -22,7 +22,7 @@ CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
 OUTPUTS = ("sentence_embedding", "norm")
 TOKEN_OUTPUT = "token_embeddings"
-"""Name of the output with the vectors of all tokens. Graphs that were exported before version 1.1 lack this output."""
+"""Name of the output with the vectors of all tokens, which graphs from before version 1.1 lack."""
 
 Provider = str | tuple[str, dict[str, str]]
 
@@ -30,23 +30,25 @@ CUDA_OPTIONS = {
     # By default, the memory arena doubles whenever it grows. Here the first batch of the warm-up is the largest batch,
     # so exact growth is enough.
     "arena_extend_strategy": "kSameAsRequested",
-    # TF32 has only 10 bits of mantissa, but float32 is the reference for comparisons. fp16 is the fast option.
+    # TF32 is off, because it has only 10 bits of mantissa and float32 is the reference for comparisons. Users who need
+    # speed can choose fp16.
     "use_tf32": "0",
 }
 CUDA_PROVIDERS: tuple[Provider, ...] = ((CUDA, CUDA_OPTIONS), CPU)
 CUDA_BATCH_TOKENS = 16_384
 SHORTEST_BUCKET = 16
-"""Shortest warm-up length in tokens. Each next length is twice as long."""
+"""Shortest warm-up length in tokens. Each further length is twice as long."""
 
 
 class Session:
-    """An ONNX Runtime session on the first of `providers` that works. Inputs and outputs are bound to device memory."""
+    """An ONNX Runtime session on the first of `providers` that works, with inputs and outputs in device memory."""
 
     def __init__(self, graph: Path, providers: Sequence[Provider], threads: int) -> None:
         settings = onnxruntime.SessionOptions()
         settings.intra_op_num_threads = threads
         settings.inter_op_num_threads = 1
-        settings.enable_mem_pattern = False  # ONNX Runtime would store a plan for each batch shape
+        # Without this setting, ONNX Runtime would store a plan for each batch shape.
+        settings.enable_mem_pattern = False
         if providers[0] != CPU:
             _load_cuda()
         self._session = onnxruntime.InferenceSession(str(graph), settings, providers=list(providers))
@@ -57,18 +59,19 @@ class Session:
         self.device = "cpu" if self.provider == CPU else "cuda"
 
     def run(self, ids: Ids, mask: Ids) -> Embedded:
-        """Run the graph. Return one vector for each text."""
+        """Run the graph, and return one vector for each text."""
         return Embedded(*self.outputs(OUTPUTS, ids, mask))
 
     def run_tokens(self, ids: Ids, mask: Ids) -> Floats:
-        """Run the graph. Return the token vectors (N, L, H)."""
+        """Run the graph, and return the token vectors (N, L, H)."""
         (vectors,) = self.outputs([TOKEN_OUTPUT], ids, mask)
         return vectors
 
     def outputs(self, names: Sequence[str], ids: Ids, mask: Ids, types: Ids | None = None) -> list[Floats]:
-        """Run the graph, and return its outputs called `names`. If `types` is None, all token types are zero.
+        """Run the graph, and return its outputs called `names`.
 
-        Each input is copied to the device once, and each output is copied back once.
+        If `types` is None, all token types are zero. Each input is copied to the device once, and each output is copied
+        back once.
         """
         feed = {"input_ids": ids, "attention_mask": mask}
         if "token_type_ids" in self._inputs:
@@ -85,7 +88,10 @@ class Session:
 
 @cache
 def _load_cuda() -> None:
-    """Load CUDA's libraries from Python packages, if they are installed. System libraries are found without this."""
+    """Load CUDA's libraries from Python packages, if they are installed.
+
+    System libraries are found without this function.
+    """
     said = StringIO()
     with redirect_stdout(said):
         onnxruntime.preload_dlls()
@@ -94,7 +100,7 @@ def _load_cuda() -> None:
 
 
 def warm_up(run: Callable[[Ids, Ids], object], longest: int) -> None:
-    """Run a full batch and one text of each warm-up length.
+    """Run a full batch and a single text of each warm-up length.
 
     The first use of a shape loads kernels and allocates memory.
     """

@@ -18,9 +18,9 @@ from models.runtimes.session import CUDA_BATCH_TOKENS, CUDA_PROVIDERS, TENSORRT,
 log = logging.getLogger(__name__)
 
 LIBRARY = "libnvinfer.so.10"
-"""Library of TensorRT. ONNX Runtime's provider needs it, but the package of ONNX Runtime does not contain it."""
+"""Name of TensorRT's library, which ONNX Runtime's provider needs but ONNX Runtime's package does not contain."""
 ROWS = 256
-"""Maximum texts of a run. The compiled engine has memory for this many texts of maximum length."""
+"""Maximum number of texts in a run. The compiled engine has memory for this many texts of maximum length."""
 USUAL_LENGTH = 64
 INPUTS = ("input_ids", "attention_mask")
 
@@ -37,7 +37,7 @@ class TensorRt:
     def __init__(self, bundle: Bundle, precision: str, options: Options) -> None:
         offered = self.precisions(bundle, options)
         if precision not in offered:
-            raise RuntimeUnavailable(f"no {precision} on tensorrt; there is {', '.join(offered)}")
+            raise RuntimeUnavailable(f"tensorrt does not support {precision}; available: {', '.join(offered)}")
         self.precision = precision
         providers = [(TENSORRT, settings(bundle, precision)), *CUDA_PROVIDERS]
         self._session = Session(bundle.onnx, providers, options.cpu_threads)
@@ -66,7 +66,7 @@ class TensorRt:
     def precisions(bundle: Bundle, options: Options) -> Sequence[str]:  # noqa: ARG004 - any float32 graph will do
         """Return float32 and float16."""
         if options.device == "cpu":
-            raise RuntimeUnavailable("the CPU was asked for: tensorrt runs on CUDA only")
+            raise RuntimeUnavailable("the CPU was requested, but tensorrt runs only on CUDA")
         _require()
         return [FP32, "fp16"]
 
@@ -98,7 +98,7 @@ def settings(bundle: Bundle, precision: str) -> dict[str, str]:
 
 
 def _kept(graph: str) -> Path | None:
-    """Return the cache folder for the engines of a graph. Return None if there is no cache.
+    """Return the cache folder for the engines of a graph, or None if there is no cache.
 
     The folder is named after the graph's SHA-256, because ONNX Runtime's own file names do not depend on the weights.
     """

@@ -1,4 +1,4 @@
-"""The benchmark's HTTP client against servers of a few lines."""
+"""Tests of the benchmarks' HTTP client against minimal servers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REQUEST = Request(body(["a text", "another"]), texts=2, tokens=7)
 
 @contextmanager
 def listening() -> Iterator[tuple[socket.socket, Address]]:
-    """A socket that the test itself accepts from, and so decides who sends what when."""
+    """Yield a listening socket, from which the test itself accepts connections and so controls the order of events."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(SOON)
         yield listener, Address(listener.getsockname()[1], PATH)
@@ -34,7 +34,10 @@ def listening() -> Iterator[tuple[socket.socket, Address]]:
 
 @contextmanager
 def answering(status: int = 200) -> Iterator[tuple[list[str], Address]]:
-    """A server in a thread whose vector of a text is its length; the paths it was asked for."""
+    """Run a server in a thread, which records the requested paths.
+
+    Its vector of a text is the text's length.
+    """
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -51,7 +54,7 @@ def answering(status: int = 200) -> Iterator[tuple[list[str], Address]]:
             self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """Nothing: no one reads it."""
+            """Do nothing, because nobody reads the log."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

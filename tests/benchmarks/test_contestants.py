@@ -1,4 +1,4 @@
-"""Who takes part in the serving benchmark, and how it is started."""
+"""Tests of the contestants of the serving benchmark and of their start."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_variables_that_bind_some_contestants_and_not_others_are_not_handed_on()
 def test_ours_starts_with_an_empty_cache_and_then_again_with_what_it_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "kept").touch()  # of earlier starts outside the benchmark
+    (tmp_path / "kept").touch()  # Files of earlier starts outside the benchmark.
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     ours = Spec(program(LIBRARY.format(remembers=True)), "ours", None, remembers=True)
     cache = tmp_path / "empty"

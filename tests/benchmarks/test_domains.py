@@ -1,4 +1,4 @@
-"""The benchmark of domains: what it keeps is what `postprocess` makes and `evaluate` finds."""
+"""Tests of the benchmark of domains: its results agree with `postprocess` and `evaluate`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ THINGS = ("man", "woman", "dog", "cat", "bird", "fish", "horse", "guitar", "rive
 DEEDS = ("can see", "will find", "can hear")
 
 
-@pytest.mark.slow  # two exports
+@pytest.mark.slow  # The test makes two exports.
 def test_what_it_keeps_is_what_the_commands_do(
     tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -41,7 +41,7 @@ def test_what_it_keeps_is_what_the_commands_do(
 
     monkeypatch.setattr(domains, "FILE", tmp_path / "domains.json")
     monkeypatch.setattr(domains, "POWERS", (0.5,))
-    monkeypatch.setattr(domains, "autocast_dtype", lambda *_: None)  # as the commands compute
+    monkeypatch.setattr(domains, "autocast_dtype", lambda *_: None)  # The commands compute the same figures.
     data, encoder = ["--data", str(tmp_path / "data")], ["--encoder", str(source)]
     monkeypatch.setattr(sys, "argv", ["domains", "--corpus", str(sentences), *data, *encoder, "things"])
     assert domains.main() == 0

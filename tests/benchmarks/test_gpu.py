@@ -1,4 +1,4 @@
-"""What can be said of it without a device: the plan, parts that fail, and a rehearsal of all parts on the CPU."""
+"""Tests of the GPU benchmark that need no GPU: the plan, failing parts, and a rehearsal of all parts on the CPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ from training.studies.description import Study
 
 HEAD = {"part", "command", "tiny", "device", "machine", "versions", "git_commit", "seconds", "figures"}
 BRIEF = ("search", "training", "pretraining")
-"""Parts that CI rehearses; the others start servers, tests and studies that have tests of their own."""
+"""Parts that CI rehearses.
+
+The other parts start servers, tests and studies, which have tests of their own.
+"""
 
 
 @pytest.fixture
@@ -56,7 +59,7 @@ def test_the_plan_fits_into_a_visit_and_names_what_there_is() -> None:
     [
         ([], "torch finds no CUDA device; --device cpu --tiny rehearses"),
         (["--device", "cpu"], "add --tiny to rehearse"),
-        (["sleeping"], "no part sleeping; there are checks, serving,"),
+        (["sleeping"], "no part sleeping; available: checks, serving,"),
         (["--without", "sleeping"], "no part sleeping"),
     ],
 )
@@ -165,14 +168,14 @@ def test_runs_are_added_once(tmp_path: Path) -> None:
     assert lines == [{"id": "a", "device": "a GPU"}, {"id": "b", "device": "a GPU"}, {"id": "c", "device": "another"}]
 
 
-@pytest.mark.slow  # 110 million weights are drawn and written
+@pytest.mark.slow  # Slow, because 110 million weights are drawn and written.
 def test_what_is_trained_has_the_shape_of_bert_base(tmp_path: Path) -> None:
     encoder = Encoder.load(encoders.backbone(BERT_BASE, tmp_path / "bert-base-uncased"), pooling="cls")
     assert (encoder.dim, encoder.backbone.config.num_hidden_layers, encoder.max_length) == (768, 12, 512)
     assert sum(weight.numel() for weight in encoder.backbone.parameters()) > 100e6
 
 
-@pytest.mark.slow  # seconds for a vocabulary
+@pytest.mark.slow  # Slow, because a vocabulary is trained.
 def test_without_minilm_a_vocabulary_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(_: str) -> Path:
         raise SourceError("minilm: not installed")
@@ -185,7 +188,7 @@ def test_without_minilm_a_vocabulary_is_made(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.slow
 def test_contestants_take_turns(tiny_backbone: Path, setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the CPU, SimCSE and WhitenedCSE alone of ours, two steps of each a round."""
+    """Run two rounds on the CPU with SimCSE and WhitenedCSE as the only objectives."""
     monkeypatch.setattr(steps, "OURS", ("simcse", "whitenedcse"))
     texts = [["the man can see the river", "a dog", "the old teacher"]] * 4
     encoder = Encoder.load(tiny_backbone, pooling="cls")
@@ -203,7 +206,7 @@ def test_contestants_take_turns(tiny_backbone: Path, setting: Setting, monkeypat
 
 
 def rehearsed(tmp_path: Path, *parts: str) -> dict[str, Any]:
-    """Rehearse these parts on the CPU and give the figures of each, which are complete."""
+    """Rehearse the named parts on the CPU, and return the complete figures of each."""
     to = tmp_path / "gpu"
     command = [sys.executable, "-m", "benchmarks.gpu", *parts, "--device", "cpu", "--tiny", "--to", str(to)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

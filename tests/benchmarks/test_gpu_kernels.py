@@ -1,4 +1,4 @@
-"""Kernels for other GPUs are emptied, and no other byte changes."""
+"""Tests of the removal of GPU kernels: kernels for other GPUs are emptied, and no other byte changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.gpu import kernels
 
 
 def container(*entries: tuple[int, int, bytes]) -> bytes:
-    """Of kind, capability and payload."""
+    """Return the bytes of a container whose entries have this kind, capability and payload."""
     body = b"".join(struct.pack("<HHIQ12xI32x", kind, 1, 64, len(each), at) + each for kind, at, each in entries)
     return kernels.MAGIC + struct.pack("<Q", len(body)) + body
 
@@ -42,7 +42,7 @@ def test_kernels_for_other_devices_are_emptied_and_nothing_else(
 def test_bytes_that_only_begin_like_a_container_stay(
     given_entries: list[tuple[int, int, bytes]], data: st.DataObject
 ) -> None:
-    """Of a container that is cut short none is emptied, and one behind it is still found."""
+    """Check that a truncated container is not emptied, and that a container after it is still found."""
     whole = container(*given_entries)
     cut = whole[: data.draw(st.integers(len(kernels.MAGIC), len(whole) - 1))]
     assert not list(kernels.containers(cut))

@@ -1,4 +1,7 @@
-"""What travels to a GPU machine comes out there as it went in, or the trouble has a name; no network, small files."""
+"""Tests of the kit for GPU machines: files arrive unchanged, or an error names the problem.
+
+The tests need no network and use small files.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ def wheel(
 
 @pytest.fixture
 def parts(tmp_path: Path) -> list[Path]:
-    """Of two text files that both "checks" needs, in parts of ten bytes."""
+    """Make a kit of two text files, both needed by "checks", in parts of ten bytes."""
     (tmp_path / "kit").mkdir()
     manifest = split(sources(tmp_path / "from", CONTENTS, "checks"), tmp_path / "kit", HERE, 10)
     return [tmp_path / "kit" / part.name for part in manifest.parts]
@@ -92,9 +95,9 @@ def test_parts_may_come_one_by_one_in_any_order(parts: list[Path], tmp_path: Pat
     to = tmp_path / "to"
     for number, part in enumerate(reversed(parts), start=1):
         (said,) = unpack([part], to).report()
-        part.unlink()  # nor need it be there in the next call
+        part.unlink()  # A later call does not need this file either.
         waiting = [each.name for each in parts[: len(parts) - number]]
-        assert said.startswith(f"checks: waits for {', '.join(waiting)} (" if waiting else "checks: can start")
+        assert said.startswith(f"checks: needs {', '.join(waiting)} (" if waiting else "checks: can start")
         assert (to / "data/folder/two.txt").is_file() == (number >= 3), "which lies in the last three"
     assert {name: (to / "data" / name).read_bytes() for name in CONTENTS} == CONTENTS
 
@@ -180,7 +183,7 @@ def test_as_a_plain_file_it_needs_nothing_of_the_project(tmp_path: Path) -> None
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
 
     assert len(manifest.parts) == 2
-    assert call("part-01").stderr == "checks: waits for part-02 (carried)\n"
+    assert call("part-01").stderr == "checks: needs part-02 (carried)\n"
     ended = call("part-02")
     assert ended.stderr == "checks: can start\n"
     used = subprocess.run(
@@ -196,7 +199,7 @@ def test_as_a_plain_file_it_needs_nothing_of_the_project(tmp_path: Path) -> None
 def test_libraries_of_the_machine_are_found_and_builds_that_clash_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the machine: CUDA's libraries and another build of ONNX Runtime, but no FAISS."""
+    """Check a machine that has CUDA's libraries and another build of ONNX Runtime, but no FAISS."""
     path = wheel(tmp_path, "onnxruntime_gpu")
     (tmp_path / "machine/nvidia/cu13/lib").mkdir(parents=True)
     for name in ("onnxruntime", "onnx"):
@@ -211,14 +214,14 @@ def test_libraries_of_the_machine_are_found_and_builds_that_clash_are_named(
         f"{sys.executable} -m pip uninstall --quiet --yes onnxruntime",
     ]
     assert list(kit.shell_commands(unpacked)) == expected
-    sys.path.insert(0, str(unpacked.site))  # as in a shell that ran the commands of an earlier call
+    sys.path.insert(0, str(unpacked.site))  # This is a shell that ran the commands of an earlier call.
     monkeypatch.chdir(tmp_path)
     assert list(kit.shell_commands(unpack([Path("part-01")], Path("to")))) == expected
 
 
 @pytest.fixture
 def _no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wheels are made up, and minilm is one number."""
+    """Replace the wheels by small files and minilm by a single number."""
 
     def download(requirements: Sequence[str], folder: Path, listed: dict[str, Any]) -> list[Path]:
         return [wheel(folder, re.sub(r"\W", "_", each.partition("==")[0]), "numpy>=1") for each in requirements]

@@ -1,4 +1,4 @@
-"""The ingest benchmark: its job stores everything that it counts, and fails loudly where the server's job does."""
+"""Tests of the ingest benchmark: its job stores everything that it counts, and a failed job is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the serving benchmark asks for: the lengths and sizes that its names promise."""
+"""Tests of the loads of the serving benchmark: their lengths and sizes agree with their names."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_text_comes_again_only_after_all_others() -> None:
 def test_loads_are_selected_by_name_or_beginning() -> None:
     assert list(selected(())) == list(LOADS)
     assert list(selected(["mixed", "bulk"])) == ["mixed_1", "mixed_4", "mixed_16", "bulk"]
-    with pytest.raises(ValueError, match="no load sing; there are singles_1"):
+    with pytest.raises(ValueError, match="no load sing; available: singles_1"):
         selected(["sing"])
 
 

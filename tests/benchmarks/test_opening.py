@@ -1,4 +1,4 @@
-"""What the opening benchmark takes for cold is cold."""
+"""Test of the opening benchmark: files that it treats as not cached are not cached."""
 
 from __future__ import annotations
 

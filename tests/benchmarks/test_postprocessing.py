@@ -1,4 +1,4 @@
-"""The benchmark of post-processings: what it keeps is what `postprocess` makes."""
+"""Tests of the benchmark of post-processings: its results agree with `postprocess`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TASKS = {
 }
 
 
-@pytest.mark.slow  # two exports
+@pytest.mark.slow  # The test makes two exports.
 def test_what_it_keeps_is_what_the_command_makes(
     tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,7 +52,7 @@ def test_what_it_keeps_is_what_the_command_makes(
     assert postprocessing.main() == 0
 
     kept = json.loads((tmp_path / "kept.json").read_text())
-    assert kept["sentences"] == 285  # what the command fits to
+    assert kept["sentences"] == 285  # The command is fitted to the same sentences.
     plain, target, *fitted = kept["rows"]
     assert plain["STSB"] == _score(Encoder.load(tiny_backbone))
     assert target["transform"] == "whitening on the tests"

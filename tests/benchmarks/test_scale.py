@@ -1,4 +1,4 @@
-"""The page about scale has the tables that follow from the stored constants."""
+"""Tests of the page about scale: its tables follow from the stored constants."""
 
 from __future__ import annotations
 

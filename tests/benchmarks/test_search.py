@@ -1,4 +1,4 @@
-"""The search benchmark: its vectors are what it says, and both sides of it search the same."""
+"""Tests of the search benchmark: its vectors are as described, and both sides search the same vectors."""
 
 from __future__ import annotations
 

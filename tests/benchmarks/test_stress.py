@@ -1,4 +1,7 @@
-"""The trials in a short form, on a small encoder: what must never happen does not; how quick it is, they measure."""
+"""Tests of short stress trials with a small encoder.
+
+They check what must never happen. Speed is only measured in full trials.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from benchmarks.stress.trials import TRIALS
 def test_nobody_is_cut_off_and_nothing_breaks(
     tiny_bundle: Path, name: str, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trials, "IDLE", 200)  # so many are soon opened
+    monkeypatch.setattr(trials, "IDLE", 200)  # This number of connections can be opened quickly.
     planned = TRIALS[name]
     with started(tiny_bundle, planned.options, keys=planned.keys) as server:
         bounds = planned.trial(server, Texts.of(tiny_bundle), seconds)
@@ -37,7 +40,7 @@ def test_nobody_is_cut_off_and_nothing_breaks(
 @pytest.mark.nightly
 def test_a_costly_key_takes_nothing_from_another_but_time(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neighbour, "DRAIN", 5.0)
-    monkeypatch.setattr(neighbour, "_calm", lambda _: None)  # nothing is compared
+    monkeypatch.setattr(neighbour, "_calm", lambda _: None)  # Without anything to compare with.
     planned = TRIALS["neighbour"]
     with started(tiny_bundle, ["--drain-seconds", "5"], keys=planned.keys) as server:
         bounds = planned.trial(server, Texts.of(tiny_bundle), 10.0, together=True)

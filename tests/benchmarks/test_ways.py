@@ -1,4 +1,4 @@
-"""How many files of ours a request passes through: a reader has to open them all."""
+"""Tests of the number of source files that a request passes through, because a reader has to open all of them."""
 
 from __future__ import annotations
 

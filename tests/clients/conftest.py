@@ -1,4 +1,4 @@
-"""One real server, open to whoever has a key, for every client; nobody else may be asked for anything."""
+"""A real server for the tests of all clients, and a guard that no other host is contacted."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
-os.environ |= {  # read where the clients are imported
+os.environ |= {  # The variables are set before the clients are imported, because the clients read them then.
     "HF_HUB_DISABLE_TELEMETRY": "1",
-    "HF_HUB_OFFLINE": "0",  # where it is set, huggingface_hub asks nobody at all, not even our server
+    "HF_HUB_OFFLINE": "0",  # With this variable, huggingface_hub would send no requests, not even to our server.
     "HAYSTACK_TELEMETRY_ENABLED": "False",
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # it would ask for the latest one
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # Without this variable, the client would look for its latest version.
     "NO_PROXY": "127.0.0.1",
 }
 
@@ -42,16 +42,16 @@ QUERY = "Who is playing an instrument?"
 
 @dataclass(frozen=True)
 class Server:
-    """A server process, and keys that open it."""
+    """A server process, and keys that it accepts."""
 
     address: str
     model: str
     """Name of the served model."""
     key: str
     slow_key: str
-    """It may ask once in two seconds."""
+    """Key that allows one request in two seconds."""
     spent_key: str
-    """It has asked, and may again in hours."""
+    """Key that has used up its requests for hours."""
 
     def post(self, path: str, body: dict[str, Any], key: str = "") -> Any:
         headers = {"authorization": f"Bearer {key or self.key}"}
@@ -59,16 +59,16 @@ class Server:
         return answer.raise_for_status().json()
 
     def embed(self, texts: Sequence[str], key: str = "") -> NDArray[np.float64]:
-        """Unit vectors, (N, D)."""
+        """Return the unit vectors (N, D) of texts."""
         return np.array(self.post("/embed", {"inputs": list(texts)}, key))
 
     def cosines(self) -> NDArray[np.float64]:
-        """Those of the query with the texts."""
+        """Return the cosines of the query with the texts."""
         cosines: NDArray[np.float64] = self.embed(TEXTS) @ self.embed([QUERY])[0]
         return cosines
 
     def ranking(self) -> list[str]:
-        """The texts by their cosine with the query, best first."""
+        """Return the texts by their cosine with the query, best first."""
         return [TEXTS[i] for i in np.argsort(-self.cosines())]
 
 
@@ -80,7 +80,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @contextmanager
 def serving(bundle: Path, folder: Path) -> Iterator[Server]:
-    """A server of the bundle; its keys, its data and its log are in the folder."""
+    """Start a server of the bundle, with its keys, data and log in `folder`."""
     key = _new_key(folder, "open")
     slow_key, spent_key = (_new_key(folder, rate, "--requests-per-second", rate) for rate in ("0.5", "0.0001"))
     with socket.socket() as probe:
@@ -119,21 +119,22 @@ def _wait_until_ready(address: str, process: subprocess.Popen[bytes], log: Path)
 
 
 @pytest.fixture
-def same(server: Server) -> Callable[..., None]:
-    """Checks a client's vectors: those of `texts` as the server gives them to anyone."""
+def same(server: Server) -> Callable[..., bool]:
+    """Return a function that tells whether a client's vectors equal the server's own vectors of `texts`."""
 
-    def check(vectors: ArrayLike, texts: Sequence[str] = TEXTS) -> None:
+    def check(vectors: ArrayLike, texts: Sequence[str] = TEXTS) -> bool:
         ours, theirs = server.embed(texts), np.asarray(vectors, dtype=np.float64)
-        assert theirs.shape == ours.shape
+        if theirs.shape != ours.shape:
+            return False
         cosines = np.sum(ours * theirs, axis=1) / np.linalg.norm(theirs, axis=1)
-        assert cosines.min() >= 0.9999
+        return bool(cosines.min() >= 0.9999)
 
     return check
 
 
 @pytest.fixture(autouse=True)
 def others_asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Hosts beyond this machine that a client tried to ask, in vain; a test that leaves one in here fails."""
+    """Yield the list of other hosts that a client tried to contact. Attempts fail, and the test must empty the list."""
     asked: list[str] = []
     look_up, connect = socket.getaddrinfo, socket.socket.connect
 
@@ -158,7 +159,7 @@ def others_asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def snippets() -> dict[str, str]:
-    """The Python in the page for users, by the heading it stands under."""
+    """Return the Python snippets of the page for users, by the heading above them."""
     found = re.findall(r"^## (.+?)$(.*?)(?=^## |\Z)", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     code = {name: "\n".join(re.findall(r"```python\n(.*?)```", body, re.DOTALL)) for name, body in found}
     return {name: python for name, python in code.items() if python}
@@ -166,12 +167,12 @@ def snippets() -> dict[str, str]:
 
 @pytest.fixture
 def snippet(server: Server) -> Callable[[str], dict[str, Any]]:
-    """Runs the page's Python under a heading against the server; what names it leaves."""
+    """Return a function that runs the snippet under a heading against the server, and returns its names."""
     return lambda heading: run_snippet(heading, server)
 
 
 def run_snippet(heading: str, server: Server) -> dict[str, Any]:
-    """The names that the page's Python under a heading leaves, run against a server."""
+    """Run the snippet under a heading against a server, and return the names that it defines."""
     names: dict[str, Any] = {"texts": TEXTS, "query": QUERY}
     code = snippets()[heading]
     for written, meant in (

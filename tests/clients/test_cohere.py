@@ -10,7 +10,7 @@ import pytest
 
 from tests.clients.conftest import QUERY, TEXTS, Server
 
-Same = Callable[..., None]
+Same = Callable[..., bool]
 ASKED = {"model": "any", "input_type": "search_document"}
 
 
@@ -21,7 +21,7 @@ def client(server: Server) -> Any:
 
 def test_embed(client: Any, same: Same) -> None:
     answer = client.embed(texts=TEXTS, embedding_types=["float", "ubinary"], **ASKED)
-    same(answer.embeddings.float_)
+    assert same(answer.embeddings.float_)
     bits = np.unpackbits(np.array(answer.embeddings.ubinary, dtype=np.uint8), axis=1)
     assert np.array_equal(bits, np.array(answer.embeddings.float_) >= 0)
     assert answer.texts == TEXTS
@@ -30,7 +30,7 @@ def test_embed(client: Any, same: Same) -> None:
 
 def test_more_texts_than_it_sends_at_once(client: Any, same: Same) -> None:
     texts = [f"text {i}" for i in range(200)]
-    same(client.embed(texts=texts, embedding_types=["float"], **ASKED).embeddings.float_, texts)
+    assert same(client.embed(texts=texts, embedding_types=["float"], **ASKED).embeddings.float_, texts)
 
 
 def test_rerank(client: Any, server: Server) -> None:
@@ -42,7 +42,7 @@ def test_rerank(client: Any, server: Server) -> None:
 def test_async(server: Server, same: Same) -> None:
     async def main() -> None:
         async with cohere.AsyncClientV2(server.key, base_url=server.address) as client:
-            same((await client.embed(texts=TEXTS, embedding_types=["float"], **ASKED)).embeddings.float_)
+            assert same((await client.embed(texts=TEXTS, embedding_types=["float"], **ASKED)).embeddings.float_)
 
     asyncio.run(main())
 

@@ -13,7 +13,7 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from tests.clients.conftest import QUERY, TEXTS, Server
 
-Same = Callable[..., None]
+Same = Callable[..., bool]
 
 
 def embedder(server: Server, key: str) -> Any:
@@ -23,8 +23,8 @@ def embedder(server: Server, key: str) -> Any:
 
 
 def test_embedder(server: Server, same: Same) -> None:
-    same([embedder(server, server.key).run(text)["embedding"] for text in TEXTS])
-    same([asyncio.run(embedder(server, server.key).run_async(TEXTS[0]))["embedding"]], TEXTS[:1])
+    assert same([embedder(server, server.key).run(text)["embedding"] for text in TEXTS])
+    assert same([asyncio.run(embedder(server, server.key).run_async(TEXTS[0]))["embedding"]], TEXTS[:1])
 
 
 def test_ranker(server: Server) -> None:

@@ -11,7 +11,7 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from tests.clients.conftest import QUERY, TEXTS, Server
 
-Same = Callable[..., None]
+Same = Callable[..., bool]
 
 
 @pytest.fixture
@@ -20,10 +20,10 @@ def client(server: Server) -> InferenceClient:
 
 
 def test_feature_extraction(client: InferenceClient, same: Same) -> None:
-    same(client.feature_extraction(TEXTS[0]), TEXTS[:1])
+    assert same(client.feature_extraction(TEXTS[0]), TEXTS[:1])
     vectors = client.feature_extraction(TEXTS, normalize=True, truncate=True, truncation_direction="left")
     assert vectors.dtype == np.float32
-    same(vectors)
+    assert same(vectors)
 
 
 def test_fewer_dimensions(client: InferenceClient, server: Server) -> None:
@@ -39,7 +39,7 @@ def test_sentence_similarity(client: InferenceClient, server: Server) -> None:
 def test_async(server: Server, same: Same) -> None:
     async def main() -> None:
         async with AsyncInferenceClient(server.address, token=server.key) as client:
-            same(await client.feature_extraction(TEXTS))
+            assert same(await client.feature_extraction(TEXTS))
             cosines = await client.sentence_similarity(QUERY, other_sentences=TEXTS)
         assert cosines == pytest.approx(server.cosines(), abs=1e-5)
 
@@ -47,10 +47,10 @@ def test_async(server: Server, same: Same) -> None:
 
 
 def test_a_model_by_its_name(server: Server, same: Same) -> None:
-    """The address of a deployment that names the model and the task."""
+    """Use the address of a deployment that contains the model and the task."""
     name = server.post("/v1/embeddings", {"input": "a"})["model"]
     address = f"{server.address}/models/{name}/pipeline"
-    same(InferenceClient(f"{address}/feature-extraction", token=server.key).feature_extraction(TEXTS))
+    assert same(InferenceClient(f"{address}/feature-extraction", token=server.key).feature_extraction(TEXTS))
     client = InferenceClient(f"{address}/sentence-similarity", token=server.key)
     cosines = client.sentence_similarity(QUERY, other_sentences=TEXTS)
     assert cosines == pytest.approx(server.cosines(), abs=1e-5)

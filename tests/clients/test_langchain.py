@@ -16,7 +16,7 @@ from langchain_openai import AzureOpenAIEmbeddings, OpenAIEmbeddings
 
 from tests.clients.conftest import TEXTS, Server
 
-Same = Callable[..., None]
+Same = Callable[..., bool]
 
 
 def embeddings(server: Server, **options: Any) -> Any:
@@ -26,17 +26,17 @@ def embeddings(server: Server, **options: Any) -> Any:
 
 def test_openai(server: Server, same: Same) -> None:
     client = embeddings(server)
-    same([client.embed_query(TEXTS[0])], TEXTS[:1])
-    same(asyncio.run(client.aembed_documents(TEXTS)))
+    assert same([client.embed_query(TEXTS[0])], TEXTS[:1])
+    assert same(asyncio.run(client.aembed_documents(TEXTS)))
 
 
 def test_openai_in_chunks(server: Server, same: Same) -> None:
     texts = [f"text {i}" for i in range(30)]
-    same(embeddings(server).embed_documents(texts, chunk_size=7), texts)
+    assert same(embeddings(server).embed_documents(texts, chunk_size=7), texts)
 
 
 def test_ids_of_another_tokenizer_are_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own way, with a small tokenizer in the place of the one it would download: ids from 100,000 on."""
+    """Let the client tokenise with a small tokenizer instead of downloading one. Its ids begin at 100,000."""
     foreign = tiktoken.Encoding(
         "foreign", pat_str=r".", mergeable_ranks={bytes([i]): 100_000 + i for i in range(256)}, special_tokens={}
     )
@@ -56,8 +56,8 @@ def test_huggingface(server: Server, same: Same) -> None:
     client = HuggingFaceEndpointEmbeddings(model="any")
     client.client = InferenceClient(server.address, token=server.key)
     client.async_client = AsyncInferenceClient(server.address, token=server.key)
-    same([client.embed_query(TEXTS[0])], TEXTS[:1])
-    same(asyncio.run(client.aembed_documents(TEXTS)))
+    assert same([client.embed_query(TEXTS[0])], TEXTS[:1])
+    assert same(asyncio.run(client.aembed_documents(TEXTS)))
     client.client = InferenceClient(server.address, token="wrong")
     with pytest.raises(HfHubHTTPError, match="needs a key"):
         client.embed_query("a")
@@ -68,8 +68,8 @@ def test_ollama(server: Server, same: Same) -> None:
         options = {"headers": {"authorization": f"Bearer {key}"}}
         return OllamaEmbeddings(model=model, base_url=server.address, client_kwargs=options, num_ctx=8192)
 
-    same([client(server.model).embed_query(TEXTS[0])], TEXTS[:1])
-    same(asyncio.run(client(f"{server.model}:latest").aembed_documents(TEXTS)))
+    assert same([client(server.model).embed_query(TEXTS[0])], TEXTS[:1])
+    assert same(asyncio.run(client(f"{server.model}:latest").aembed_documents(TEXTS)))
     for refused, says in ((client("other"), "no model 'other'"), (client(server.model, "wrong"), "needs a key")):
         with pytest.raises(ollama.ResponseError, match=says):
             refused.embed_query("a")
@@ -83,4 +83,4 @@ def test_azure(server: Server, same: Same) -> None:
         api_key=server.key,
         check_embedding_ctx_length=False,
     )
-    same(client.embed_documents(TEXTS))
+    assert same(client.embed_documents(TEXTS))

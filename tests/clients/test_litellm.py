@@ -9,7 +9,7 @@ import pytest
 
 from tests.clients.conftest import QUERY, TEXTS, Server
 
-Same = Callable[..., None]
+Same = Callable[..., bool]
 
 
 def vectors(answer: Any) -> list[Any]:
@@ -27,24 +27,24 @@ def openai_like(server: Server, **options: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("options", [{}, {"encoding_format": None}, {"encoding_format": "float"}])
 def test_openai(server: Server, same: Same, options: dict[str, Any]) -> None:
-    same(vectors(litellm.embedding(input=TEXTS, **openai_like(server, **options))))
+    assert same(vectors(litellm.embedding(input=TEXTS, **openai_like(server, **options))))
 
 
 def test_null_is_absent(server: Server, same: Same) -> None:
-    """What versions from 1.80.11 on sent for an absent `encoding_format`, and other servers refuse."""
+    """Send null for an absent `encoding_format`, as versions from 1.80.11 on do. Other servers refuse this."""
     body = dict.fromkeys(("encoding_format", "dimensions", "user"))
-    same(vectors(litellm.embedding(input=TEXTS, extra_body=body, **openai_like(server))))
+    assert same(vectors(litellm.embedding(input=TEXTS, extra_body=body, **openai_like(server))))
 
 
 def test_async(server: Server, same: Same) -> None:
-    same(vectors(asyncio.run(litellm.aembedding(input=TEXTS, **openai_like(server)))))
+    assert same(vectors(asyncio.run(litellm.aembedding(input=TEXTS, **openai_like(server)))))
 
 
 def test_huggingface(server: Server, same: Same, others_asked: list[str]) -> None:
-    """By `POST /`. It asks the hub what such a model costs, and goes on without an answer."""
+    """Embed by `POST /`. The client asks the hub for the model's price, and continues without an answer."""
     asked = {"model": "huggingface/any", "api_base": server.address, "api_key": server.key}
     asked |= {"input_type": "feature-extraction"}
-    same(vectors(litellm.embedding(input=TEXTS, **asked)))
+    assert same(vectors(litellm.embedding(input=TEXTS, **asked)))
     assert set(others_asked) == {"huggingface.co"}
     others_asked.clear()
 

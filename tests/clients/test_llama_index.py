@@ -14,13 +14,13 @@ from llama_index.postprocessor.tei_rerank import TextEmbeddingInference
 
 from tests.clients.conftest import QUERY, TEXTS, Server
 
-Same = Callable[..., None]
+Same = Callable[..., bool]
 
 
 def test_openai_like(server: Server, same: Same) -> None:
     embedding = OpenAILikeEmbedding(model_name="any", api_base=f"{server.address}/v1", api_key=server.key)
-    same([embedding.get_query_embedding(TEXTS[0])], TEXTS[:1])
-    same(asyncio.run(embedding.aget_text_embedding_batch(TEXTS)))
+    assert same([embedding.get_query_embedding(TEXTS[0])], TEXTS[:1])
+    assert same(asyncio.run(embedding.aget_text_embedding_batch(TEXTS)))
     for key, raised in (("wrong", openai.AuthenticationError), (server.spent_key, openai.RateLimitError)):
         refused = OpenAILikeEmbedding(model_name="any", api_base=f"{server.address}/v1", api_key=key, max_retries=1)
         with pytest.raises(raised):
@@ -29,15 +29,15 @@ def test_openai_like(server: Server, same: Same) -> None:
 
 def test_tei(server: Server, same: Same) -> None:
     embedding = TextEmbeddingsInference(model_name="any", base_url=server.address, auth_token=server.key)
-    same([embedding.get_query_embedding(TEXTS[0])], TEXTS[:1])
-    same(asyncio.run(embedding.aget_text_embedding_batch(TEXTS)))
+    assert same([embedding.get_query_embedding(TEXTS[0])], TEXTS[:1])
+    assert same(asyncio.run(embedding.aget_text_embedding_batch(TEXTS)))
     texts = [f"text {i}" for i in range(50)]
     large = TextEmbeddingsInference("any", server.address, embed_batch_size=50, auth_token=server.key)
-    same(large.get_text_embedding_batch(texts), texts)
+    assert same(large.get_text_embedding_batch(texts), texts)
 
 
 def test_an_error_is_no_vector(server: Server) -> None:
-    """It reads the answer without looking at its status: what it needs is that an error has no first element."""
+    """Check that an error has no first element, because the client reads answers without looking at the status."""
     refused = TextEmbeddingsInference(model_name="any", base_url=server.address, auth_token="wrong")
     with pytest.raises(KeyError):
         refused.get_text_embedding("a")
@@ -57,9 +57,9 @@ def test_ollama(server: Server, same: Same) -> None:
         options = {"headers": {"authorization": f"Bearer {key}"}}
         return OllamaEmbedding(model_name=model, base_url=server.address, client_kwargs=options)
 
-    same([client(server.model).get_query_embedding(TEXTS[0])], TEXTS[:1])
-    same(client(server.model).get_text_embedding_batch(TEXTS))
-    same(asyncio.run(client(f"{server.model}:latest").aget_text_embedding_batch(TEXTS)))
+    assert same([client(server.model).get_query_embedding(TEXTS[0])], TEXTS[:1])
+    assert same(client(server.model).get_text_embedding_batch(TEXTS))
+    assert same(asyncio.run(client(f"{server.model}:latest").aget_text_embedding_batch(TEXTS)))
     for refused, says in ((client("other"), "no model 'other'"), (client(server.model, "wrong"), "needs a key")):
         with pytest.raises(ollama.ResponseError, match=says):
             refused.get_text_embedding("a")

@@ -1,4 +1,4 @@
-"""A server as mteb judges it, by the adapter in docs/clients.md, on tasks small enough to stand here."""
+"""Tests that evaluate a server with mteb, by the adapter in docs/clients.md, on minimal tasks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ QUERIES = {
     "whale": "animals of the ocean",
     "volcano": "mountains that erupt",
 }
-"""By the one document that is relevant to each."""
+"""Queries, by the only document that is relevant to each."""
 
 
 def metadata(name: str, kind: str, main_score: str) -> TaskMetadata:
@@ -102,7 +102,7 @@ def test_the_scores_are_those_of_our_vectors(served: Any, server: Server) -> Non
 
 @pytest.fixture(scope="module")
 def prompted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundle, with prompts that lead a search astray."""
+    """Make the bundle with prompts that would mislead a search."""
     folder = tmp_path_factory.mktemp("bundle") / "prompted"
     prompts = ["query=Bread is made of flour and water. How is dough baked? ", "document=A text. "]
     command = [PYTHON, "-m", "models", "export", str(BUNDLE), "--out", str(folder), "--no-measure"]

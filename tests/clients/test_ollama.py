@@ -9,7 +9,7 @@ import pytest
 
 from tests.clients.conftest import TEXTS, Server
 
-Same = Callable[..., None]
+Same = Callable[..., bool]
 
 
 def headers(key: str) -> dict[str, str]:
@@ -24,11 +24,11 @@ def client(server: Server) -> ollama.Client:
 def test_embed(client: ollama.Client, server: Server, same: Same) -> None:
     for name in (server.model, f"{server.model}:latest"):
         answer = client.embed(name, TEXTS, truncate=True, options={"temperature": 0}, keep_alive="5m")
-        same(answer.embeddings)
+        assert same(answer.embeddings)
     assert answer.model == name
     assert min(answer.total_duration or 0, answer.prompt_eval_count or 0) > len(TEXTS)
-    same(client.embed(server.model, TEXTS[0]).embeddings, TEXTS[:1])
-    same([client.embeddings(server.model, TEXTS[0]).embedding], TEXTS[:1])
+    assert same(client.embed(server.model, TEXTS[0]).embeddings, TEXTS[:1])
+    assert same([client.embeddings(server.model, TEXTS[0]).embedding], TEXTS[:1])
 
 
 def test_fewer_dimensions(client: ollama.Client, server: Server) -> None:
@@ -41,7 +41,7 @@ def test_async(server: Server, same: Same) -> None:
     async def main() -> None:
         async with ollama.AsyncClient(server.address, headers=headers(server.key)) as client:
             answers = await asyncio.gather(*(client.embed(server.model, text) for text in TEXTS))
-        same([answer.embeddings[0] for answer in answers])
+        assert same([answer.embeddings[0] for answer in answers])
 
     asyncio.run(main())
 

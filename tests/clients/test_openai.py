@@ -10,7 +10,7 @@ import pytest
 
 from tests.clients.conftest import TEXTS, Server
 
-Same = Callable[..., None]
+Same = Callable[..., bool]
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def test_base64_unless_floats_are_asked_for(
     assert json.loads(raw.http_request.content)["encoding_format"] == asks
     assert isinstance(raw.http_response.json()["data"][0]["embedding"], gets)
     answer = raw.parse()
-    same([one.embedding for one in answer.data])
+    assert same([one.embedding for one in answer.data])
     assert [one.index for one in answer.data] == list(range(len(TEXTS)))
     assert answer.usage.prompt_tokens == answer.usage.total_tokens > len(TEXTS)
 
@@ -42,8 +42,8 @@ def test_one_text_and_fewer_dimensions(client: openai.OpenAI, server: Server) ->
 def test_token_arrays(client: openai.OpenAI, server: Server, same: Same) -> None:
     tokens = server.post("/tokenize", {"inputs": TEXTS})
     ids = [[token["id"] for token in text] for text in tokens]
-    same([one.embedding for one in client.embeddings.create(model="any", input=ids).data])
-    same([client.embeddings.create(model="any", input=ids[0]).data[0].embedding], TEXTS[:1])
+    assert same([one.embedding for one in client.embeddings.create(model="any", input=ids).data])
+    assert same([client.embeddings.create(model="any", input=ids[0]).data[0].embedding], TEXTS[:1])
 
 
 def test_models(client: openai.OpenAI) -> None:
@@ -56,14 +56,14 @@ def test_models(client: openai.OpenAI) -> None:
 def test_two_thousand_texts(client: openai.OpenAI, same: Same) -> None:
     texts = [f"text {i}" for i in range(2048)]
     vectors = [one.embedding for one in client.embeddings.create(model="any", input=texts).data]
-    same(vectors[::200], texts[::200])
+    assert same(vectors[::200], texts[::200])
 
 
 def test_async(server: Server, same: Same) -> None:
     async def main() -> None:
         async with openai.AsyncOpenAI(base_url=f"{server.address}/v1", api_key=server.key) as client:
             answers = await asyncio.gather(*(client.embeddings.create(model="any", input=text) for text in TEXTS))
-        same([answer.data[0].embedding for answer in answers])
+        assert same([answer.data[0].embedding for answer in answers])
 
     asyncio.run(main())
 
@@ -83,18 +83,18 @@ def test_azure(azure: openai.AzureOpenAI, server: Server, same: Same) -> None:
         b"api-version=2024-10-21",
     )
     assert sent.headers["api-key"] == server.key and "authorization" not in sent.headers
-    same([one.embedding for one in raw.parse().data])
+    assert same([one.embedding for one in raw.parse().data])
 
 
 def test_a_deployment_of_azure_in_the_address(server: Server, same: Same) -> None:
-    """A client of Entra ID sends a token as `Authorization`; here it is the key."""
+    """Send the key as a token in `Authorization`, as a client of Entra ID does."""
     client = openai.AzureOpenAI(
         azure_endpoint=server.address,
         azure_deployment=server.model,
         api_version="2024-10-21",
         azure_ad_token=server.key,
     )
-    same([one.embedding for one in client.embeddings.create(model="any", input=TEXTS).data])
+    assert same([one.embedding for one in client.embeddings.create(model="any", input=TEXTS).data])
 
 
 def test_azure_refuses(azure: openai.AzureOpenAI, server: Server) -> None:

@@ -25,7 +25,7 @@ def test_similarity(encoder: SentenceTransformer, server: Server) -> None:
 
 
 def test_roles(encoder: SentenceTransformer, server: Server) -> None:
-    """`encode_query` and `encode_document` and Cohere's `input_type` take the bundle's prompts alike."""
+    """Check that `encode_query`, `encode_document` and Cohere's `input_type` all use the bundle's prompts."""
     for role, encode in (("search_query", encoder.encode_query), ("search_document", encoder.encode_document)):
         asked = {"texts": TEXTS, "input_type": role, "embedding_types": ["float"]}
         ours = np.array(server.post("/v2/embed", asked)["embeddings"]["float"])

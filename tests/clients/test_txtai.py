@@ -15,9 +15,9 @@ def embeddings(server: Server, key: str) -> Any:
     return Embeddings(path="openai/any", method="litellm", vectors=asked, content=True)
 
 
-def test_an_index_of_our_vectors(server: Server, same: Callable[..., None]) -> None:
+def test_an_index_of_our_vectors(server: Server, same: Callable[..., bool]) -> None:
     index = embeddings(server, server.key)
-    same([index.transform(TEXTS[0])], TEXTS[:1])
+    assert same([index.transform(TEXTS[0])], TEXTS[:1])
     index.index(TEXTS)
     hits = index.search(QUERY, 2)
     assert [hit["text"] for hit in hits] == server.ranking()[:2]

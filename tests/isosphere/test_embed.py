@@ -1,4 +1,4 @@
-"""`isosphere embed`: formats in and out, bad rows, and files that another command or a kill left."""
+"""Tests of `isosphere embed`: input and output formats, bad rows, and files left by another command or by a kill."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_each_format_gives_the_vectors_of_its_texts(encoder: Encoder, tmp_path: 
     assert run(encoder, file, out=out, columns=columns) == Done(6, 0, "")
     found = table(out)
     assert found["id"] == ids
-    # the batches of `encode` are those of the file
+    # `encode` uses the same batches as the file.
     expected = np.concatenate([encoder.encode(TEXTS[:4]), encoder.encode(TEXTS[4:])])
     assert np.array_equal(np.array(found["vector"], np.float32), expected)
     assert found["text"] == TEXTS
@@ -145,7 +145,8 @@ def test_dimensions_and_codes_are_those_of_the_server(encoder: Encoder, lines: P
     run(encoder, lines, out=tmp_path / "bytes.npy", encoding="int8", dimensions=8)
     assert encoder.int8_limit
     expected = quantization.int8(unit[:, :8], encoder.int8_limit)
-    assert np.abs(np.load(tmp_path / "bytes.npy").astype(int) - expected).max() <= 1  # of another batch
+    # Vectors of another batch differ in the last bits.
+    assert np.abs(np.load(tmp_path / "bytes.npy").astype(int) - expected).max() <= 1
 
 
 def test_columns_have_one_type_that_holds_all_values(encoder: Encoder, tmp_path: Path) -> None:
@@ -195,14 +196,14 @@ def test_a_damaged_file_is_no_bad_row(encoder: Encoder, tmp_path: Path) -> None:
 
 
 class Killed(BaseException):
-    """Ends a run where a kill would."""
+    """Exception that ends a run like a kill."""
 
 
 @pytest.mark.parametrize("name", ["out.npy", "out.parquet"])
 def test_a_run_that_is_killed_at_any_step_goes_on(
     encoder: Encoder, lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """A step is a rename, or the removal of a part; the run is killed before its first, second, … step."""
+    """Kill the run before each of its steps. A step is a rename, or the removal of a part."""
     whole, out = tmp_path / f"whole-{name}", tmp_path / name
     run(encoder, lines, out=whole)
     embedded = 0

@@ -1,4 +1,4 @@
-"""Encoders in one's own process: the vectors of the server, and what is refused."""
+"""Tests of encoders in the user's own process: vectors equal the server's, and bad input is refused."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_what_cannot_run_is_refused_by_name(tiny_bundle: Path, options: dict[str
 
 
 def test_what_is_no_text_is_named(encoder: Encoder) -> None:
-    with pytest.raises(TypeError, match="texts: 1 is no text"):
+    with pytest.raises(TypeError, match="texts: 1 is not a text"):
         encoder.encode(["a", 1])  # type: ignore[list-item]
 
 

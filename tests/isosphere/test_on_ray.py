@@ -1,4 +1,4 @@
-"""`isosphere embed --on ray`: formats, resumption, folders of other commands, and the sizes of the pool."""
+"""Tests of `isosphere embed --on ray`: formats, resumption, folders of other commands, and the sizes of the pool."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def encoder(tiny_bundle: Path) -> Encoder:
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
-    """A folder in three formats, and a line that is not UTF-8."""
+    """Write a folder with files in three formats, and with a line that is not UTF-8."""
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "a.txt").write_text("".join(f"{text}\n" for text in TEXTS * 3))
@@ -104,7 +104,7 @@ def test_only_missing_parts_are_made_again(
     whole = (out / MANIFEST).read_text()
     manifest = json.loads(whole)
     parts = sorted(out.glob("part-*"))
-    del manifest["done"], manifest["parts"]  # what a run that was killed leaves
+    del manifest["done"], manifest["parts"]  # A killed run leaves these files.
     (out / MANIFEST).write_text(json.dumps(manifest))
     for part in parts[::2]:
         part.unlink()
@@ -113,7 +113,7 @@ def test_only_missing_parts_are_made_again(
     assert (out / MANIFEST).read_text() == whole
     assert {part: part.stat().st_mtime_ns for part in kept} == kept
     monkeypatch.setattr(bulk, "_check", None)
-    assert run(tiny_bundle, files, str(out)).done.rows == 30  # a complete folder is not read again
+    assert run(tiny_bundle, files, str(out)).done.rows == 30  # A complete folder is not read again.
 
 
 @on_ray
@@ -204,14 +204,14 @@ def test_a_place_that_can_not_be_opened_is_named_without_its_password() -> None:
 @pytest.mark.parametrize(
     ("nodes", "free", "threads", "device", "expected"),
     [
-        ([2], None, None, "auto", Pool(1, 2, 1, 0)),  # one CPU is left to tasks that read
+        ([2], None, None, "auto", Pool(1, 2, 1, 0)),  # One CPU is left to tasks that read.
         ([2], None, 1, "auto", Pool(2, 1, 0.5, 0)),
         ([1], None, None, "auto", Pool(1, 1, 0.5, 0)),
         ([64, 64], None, None, "auto", Pool(2, 64, 63, 0)),
         ([64, 16], None, None, "auto", Pool(5, 16, 15, 0)),
         ([64], None, 4, "auto", Pool(16, 4, 3, 0)),
         ([0, 1, 1], None, None, "cpu", Pool(2, 1, 0.5, 0)),
-        ([8], 3, 2, "auto", Pool(2, 2, 1, 0)),  # other jobs have reserved five
+        ([8], 3, 2, "auto", Pool(2, 2, 1, 0)),  # Other jobs have reserved five CPUs.
         ([(16, 4), (16, 4)], None, None, "auto", Pool(8, 1, 1, 1)),
         ([(16, 4)], None, None, "cpu", Pool(1, 16, 15, 0)),
     ],

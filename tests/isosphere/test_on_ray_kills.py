@@ -1,4 +1,4 @@
-"""`isosphere embed --on ray` while drivers, actors and nodes are killed: each row is written once."""
+"""Tests that kill drivers, actors and nodes of `isosphere embed --on ray`: each row is written exactly once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.conftest import PATIENCE
 
 pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("ignore")]
 TIMES = int(os.environ.get("ISOSPHERE_KILLS", "3"))
-"""Number of drivers, of actors and of nodes that are killed."""
+"""Number of drivers, actors and nodes that are killed."""
 ROWS_OF_A_PART = 5
 PARTS = 80 * (TIMES + 1)
 TEXTS = ["a cat can sleep", "the dog", "the man can play", "a book", "rain"] * (PARTS * ROWS_OF_A_PART // 5)
@@ -36,7 +36,7 @@ TEXTS = ["a cat can sleep", "the dog", "the man can play", "a book", "rain"] * (
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """Two nodes with a CPU each, and a head without."""
+    """Start a cluster with two nodes of one CPU each, and a head without CPUs."""
     with nodes(2) as cluster:
         yield cluster
 
@@ -70,7 +70,7 @@ def wait(reached: Callable[[], bool]) -> None:
 
 
 def fill_while_killing(cluster: Any, bundle: Path, file: Path, out: Path, kill: Callable[[], None]) -> None:
-    """Embed the file, and kill something `TIMES` times, each time that some more parts are there.
+    """Embed the file, and kill something `TIMES` times, each time after some more parts exist.
 
     The command runs in a thread, because Ray starts nodes only in the main thread.
     """

@@ -1,4 +1,4 @@
-"""Bundles opened, and every runtime in every precision that this machine has."""
+"""Fixtures: loaded bundles, and every runtime in every precision of this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def opened(tiny_bundle: Path) -> Bundle:
 
 @pytest.fixture(scope="session")
 def half_bundle(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """As `opened`, with a float16 graph beside the float32 one."""
+    """Add a float16 graph to the bundle of `opened`."""
     folder = tmp_path_factory.mktemp("bundles") / "half"
     return export(Encoder.load(tiny_backbone, pooling="mean"), folder, name="half", backbone="tiny", fp16_graph=True)
 

@@ -1,4 +1,4 @@
-"""As much of the hub's API as `huggingface_hub` asks for to store and fetch a model or a data set, all in memory."""
+"""A fake hub in memory, with what `huggingface_hub` needs to store and fetch models and datasets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 DATASETS = "datasets/"
 LARGE = ".safetensors"
-"""What the fake hub says it keeps by git-lfs."""
+"""Suffix of the files that the fake hub reports as stored by git-lfs."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Repository:
 class FakeHub:
     endpoint: str = ""
     repositories: dict[str, Repository] = field(default_factory=dict)
-    """By name; that of a data set begins with `datasets/`."""
+    """Repositories by name. Names of datasets begin with `datasets/`."""
     sent: list[str] = field(default_factory=list)
     """Files that were downloaded."""
 
@@ -69,16 +69,17 @@ def served() -> Iterator[FakeHub]:
 
 
 class _Missing(Exception):
-    """What the hub's X-Error-Code says."""
+    """Error that the hub reports in X-Error-Code."""
 
 
 class _Answers(BaseHTTPRequestHandler):
     hub: FakeHub
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # headers and body are two writes: 40 ms each on one connection, with it
+    # Headers and body are two writes. With Nagle's algorithm, each would take 40 ms on a kept connection.
+    disable_nagle_algorithm = True
 
     def log_message(self, *_: object) -> None:
-        """Nothing on stderr."""
+        """Do nothing, so that nothing appears on stderr."""
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -89,7 +90,7 @@ class _Answers(BaseHTTPRequestHandler):
             kind = DATASETS if path.startswith((DATASETS, f"api/{DATASETS}")) else ""
             if path.startswith(("api/models/", f"api/{DATASETS}")):
                 self._json(self._told(kind, path.split("/")[2:]))
-            elif path.startswith("api/"):  # asked by some versions of the client, about nothing that we test
+            elif path.startswith("api/"):  # Some versions of the client send this request, which no test needs.
                 raise _Missing("EntryNotFound")
             else:
                 organisation, name, _, revision, *parts = path.removeprefix(kind).split("/")

@@ -1,4 +1,4 @@
-"""Texts through one runtime in one precision, for the tests that hold them all to the same contract."""
+"""Encoding of texts by one runtime in one precision, for the contract tests that all runtimes must pass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from models.runtimes.base import Embedded, Options, Runtime
 
 
 class Place(NamedTuple):
-    """A pair, and where it runs."""
+    """A pair of runtime and precision, and its device."""
 
     pair: Pair
     device: Device
@@ -32,12 +32,12 @@ PLACES = [
     Place(Pair("tensorrt", "fp16"), "cuda"),
 ]
 ALIKE = {"fp32": 0.99999, "bf16": 0.9995, "fp16": 0.9995}
-"""Least cosine of a text's vectors in two batches."""
+"""Minimum cosine between a text's vectors in two batches, by precision."""
 TEXTS = ["a dog", "the old man and the sea", "", "a", "the " * 200, "a red bird can sing in the morning"]
 
 
 class Runner:
-    """Texts in a batch as they come."""
+    """Encoder that runs texts in batches in the given order."""
 
     def __init__(self, opened: Bundle, pair: Pair, device: Device = "cpu") -> None:
         self.bundle, self.pair, self.device = opened, pair, device

@@ -1,4 +1,4 @@
-"""Adapters in the layout of `peft`: merged as peft merges them, and refused by name where they can't be."""
+"""Tests of adapters in the format of `peft`: they are merged as peft merges them, or refused by name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ QUERY = "base_model.model.encoder.layer.0.attention.self.query"
 
 @pytest.fixture(scope="module")
 def extracted(tiny_backbone: Path, other_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The adapter of rank 4 from `tiny_backbone` to `other_bundle`."""
+    """Extract the adapter of rank 4 from `tiny_backbone` to `other_bundle`."""
     folder = tmp_path_factory.mktemp("adapters") / "other"
     extract(str(other_bundle), folder, base=str(tiny_backbone), rank=4, about="A test.")
     return folder
@@ -41,7 +41,10 @@ def extracted(tiny_backbone: Path, other_bundle: Path, tmp_path_factory: pytest.
 
 @pytest.fixture
 def copied(extracted: Path, tmp_path: Path) -> Path:
-    """`extracted`, to be damaged; without its manifest, whose hashes would be the first to differ."""
+    """Copy `extracted` to be damaged.
+
+    The copy has no manifest, because the manifest's hashes would be the first to differ.
+    """
     folder = tmp_path / "copied"
     shutil.copytree(extracted, folder)
     (folder / adapter.MANIFEST).unlink()
@@ -49,7 +52,7 @@ def copied(extracted: Path, tmp_path: Path) -> Path:
 
 
 def _peft(base: Path, folder: Path, encoder: Encoder) -> np.ndarray:
-    """The vectors that peft gives with the pooling of `encoder`."""
+    """Return the vectors that peft computes with the pooling of `encoder`."""
     model = PeftModel.from_pretrained(AutoModel.from_pretrained(base, add_pooling_layer=False), folder).eval()
     with torch.inference_mode():
         pooled = [
@@ -135,7 +138,7 @@ def test_an_adapter_that_leaves_layers_out_is_opened_by_peft_and_exported(
 def test_what_peft_saved_is_merged_as_peft_computes_it(
     tiny_backbone: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    """Somebody else's adapter: no manifest of ours, so the pooling is that of the base."""
+    """Merge an adapter of another program. It has no manifest of ours, so it uses the pooling of the base."""
     torch.manual_seed(0)
     base = AutoModel.from_pretrained(tiny_backbone, add_pooling_layer=False)
     model = get_peft_model(base, LoraConfig(**{"r": 3, "target_modules": ["query", "dense"], **options}))
@@ -156,7 +159,7 @@ def test_the_manifest_says_what_the_adapter_is(tiny_backbone: Path, other_bundle
     assert said is not None and said.adapter is not None
     assert said.adapter["base_sha256"] == bundle.sha256(tiny_backbone / "model.safetensors")
     assert (said.pooling, said.max_length, said.dim) == (tuned.pooling, tuned.max_length, tuned.dim)
-    assert said.scores is None  # those of the tuned encoder are not its own
+    assert said.scores is None  # Scores of the tuned encoder are not copied.
     assert "A test." in (extracted / "README.md").read_text(encoding="utf-8")
 
 
@@ -249,7 +252,7 @@ def _cut(folder: Path) -> None:
         (_config(r=5), "not the rank 5"),
         (_config(bias="some"), "bias"),
         *((_config(layer_replication=wrong), "layer_replication") for wrong in WRONG_LAYERS),
-        (_config(bias="none"), "bias"),  # whose tensors are there all the same
+        (_config(bias="none"), "bias"),  # The tensors of these layers exist all the same.
         (_cut, "adapter_model.safetensors: cut short"),
         (lambda folder: (folder / adapter.WEIGHTS).unlink(), "adapter_model.safetensors: missing"),
         (lambda folder: (folder / adapter.CONFIG).write_text("{"), "not JSON"),
@@ -274,7 +277,7 @@ def test_what_can_t_be_merged_is_refused_by_name(copied: Path, damage: Callable[
     ("tensors", "says"),
     [
         ({"encoder.layer.9.x": (32, 32)}, "encoder.layer.9.x.weight, which the base does not have"),
-        ({"encoder.layer.0.attention.self.query": (32, 16)}, "query.weight is 32x16, where the base has 32x32"),
+        ({"encoder.layer.0.attention.self.query": (32, 16)}, "query.weight is 32x16, but the base has 32x32"),
     ],
 )
 def test_another_shape_or_depth_than_the_base_s_is_named(
@@ -386,7 +389,7 @@ def test_a_folder_with_other_files_beside_the_adapter_s_is_left_alone(
     tiny_backbone: Path, other_bundle: Path, copied: Path
 ) -> None:
     (copied / "optimizer.pt").write_bytes(b"moments")
-    with pytest.raises(AdapterError, match=r"optimizer\.pt: not part of the adapter"):
+    with pytest.raises(AdapterError, match=r"optimizer\.pt: not a file of the adapter"):
         extract(str(other_bundle), copied, base=str(tiny_backbone), rank=1)
     assert (copied / "optimizer.pt").read_bytes() == b"moments"
 

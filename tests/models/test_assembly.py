@@ -1,4 +1,4 @@
-"""Bundles assembled without torch: the same as torch's own, from the files of the repository."""
+"""Tests of bundles that are assembled without torch: they equal torch's own export."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SURROUNDINGS = {
     "config_sentence_transformers.json": "__version__",
     "tokenizer_config.json": "local_files_only",
 }
-"""Files that name something of the environment that wrote them, and where."""
+"""Files that name versions of the environment that wrote them, with the keys of these versions."""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def assembled(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.mark.slow
 def test_the_template_is_what_torch_exports(tmp_path: Path) -> None:
-    """`write_template` makes it anew after an upgrade of torch or transformers."""
+    """Check the template against a new export. After an upgrade of torch, `write_template` renews it."""
     torchs = export(Encoder.load("minilm"), tmp_path / "torchs", name="minilm", backbone="minilm")
     write_template(torchs, tmp_path / "again")
     paths = sorted(str(file.relative_to(TEMPLATE)) for file in TEMPLATE.rglob("*") if file.is_file())

@@ -98,8 +98,8 @@ def test_one_changed_byte_anywhere_is_refused_by_name(copy: Path, data: st.DataO
         (lambda m: m.update(prompts={"query": "q: "}, fingerprint="0" * 64), "fingerprint does not match"),
         (lambda m: m.update(dim="32"), "dim must be a positive integer"),
         (lambda m: m.update(max_length=True), "max_length must be a positive integer"),
-        (lambda m: m.update(dim=33), "golden vectors must be there and have 33"),
-        (lambda m: m.update(golden=[]), "golden vectors must be there"),
+        (lambda m: m.update(dim=33), "golden vectors must be present and have 33"),
+        (lambda m: m.update(golden=[]), "golden vectors must be present"),
         (lambda m: m.update(golden=[{"text": "x"}]), "golden must be a list"),
         (lambda m: m.update(golden=[{"text": "x", "vector": ["1"] * 32}]), "golden must be a list"),
         (lambda m: m.update(name=7), r"manifest\.json: name must be text$"),
@@ -113,7 +113,7 @@ def test_one_changed_byte_anywhere_is_refused_by_name(copy: Path, data: st.DataO
         (lambda m: m.update(scores={"STS12": "b"}), "scores must be an object of names and finite numbers"),
         (lambda m: m.update(scores={"STS12": float("nan")}), "scores must be an object"),
         (lambda m: m.update(scores={"STS12": 10**400}), "scores must be an object"),
-        (lambda m: m.update(transform={"no": "kind"}), "transform must be an object or null, its kind"),
+        (lambda m: m.update(transform={"no": "kind"}), "transform must be an object whose kind"),
         (lambda m: m["files"].update({"config.json": 0}), "files must be an object"),
         (lambda m: m["files"].update({"config.json/evil": "00"}), "'config.json' can't be a file and the folder of"),
         (lambda m: m["files"].update({"../outside": "00"}), "leaves the folder"),
@@ -155,8 +155,8 @@ def test_a_manifest_that_is_no_json_object_is_an_error_naming_it(copy: Path, con
 @pytest.mark.parametrize("name", ["manifest.json", "config.json", "tokenizer.json", "tokenizer_config.json"])
 def test_a_file_of_json_that_would_fill_the_memory_is_not_read(copy: Path, name: str) -> None:
     with (copy / name).open("r+b") as file:
-        file.truncate((64 << 20) + 1)  # takes no room on the disk
-    with pytest.raises(BundleError, match=rf"{name}: has 67108865 bytes, more than the 67108864 of a file of JSON"):
+        file.truncate((64 << 20) + 1)  # A sparse file needs no space on the disk.
+    with pytest.raises(BundleError, match=rf"{name}: has 67108865 bytes, more than the maximum of 67108864 for a JSON"):
         bundle.load(copy)
 
 
@@ -185,7 +185,7 @@ def test_the_fingerprint_ignores_names_and_follows_what_decides_the_vectors(
 
 
 def test_prompts_are_part_of_the_fingerprint(copy: Path) -> None:
-    """Vectors of corpora are made behind them; one that puts nothing there is none."""
+    """Check that prompts change the fingerprint, because they change a corpus's vectors. Empty prompts do not."""
     bare = bundle.load(copy).manifest.fingerprint
     assert _rewritten(copy, prompts={"query": ""}).manifest.fingerprint == bare
     prompted = {
@@ -215,7 +215,7 @@ def test_importing_the_bundle_loads_no_torch() -> None:
 
 
 def _rewritten(folder: Path, prompts: dict[str, str] | None = None, **files: object) -> bundle.Bundle:
-    """The bundle with other prompts or files, its hashes those of these."""
+    """Return the bundle with other prompts or files, and with the hashes of these files."""
     for name, content in files.items():
         (folder / name.replace("_json", ".json")).write_text(json.dumps(content))
     before = json.loads((folder / bundle.MANIFEST).read_text())

@@ -1,4 +1,4 @@
-"""What a host remembers of its measurements, and what it makes of a cache that is damaged or can't be had."""
+"""Tests of the cache of a host's measurements, also if the cache is damaged or unavailable."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[Bundle]:
-    """A machine of two pairs whose measurement takes no time; the bundles that were measured."""
+    """Replace the machine by one with two pairs, whose measurement takes no time. Return the measured bundles."""
     found: list[Bundle] = []
     pairs = [REFERENCE, Pair("openvino", "bf16")]
 
@@ -181,7 +181,9 @@ def test_a_cache_that_cannot_be_written_stops_nobody(
 def test_a_named_pair_is_not_measured(opened: Bundle, counted: list[Bundle]) -> None:
     assert choose(opened, OPTIONS, precision="fp32") == Choice(REFERENCE)
     assert counted == []
-    with pytest.raises(RuntimeUnavailable, match="nothing here runs in int8; there is onnxruntime fp32, openvino bf16"):
+    with pytest.raises(
+        RuntimeUnavailable, match="no runtime of this machine supports int8; available: onnxruntime fp32, openvino bf16"
+    ):
         choose(opened, OPTIONS, precision="int8")
 
 

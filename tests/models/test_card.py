@@ -1,4 +1,4 @@
-"""The card says what the manifest and the source's card say, in a form that the hub reads, and nothing else."""
+"""Tests of the model card: it contains exactly the facts of the manifest and of the source's card."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ MANIFEST = Manifest(
 
 
 SCORED = (*card.MEASURES, "scifact nDCG@10", "scifact:train nDCG@10", "my own questions nDCG@10")
-"""Names of scores that others know what they are."""
+"""Names of scores that have a description for the hub."""
 
 
 def _read(text: str) -> Any:
-    """As the hub's client does; what its types have no words for included."""
+    """Read the metadata like the hub's client, including fields that its types do not have."""
     return ModelCard(text)
 
 
@@ -75,7 +75,7 @@ def test_the_hub_reads_what_the_manifest_says() -> None:
     }
     train = card.measure("zoo:train nDCG@10")
     assert train and (train.data, train.split) == ("zoo", "train"), "questions that others train on are told as such"
-    assert "| `loss of mine` | as the training recorded it | 0.25 |" in read.text
+    assert "| `loss of mine` | as recorded by the training | 0.25 |" in read.text
     assert "at most 2e-06" in read.text
 
 
@@ -96,7 +96,7 @@ def test_what_nobody_said_is_unknown() -> None:
     read = _read(card.text(replace(MANIFEST, objective=None, scores=None), Origin()))
     assert (read.data.license, read.data.language, read.data.base_model) == ("unknown", None, None)
     assert read.data.eval_results is None
-    for words in ("Unknown: the weights", "None is known.", "No citation is known", "No training is recorded"):
+    for words in ("Unknown: the weights", "No scores are known.", "No citation is known", "No training is recorded"):
         assert words in read.text
 
 
@@ -198,7 +198,7 @@ def test_a_broken_card_is_told_and_says_nothing(tmp_path: Path, caplog: pytest.L
     (tmp_path / bundle.CARD).write_text("---\nlicense: [\n---\n")
     with caplog.at_level(logging.WARNING):
         assert origin.read(str(tmp_path), tmp_path) == Origin()
-    assert "licence and languages are taken as unknown" in caplog.text
+    assert "licence and languages are treated as unknown" in caplog.text
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""How the fastest runtime is found among what was measured."""
+"""Tests of the choice of the fastest runtime from measurements."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_the_machine_itself_is_measured(opened: Bundle) -> None:
 
 
 def carrying(opened: Bundle, folder: Path, table: str) -> Bundle:
-    """The bundle as if it carried that table of engines."""
+    """Return the bundle with this table of engines."""
     (folder / ENGINES).write_text(table)
     return Bundle(folder, replace(opened.manifest, files={**opened.manifest.files, ENGINES: "its hash"}))
 

@@ -1,4 +1,4 @@
-"""The CPUs that a process may use."""
+"""Tests of the number of CPUs that a process may use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has a password in the URL of a remote never reads it on the screen, nor in a log."""
+"""Tests that the password in the URL of a remote never appears on the screen or in a log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ USERS = ("alice:S3CRET", "alice:S3CR%2FET", f"KEY:{PASSWORD}", "alice:my S3CR@ET
 
 @pytest.fixture
 def strict_ftp() -> Iterator[str]:
-    """Host and port of a server that lets nobody in, and says whom it did not."""
+    """Run an FTP server that refuses every user and names the refused user. Yield its host and port."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:

@@ -34,7 +34,7 @@ PAIRS = [
 
 
 def transformers_scores(folder: Path, texts: list[tuple[str, str]]) -> list[float]:
-    """The scores of transformers' own tokenizer and model, one pair at a time."""
+    """Return the scores of transformers' own tokenizer and model, one pair at a time."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     with torch.inference_mode():
@@ -125,11 +125,11 @@ def test_only_one_output_without_a_pooling_is_recognised(tiny_cross_encoder: Pat
 
 
 def test_it_is_no_encoder(cross_bundle: Path, opened: Bundle, tiny_bundle: Path) -> None:
-    with pytest.raises(SourceError, match=r"manifest\.json: a cross-encoder, which gives texts no vectors"):
+    with pytest.raises(SourceError, match=r"manifest\.json: a cross-encoder, which computes no vectors of texts"):
         Encoder.load(cross_bundle)
-    with pytest.raises(BundleError, match="a cross-encoder, which gives texts no vectors"):
+    with pytest.raises(BundleError, match="a cross-encoder, which computes no vectors of texts"):
         Graph(opened)
-    with pytest.raises(BundleError, match="an encoder, which scores no pairs"):
+    with pytest.raises(BundleError, match="an encoder, which can't score pairs"):
         pairs.scores(bundle.load(tiny_bundle), PAIRS)
 
 

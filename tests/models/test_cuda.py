@@ -1,4 +1,4 @@
-"""What can be known of CUDA without one: what ONNX Runtime is asked for, and what is said where it can't have it."""
+"""Tests of CUDA without a GPU: the requests to ONNX Runtime, and the messages if it can't start CUDA."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_warm_up_meets_every_bucket_once_full_and_with_one_text_the_longest_
 
 @pytest.fixture
 def asked(opened: Bundle, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
-    """The providers that each session is opened with; what opens is a CPU's, as where CUDA does not start."""
+    """Return the providers that each session is opened with. Sessions run on the CPU, as if CUDA did not start."""
     calls: list[list[Any]] = []
     real = onnxruntime.InferenceSession
 
@@ -78,7 +78,7 @@ def test_on_cuda_there_is_one_stream_and_the_warm_up_is_over_when_it_is_loaded(
     opened: Bundle, asked: list[list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class OnCuda(session.Session):
-        """A CPU that says it is CUDA."""
+        """CPU session that reports CUDA as its provider."""
 
         def __init__(self, *rest: Any) -> None:
             super().__init__(*rest)

@@ -1,4 +1,4 @@
-"""A bundle's folder is written whole or not at all, whoever else writes, reads or is killed."""
+"""Tests of the atomic replacement of a bundle's folder, also beside other writers and readers and after a kill."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_new_bundle_takes_the_old_one_s_place_in_one_step(
 def test_a_swap_cut_in_two_is_mended_by_the_next_write(
     copy: Path, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where names can't be exchanged."""
+    """Interrupt a swap on a system that can't exchange names. The next write repairs it."""
     monkeypatch.setattr("models.bundle.disk.exchange_names", lambda *_: False)
     rename = Path.rename
 
@@ -113,7 +113,7 @@ def test_a_folder_that_is_not_a_bundle_is_left_alone(tmp_path: Path, manifest: s
 
 def test_a_file_of_ones_own_inside_a_bundle_is_not_deleted(copy: Path) -> None:
     (copy / "notes.txt").write_text("mine")
-    with pytest.raises(BundleError, match=r"notes\.txt: not part of the bundle"), destination.writing(copy):
+    with pytest.raises(BundleError, match=r"notes\.txt: not a file of the bundle"), destination.writing(copy):
         pass
     assert (copy / "notes.txt").read_text() == "mine"
 

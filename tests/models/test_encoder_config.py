@@ -1,4 +1,4 @@
-"""What the folder of an encoder says of it beside its weights."""
+"""Tests of the settings in an encoder's folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from models.encoder.encoder import Encoder
 
 @pytest.fixture
 def described(tiny_backbone: Path, tmp_path: Path) -> Path:
-    """The tiny backbone with mean pooling, as sentence-transformers wrote it for years."""
+    """Copy the tiny backbone with mean pooling, in the format of older versions of sentence-transformers."""
     shutil.copytree(tiny_backbone, tmp_path, dirs_exist_ok=True)
     describe(tmp_path, "sentence_transformers.models.Transformer", "sentence_transformers.models.Pooling")
     pool(tmp_path, pooling_mode_cls_token=False, pooling_mode_mean_tokens=True, pooling_mode_max_tokens=False)
@@ -57,7 +57,7 @@ def test_folders_of_old_and_new_sentence_transformers_say_their_pooling(describe
         ([NEW[0], "sentence_transformers.models.WeightedLayerPooling", NEW[1]], r"WeightedLayerPooling \(1_"),
         ([NEW[0], "sentence_transformers.models.Dense", NEW[1]], r"Dense \(1_Dense\)"),
         ([*NEW, "sentence_transformers.base.modules.Router"], r"Router \(2_Router\)"),
-        (["custom_st.Transformer", NEW[1]], r"custom_st\.Transformer needs code that comes with it"),
+        (["custom_st.Transformer", NEW[1]], r"custom_st\.Transformer needs code from its folder"),
     ],
 )
 def test_a_module_that_is_not_supported_is_refused_by_name(described: Path, types: list[str], named: str) -> None:
@@ -68,11 +68,11 @@ def test_a_module_that_is_not_supported_is_refused_by_name(described: Path, type
 
 def test_a_folder_without_pooling_is_refused(described: Path) -> None:
     describe(described, NEW[0])
-    with pytest.raises(SourceError, match=r"modules\.json: names no Pooling"):
+    with pytest.raises(SourceError, match=r"modules\.json: lists no Pooling"):
         Encoder.load(described)
     describe(described, *NEW)
     shutil.rmtree(described / "1_Pooling")
-    with pytest.raises(SourceError, match=r"1_Pooling/config\.json: missing, though modules\.json names"):
+    with pytest.raises(SourceError, match=r"1_Pooling/config\.json: missing, but modules\.json names"):
         Encoder.load(described)
 
 
@@ -130,13 +130,13 @@ def test_a_setting_of_another_type_is_named(described: Path, name: str, said: di
 
 
 def test_prompts_that_pooling_would_have_to_pass_over_are_refused(described: Path) -> None:
-    """sentence-transformers takes their tokens out of the mean."""
+    """Refuse these prompts, because sentence-transformers leaves their tokens out of the mean."""
     pool(described, pooling_mode_mean_tokens=True, include_prompt=False)
     assert Encoder.load(described).prompts == {}, "without prompts there is nothing to pass over"
     (described / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "query: "}}))
     given: list[dict[str, str]] = [{}, {"query": "", "document": "passage: "}]
     for prompts in given:
-        with pytest.raises(SourceError, match="include_prompt of its Pooling is false"):
+        with pytest.raises(SourceError, match="its Pooling has include_prompt = false"):
             Encoder.load(described, prompts=prompts)
     assert Encoder.load(described, prompts={"query": ""}).prompts == {"query": ""}
 
@@ -146,7 +146,7 @@ def test_a_prompt_before_every_text_is_told_to_be_left_out(described: Path, capl
     (described / "config_sentence_transformers.json").write_text(json.dumps(said))
     assert Encoder.load(described).prompts == {"query": "query: "}
     (told,) = (record.getMessage() for record in caplog.records if record.name == "models.encoder.config")
-    assert "default_prompt_name 'query' is left out; serve with --default-prompt-name" in told
+    assert "default_prompt_name 'query' is ignored; to use it, serve with --default-prompt-name" in told
 
 
 @pytest.mark.parametrize(

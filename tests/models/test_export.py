@@ -148,7 +148,7 @@ def test_a_bundle_exported_again_keeps_what_another_transformers_wrote(tiny_back
     made = export.export(Encoder.load(tiny_backbone, pooling="mean"), tmp_path / "made", name="t", backbone="tiny")
     config = made.folder / "config.json"
     said = json.loads(config.read_text())
-    del said["is_decoder"]  # transformers 5 writes this default out, 4 leaves it out
+    del said["is_decoder"]  # transformers 5 writes this default, and transformers 4 leaves it out.
     config.write_text(json.dumps(said))
     facts = {k: v for k, v in vars(made.manifest).items() if k not in ("files", "fingerprint", "format_version")}
     written = bundle.write_manifest(made.folder, **facts)
@@ -219,7 +219,7 @@ def test_a_folder_is_called_by_its_name(
         assert main(["export", str(tiny_backbone), "--out", name]) == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1
-        assert said.startswith(f"isosphere: {name}: is replaced as a whole")
+        assert said.startswith(f"isosphere: {name}: the folder would be replaced")
 
 
 @pytest.mark.slow

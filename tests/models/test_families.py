@@ -1,4 +1,4 @@
-"""The families of backbones that the papers use, and two newer ones: each tiny, its weights random."""
+"""Tests of the model families that the papers use, and of two newer ones, each tiny and with random weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEXTS = ["The man plays the guitar.", "a", "", "The river runs to the sea and th
 
 BERT_PIECES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 ROBERTA_PIECES = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
-"""In the order of their ids: RoBERTa's positions begin after that of the padding, 1."""
+"""Special tokens in the order of their ids. RoBERTa's positions begin after the id of the padding, 1."""
 
 SIZES = {
     "hidden_size": 32,
@@ -39,7 +39,10 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Family:
-    """`positions` are those of the configuration, of which RoBERTa and MPNet keep two for themselves."""
+    """A model family.
+
+    `positions` is the configured number, of which RoBERTa and MPNet reserve two.
+    """
 
     name: str
     pieces: dict[str, str] = field(default_factory=lambda: BERT_PIECES)
@@ -48,7 +51,7 @@ class Family:
     dropout: tuple[str, ...] = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
     def write(self, folder: Path) -> None:
-        """A tokenizer of single characters, and a model with random weights."""
+        """Write a tokenizer of single characters, and a model with random weights."""
         vocabulary = {piece: i for i, piece in enumerate([*self.pieces.values(), *string.printable])}
         cls, sep = self.pieces["cls"], self.pieces["sep"]
         tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=self.pieces["unk"]))
@@ -84,7 +87,7 @@ FAMILIES = [
     Family("Electra", sizes={**SIZES, "embedding_size": 16}),
     Family(
         "ModernBert",
-        # Windows of 8 tokens in the first and last layer, so that the longest text is several of them.
+        # The first and the last layer have windows of 8 tokens, so that the longest text spans several windows.
         sizes={**SIZES, "num_hidden_layers": 3, "local_attention": 8, "global_attn_every_n_layers": 2},
         dropout=("attention_dropout", "mlp_dropout", "embedding_dropout"),
     ),
@@ -94,10 +97,10 @@ T5 = Family(
     sizes={"d_model": 32, "d_kv": 16, "num_layers": 2, "num_heads": 2, "d_ff": 64},
     dropout=("dropout_rate",),
 )
-"""With a decoder, which is left out."""
+"""T5, whose decoder is left out."""
 FAMILIES.append(T5)
 A_FEW_POOLINGS = soon(POOLINGS, "mean", "first_last_1")
-"""One of one layer and one of two."""
+"""A pooling that reads one layer, and a pooling that reads two."""
 
 
 @pytest.fixture(scope="module", params=soon(FAMILIES, "Bert", "ModernBert", called=lambda family: family.name))
@@ -108,7 +111,7 @@ def backbone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def test_of_an_encoder_with_a_decoder_only_that_of_t5_is_read(tmp_path: Path) -> None:
-    """Also where it was saved without its decoder, as bundles and sentence-transformers do."""
+    """Refuse decoders, except T5's, even if the model was saved without its decoder."""
     T5.write(tmp_path / "published")
     encoder = Encoder.load(tmp_path / "published", pooling="mean").eval()
     assert not any("decoder" in name for name, _ in encoder.named_parameters())
@@ -116,7 +119,9 @@ def test_of_an_encoder_with_a_decoder_only_that_of_t5_is_read(tmp_path: Path) ->
     again = Encoder.load(tmp_path / "saved", pooling="mean").eval()
     np.testing.assert_array_equal(again.encode(TEXTS), encoder.encode(TEXTS))
     transformers.BartConfig().save_pretrained(tmp_path)
-    with pytest.raises(SourceError, match="bart has a decoder; only encoders, and those of T5, are read"):
+    with pytest.raises(
+        SourceError, match="bart has a decoder; only encoders, and the encoders of T5 models, are supported"
+    ):
         encoder_class(tmp_path)
 
 

@@ -9,7 +9,7 @@ from models.encoder.flow import Flow
 
 
 def flow_of(dim: int, levels: int, depth: int, seed: int) -> Flow:
-    """A flow with every weight drawn, none of them where training begins."""
+    """Return a flow whose weights are all drawn at random, unlike at the start of training."""
     rng = torch.Generator().manual_seed(seed)
     flow = Flow(dim=dim, levels=levels, depth=depth, hidden=5).double()
     drawn = {

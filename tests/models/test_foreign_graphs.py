@@ -1,4 +1,4 @@
-"""Graphs of a bundle that somebody made to read what lies outside of it."""
+"""Tests of malicious graphs that refer to files outside their bundle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLACES = ["../secret", "inner/../../secret", "link", "absolute"]
 
 
 def graph(folder: Path, place: str) -> Path:
-    """One whose only weights are said to be in another file."""
+    """Write a graph whose only weights are declared to be in another file."""
     (folder / "secret").write_bytes(np.arange(4, dtype=np.float32).tobytes())
     inside = folder / "onnx"
     (inside / "inner").mkdir(parents=True)
@@ -47,7 +47,7 @@ def test_openvino_reads_no_weights_from_outside_of_the_bundle(tmp_path: Path, pl
 
 
 def test_operators_of_others_are_refused(tmp_path: Path) -> None:
-    """No library is loaded for them: a bundle brings numbers, no code."""
+    """Refuse operators of other libraries, because a bundle must not load code."""
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
     given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
     node = helper.make_node("Run", ["x"], ["y"], domain="evil.example")

@@ -1,4 +1,4 @@
-"""The float16 graph: the same from outside, fused and half as large inside, near to torch for every family."""
+"""Tests of the float16 graph: same interface, fused attention, half the size, and accurate for every family."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ from tests.conftest import soon
 from tests.models.test_families import A_FEW_POOLINGS, FAMILIES, TEXTS, Family
 
 FUSED = {"Bert", "Roberta", "XLMRoberta", "DistilBert", "Electra"}
-"""Families whose attention ONNX Runtime's optimiser knows."""
+"""Families whose attention ONNX Runtime's optimiser can fuse."""
 
 
 @pytest.fixture(
     scope="module",
-    params=soon(FAMILIES, "Bert", "MPNet", called=lambda family: family.name),  # of `FUSED` one, and of the others
+    # One family of `FUSED` and one other family run in every test run.
+    params=soon(FAMILIES, "Bert", "MPNet", called=lambda family: family.name),
 )
 def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Family, Path]:
     folder = tmp_path_factory.mktemp("family")
@@ -46,7 +47,7 @@ def operators(file: Path) -> Counter[str]:
 
 
 def cosines_to_torch(encoder: Encoder, file: Path) -> NDArray[np.float32]:
-    """Of every text to torch's vector, the texts in one padded batch."""
+    """Return the cosine of each text's vector to torch's vector, with all texts in one padded batch."""
     expected = encoder.encode(TEXTS)
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     got = Session(file, [CPU], threads=1).run(*encoder.tokenizer.pad(encoder.tokenizer.encode(TEXTS)))
@@ -95,7 +96,7 @@ def test_pooling_and_what_follows_it_stay_in_float32(pooling: str, tiny_backbone
 
 @pytest.mark.slow
 def test_vectors_too_long_for_float16_are_normalised_all_the_same(tiny_backbone: Path, tmp_path: Path) -> None:
-    """A pooled vector whose squares float16 can't add up: 300² x 32 is 44 times its largest number."""
+    """Normalise a pooled vector whose squared norm exceeds float16: 300² x 32 is 44 times the largest number."""
     encoder = Encoder.load(tiny_backbone, pooling="mean")
     with torch.no_grad():
         for name in ("weight", "bias"):
@@ -136,7 +137,7 @@ def test_a_half_that_is_not_near_enough_fails_the_export_and_leaves_nothing(
     tiny_backbone: Path, tmp_path: Path
 ) -> None:
     encoder = Encoder.load(tiny_backbone, pooling="mean")
-    with torch.no_grad():  # scores of attention beyond what float16 tells apart
+    with torch.no_grad():  # These attention scores are too close for float16.
         encoder.backbone.get_parameter("embeddings.LayerNorm.weight").mul_(3e5)
     with pytest.raises(ExportError, match=r"the float16 graph's cosine to torch's vectors is .*leave --fp16 out"):
         export.export(encoder, tmp_path / "out", name="t", backbone="tiny", fp16_graph=True)

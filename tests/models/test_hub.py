@@ -1,4 +1,4 @@
-"""What the hub has and other remotes have not: revisions, messages, privacy, commits of others."""
+"""Tests of features that only the hub has: revisions, commit messages, privacy, and commits of other users."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_new_branch_has_the_bundle_alone_and_the_one_it_was_made_from_keeps_wh
 
 
 @pytest.mark.parametrize(
-    ("revision", "says"), [(None, "409|already"), ("next", "somebody else made this branch meanwhile")]
+    ("revision", "says"), [(None, "409|already"), ("next", "someone else created this branch in the meantime")]
 )
 def test_what_someone_else_made_meanwhile_keeps_what_is_in_it(
     tiny_bundle: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch, revision: str | None, says: str

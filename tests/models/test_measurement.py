@@ -1,4 +1,4 @@
-"""How the pairs of a machine are measured: rounds, probes, and how near their vectors are to the reference's."""
+"""Tests of the measurement of runtimes: rounds, probes, and the similarity of vectors to the reference's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Clock:
 
 
 class Fake:
-    """Takes its seconds by the clock, the last of them ever after, and gives its vectors."""
+    """Encoder with given durations, of which the last repeats, and given vectors."""
 
     def __init__(self, clock: Clock, seconds: Sequence[float], vectors: Vectors) -> None:
         self.clock, self.seconds, self.vectors = clock, list(seconds), vectors
@@ -47,12 +47,12 @@ class Fake:
 
 
 def unit(*angles: float) -> Vectors:
-    """A row for each angle, in a plane."""
+    """Return a unit vector in a plane for each angle."""
     return np.array([[np.cos(angle), np.sin(angle)] for angle in angles], dtype=np.float32)
 
 
 def drawn(rows: int, seed: int = 0) -> Vectors:
-    """Unit vectors (rows, 8)."""
+    """Return random unit vectors (rows, 8)."""
     vectors = np.random.default_rng(seed).standard_normal((rows, 8)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors
@@ -62,7 +62,7 @@ SAME = drawn(6)
 
 
 def contest(reference: float, *others: Sequence[float], **limits: float) -> tuple[list[Measured], list[Fake]]:
-    """The reference and others of equal vectors, by the seconds that each takes."""
+    """Compare the reference with encoders of equal vectors and these durations."""
     clock = Clock()
     fakes = [Fake(clock, seconds, SAME) for seconds in ([reference], *others)]
     pairs = dict(zip((REFERENCE, A, B, C), fakes, strict=False))
@@ -86,7 +86,7 @@ def test_speeds_are_told_beside_the_reference() -> None:
 
 def test_each_pair_has_all_rounds_until_the_time_is_up_and_then_two() -> None:
     _, (_, quick, slow, late) = contest(0.1, [0.1], [0.01, 0.01, 0.01, 3], [0.1])
-    called = 2  # once for its vectors, and once for shapes that are new to it
+    called = 2  # One run computes the vectors, and one run uses shapes that are new.
     assert quick.calls == called + ROUNDS
     assert slow.calls == called + 2
     assert late.calls == called + 2
@@ -157,4 +157,4 @@ def test_a_pair_that_does_not_run_is_a_row_that_says_why(opened: Bundle, monkeyp
     measured = measurement.measure(opened, OPTIONS)
     assert [row.pair for row in measured] == [REFERENCE, Pair("onnxruntime", "int4")]
     why = Choice(REFERENCE, measured).table()[1]["why_not"]
-    assert why == "does not run: no int4 graph; there is fp32", "not where the bundle lies"
+    assert why == "does not run: no int4 graph; available: fp32", "not where the bundle lies"

@@ -1,4 +1,4 @@
-"""What is OpenVINO's alone."""
+"""Tests of behaviour that only OpenVINO has."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_openvino_leaves_the_choice_of_cpus_to_the_system(run: Runner, opened: B
 def test_bf16_is_offered_where_openvino_finds_it(opened: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openvino, "capabilities", lambda: ["FP32", "INT8"])
     assert "bf16" not in RUNTIMES["openvino"].precisions(opened, Options())
-    with pytest.raises(RuntimeUnavailable, match="no bf16 on openvino here; there is fp32"):
+    with pytest.raises(RuntimeUnavailable, match="openvino does not support bf16 on this machine; available: fp32"):
         Graph(opened, runtime="openvino", precision="bf16")
     monkeypatch.setattr(openvino, "capabilities", lambda: ["BF16", "FP32"])
     assert "bf16" in RUNTIMES["openvino"].precisions(opened, Options())

@@ -1,4 +1,4 @@
-"""optimum's exporter, run in the environment that `make optimum` makes: the same encoder, the same vectors."""
+"""Tests of optimum's exporter in the environment of `make optimum`: the vectors are the same."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [
 
 
 def run(commands: list[list[str]]) -> subprocess.CompletedProcess[str]:
-    """One process for all: what takes long is the import of torch."""
+    """Run all commands in one process, because importing torch takes long."""
     return subprocess.run(
         [PYTHON, "-c", EVERY], input=json.dumps(commands), capture_output=True, text=True, check=False
     )

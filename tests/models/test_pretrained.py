@@ -1,4 +1,4 @@
-"""Folders of transformers' that contradict themselves, lack something, or bring code."""
+"""Tests of transformers folders that are contradictory or incomplete, or contain code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXTS = ["The man plays the guitar.", "a", ""]
 
 @pytest.fixture
 def folder(tiny_backbone: Path, tmp_path: Path) -> Path:
-    """Of the tiny backbone, to be changed."""
+    """Copy the tiny backbone, to be changed."""
     return Path(shutil.copytree(tiny_backbone, tmp_path, dirs_exist_ok=True))
 
 
@@ -50,15 +50,15 @@ def test_a_folder_without_a_tokenizer_is_refused_on_one_line(folder: Path) -> No
     [
         ("config.json", {"intermediate_size": 40}, r"encoder\.layer.* is \(64.*, where config\.json says \(40"),
         ("config.json", {"hidden_size": "32"}, "hidden_size"),
-        ("config.json", {"hidden_act": "foo"}, r"not what transformers writes \(KeyError: 'foo'\)"),
-        ("config.json", {"num_attention_heads": 0}, "not what transformers writes"),
+        ("config.json", {"hidden_act": "foo"}, r"not in the format of transformers \(KeyError: 'foo'\)"),
+        ("config.json", {"num_attention_heads": 0}, "not in the format of transformers"),
         ("tokenizer_config.json", {"model_max_length": "512"}, "model_max_length must be a number, not '512'"),
     ],
 )
 def test_files_that_contradict_each_other_are_refused_on_one_line(
     file: str, said: dict[str, object], message: str, folder: Path
 ) -> None:
-    """transformers would draw the weights that do not fit."""
+    """Refuse these files, because transformers would replace the mismatched weights by random ones."""
     path = folder / file
     path.write_text(json.dumps(json.loads(path.read_text()) | said))
     with pytest.raises(SourceError, match=f"^{folder}[^\n]*{message}[^\n]*$"):
@@ -95,13 +95,13 @@ def test_weights_that_are_no_numbers_are_named(folder: Path, value: float) -> No
     name = "encoder.layer.1.output.dense.weight"
     weights[name][0, 0] = value
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(SourceError, match=f"^{folder}: its weights hold NaN or infinity, in {name}$"):
+    with pytest.raises(SourceError, match=f"^{folder}: its weights contain NaN or infinity, in {name}$"):
         Encoder.load(folder)
 
 
 @pytest.fixture(params=["own.Own", "someone/else--own.Own"])
 def with_code(request: pytest.FixtureRequest, folder: Path) -> Path:
-    """An encoder with code of its own, in the folder or elsewhere, which leaves a file if it is run."""
+    """Make an encoder with code in its folder or elsewhere. The code leaves a file if it is run."""
     (folder / "own.py").write_text(f"open({str(folder / 'ran')!r}, 'w')\nOwn = None\n")
     code = request.param
     mapped = {"AutoConfig": code, "AutoModel": code, "AutoTokenizer": [code, code]}
@@ -144,6 +144,6 @@ def test_weights_that_need_code_of_their_own_are_refused_and_nobody_is_asked(
 def test_a_tokenizer_that_needs_code_of_its_own_asks_nobody(with_code: Path, questions: list[str]) -> None:
     described = json.loads((with_code / "tokenizer_config.json").read_text())
     (with_code / "tokenizer_config.json").write_text(json.dumps({**described, "tokenizer_class": "Own"}))
-    with suppress(SourceError):  # or the family's own, by its tokenizer.json
+    with suppress(SourceError):  # The tokenizer may be the family's own, made from its tokenizer.json.
         Encoder.load(with_code)
     assert not (with_code / "ran").exists() and not questions

@@ -1,4 +1,4 @@
-"""Prompts of an encoder: given at its export, and what they change of a bundle."""
+"""Tests of an encoder's prompts: their options at export, and their effect on a bundle."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_prompts_are_given_where_the_source_has_none(
         main(["export", str(tiny_bundle), "--out", str(out), "--prompt", "ask: "])
     assert "--prompt: 'ask: ' is not NAME=TEXT" in capsys.readouterr().err
     for wrong, named in (
-        (["query=a", "--prompt", "query=b"], "--prompt query: is given twice"),
-        ([f"query={'a ' * 62}"], "prompt query: its 64 tokens fill the 64 of a text"),
+        (["query=a", "--prompt", "query=b"], "--prompt query is given twice"),
+        ([f"query={'a ' * 62}"], "prompt query: its 64 tokens leave no room for a text"),
     ):
         assert main(["export", str(tiny_bundle), "--out", str(out), "--no-measure", "--prompt", *wrong]) == 2
         assert named in capsys.readouterr().err

@@ -46,7 +46,7 @@ def test_codes_have_the_cosines_of_their_vectors() -> None:
 
 @pytest.mark.parametrize("dim", [16, 20])
 def test_bits_are_sentence_transformers(dim: int) -> None:
-    from sentence_transformers.util.quantization import quantize_embeddings  # takes seconds
+    from sentence_transformers.util.quantization import quantize_embeddings  # This takes seconds.
 
     vectors = unit(5, dim)
     assert np.array_equal(quantization.ubinary(vectors), quantize_embeddings(vectors, precision="ubinary"))

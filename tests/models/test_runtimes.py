@@ -1,4 +1,4 @@
-"""Every runtime in every precision that this machine has, held to the same contract."""
+"""Contract tests of every runtime in every precision that this machine supports."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def test_streams_side_by_side_and_all_threads_on_one_batch_give_the_same_vectors
         streams = 1
     runtime = run.load(threads=threads)
     assert runtime.streams == streams
-    if run.pair.runtime == "onnxruntime" and streams > 1:  # a pool of so many, in which each caller counts as one
+    # The pool has as many threads, and each caller counts as one of them.
+    if run.pair.runtime == "onnxruntime" and streams > 1:
         pool = runtime._concurrent._session.get_session_options().intra_op_num_threads  # type: ignore[attr-defined]
         assert streams + pool - 1 == threads
     batches = [run.tokenizer.pad(run.tokenizer.encode([text])) for text in TEXTS * 4]
@@ -85,12 +86,12 @@ def test_a_graph_says_what_it_runs_on(run: Runner) -> None:
 
 def test_what_no_runtime_can_do_is_said_by_each(opened: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
-    with pytest.raises(RuntimeUnavailable, match=r"`gpu` extra; .* openvino runs on CPUs only; .* no TensorRT"):
+    with pytest.raises(RuntimeUnavailable, match=r"`gpu` extra; .* openvino runs only on CPUs; .* no TensorRT"):
         available(opened, Options("cuda"))
 
 
 def test_a_graph_that_the_bundle_lacks(opened: Bundle) -> None:
-    with pytest.raises(BundleError, match="no int4 graph; there is fp32"):
+    with pytest.raises(BundleError, match="no int4 graph; available: fp32"):
         Graph(opened, precision="int4")
 
 
@@ -98,7 +99,7 @@ def test_a_graph_that_the_bundle_lacks(opened: Bundle) -> None:
     "number", [pytest.param(3_000, marks=pytest.mark.slow), pytest.param(10_000, marks=pytest.mark.nightly)]
 )
 def test_memory_stays_flat_over_random_shapes(number: int, run: Runner) -> None:
-    """What a server sends it: batches of at most so many padded tokens. The first thousand brings most shapes."""
+    """Run batches like a server's, of at most this many padded tokens. Most shapes occur in the first thousand."""
     runtime = run.load(threads=2)
     draw, longest = np.random.default_rng(0), run.bundle.manifest.max_length
 
@@ -145,7 +146,7 @@ print(pair)
 def test_a_cpu_without_amx_or_avx512_gets_what_runs_there_and_the_same_vectors(
     tiny_bundle: Path, tmp_path: Path, instructions: str
 ) -> None:
-    """Emulated: OpenVINO's kernels obey the variable, though it still says what the CPU itself could do."""
+    """Emulate such a CPU by a variable that OpenVINO's kernels obey, although it reports the real CPU."""
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_AMX, tiny_bundle],
         env={"PATH": "", "XDG_CACHE_HOME": str(tmp_path), "ONEDNN_MAX_CPU_ISA": instructions},

@@ -1,4 +1,4 @@
-"""Folders as versions of sentence-transformers have written them: its own vectors of them are the oracle."""
+"""Tests of folders that versions of sentence-transformers have written, with its own vectors as the oracle."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def like_distiluse(write: Write) -> Path:
 
 @pytest.fixture
 def folder(like_distiluse: Path, tmp_path: Path) -> Path:
-    """A mean pooling and a dense layer, to be changed."""
+    """Copy a folder with mean pooling and a dense layer, to be changed."""
     return Path(shutil.copytree(like_distiluse, tmp_path / "theirs"))
 
 
@@ -81,7 +81,7 @@ def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def move(folder: Path, number: int, place: str) -> None:
-    """Put a module into another folder."""
+    """Move a module to another folder."""
     modules = json.loads((folder / "modules.json").read_text())
     before, modules[number]["path"] = folder / modules[number]["path"], place
     (folder / place).mkdir()
@@ -95,7 +95,7 @@ NOT_MOVED = ("modules.json", "config_sentence_transformers.json", "README.md")
 
 
 def pickled(folder: Path) -> None:
-    """Store weights as torch pickles them."""
+    """Store weights in torch's pickle format."""
     for file in folder.rglob("model.safetensors"):
         torch.save(load_file(file), file.with_name("pytorch_model.bin"))
         file.unlink()
@@ -124,7 +124,7 @@ def test_modules_are_where_the_list_says_also_pickled(folder: Path) -> None:
     vectors = theirs(folder)
     move(folder, 0, "0_Transformer")
     move(folder, 1, "2_Pooling")
-    (folder / "1_Pooling").mkdir(exist_ok=True)  # as an earlier save has left it
+    (folder / "1_Pooling").mkdir(exist_ok=True)  # An earlier save leaves this file.
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "cls"}')
     (folder / "2_Dense").rename(folder / "3_Dense")
     (folder / "modules.json").write_text((folder / "modules.json").read_text().replace("2_Dense", "3_Dense"))
@@ -138,7 +138,7 @@ def test_modules_are_where_the_list_says_also_pickled(folder: Path) -> None:
 
 
 class Malicious:
-    """Runs a command where it is unpickled."""
+    """Object that runs a command when it is unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -167,10 +167,10 @@ def test_a_pointer_of_git_lfs_is_named_as_one(folder: Path, file: str) -> None:
     ("said", "named"),
     [
         ({"activation_function": "torch.nn.modules.activation.Softmax"}, "activation_function torch.nn.*Softmax is no"),
-        ({"activation_function": "os.Tanh"}, r"activation_function os\.Tanh is none of"),
+        ({"activation_function": "os.Tanh"}, r"activation_function os\.Tanh is not one of"),
         ({"module_input_name": "token_embeddings"}, "module_input_name 'token_embeddings' is not supported"),
         ({"use_residual": True}, "use_residual True is not supported"),
-        ({"in_features": 64}, "in_features is 64, where the module before gives 32 dimensions"),
+        ({"in_features": 64}, "in_features is 64, but the module before has 32 dimensions"),
         ({"out_features": 21}, "linear.weight"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Inputs and outputs bound to a device's memory: on a CPU, the way that a batch takes on CUDA."""
+"""Tests of inputs and outputs in device memory, with the CPU in place of CUDA."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def plain(opened: Bundle) -> onnxruntime.InferenceSession:
 
 
 def batch_of(draw: np.random.Generator, longest: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Ids and mask, each row of another length."""
+    """Return ids and mask of a batch in which each row has another length."""
     rows, length = draw.integers(1, 20), draw.integers(1, longest + 1)
     mask = (np.arange(length) < draw.integers(1, length + 1, (rows, 1))).astype(np.int64)
     return draw.integers(5, 90, (rows, length)) * mask, mask

@@ -49,7 +49,7 @@ def test_a_folder_without_an_encoder_and_no_folder(tmp_path: Path) -> None:
 def test_minilm_is_the_package_s_whatever_lies_in_the_folder(
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else its weights would be said to have the other one's history."""
+    """Use the weights of the package. A folder of the same name would give them a wrong origin."""
     shutil.copytree(tiny_bundle, tmp_path / "minilm")
     monkeypatch.chdir(tmp_path)
     assert local_bundle("minilm") is None and local_bundle("somebody/something") is None
@@ -82,10 +82,10 @@ def test_the_hubs_local_cache_is_used_without_a_network(
     assert Encoder.load("someone/tiny@v2").origin.base_models == ("someone/tiny",)
     for revision in (commit, "main"):
         assert resolve(f"someone/tiny@{revision}") == snapshot
-    with pytest.raises(SourceError, match=r"'someone/tiny@v3': neither a folder, nor whole"):
+    with pytest.raises(SourceError, match=r"'someone/tiny@v3': not a folder, not complete"):
         resolve("someone/tiny@v3")
     (snapshot / "modules.json").write_text('[{"path": "2_Dense", "type": "sentence_transformers.models.Dense"}]')
-    with pytest.raises(SourceError, match="neither a folder, nor whole"):  # the weights of 2_Dense are not here
+    with pytest.raises(SourceError, match="not a folder, not complete"):  # The weights of 2_Dense are missing.
         Encoder.load("someone/tiny")
 
 
@@ -118,5 +118,5 @@ def test_a_mistyped_artifact_is_not_looked_for_on_the_hub() -> None:
 
 def test_an_unknown_hub_name_offline_says_where_it_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(SourceError, match="neither a folder, nor whole in the local hub cache"):
+    with pytest.raises(SourceError, match="not a folder, not complete in the local hub cache"):
         resolve("someone/absent")

@@ -1,4 +1,4 @@
-"""What can be known of TensorRT without one: what is asked of ONNX Runtime, how batches are cut, what is refused."""
+"""Tests of TensorRT without a GPU: requests to ONNX Runtime, division of batches, and refusals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.models.runner import TEXTS, Runner
 
 @pytest.fixture
 def there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[Any]]:
-    """A machine where TensorRT seems to be, its sessions a CPU's; the providers that each was asked for."""
+    """Simulate a machine with TensorRT whose sessions run on the CPU, and return the providers of each session."""
     calls: list[list[Any]] = []
     real = onnxruntime.InferenceSession
 
@@ -35,7 +35,7 @@ def there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[Any]]:
 
 
 class Started(session.Session):
-    """A CPU that says it is TensorRT."""
+    """CPU session that reports TensorRT as its provider."""
 
     def __init__(self, *rest: Any) -> None:
         super().__init__(*rest)
@@ -46,7 +46,7 @@ class Started(session.Session):
 def test_it_is_offered_in_two_precisions_of_one_graph(opened: Bundle) -> None:
     offered = available(opened, Options(), runtimes={"tensorrt": RUNTIMES["tensorrt"]})
     assert offered == [Pair("tensorrt", "fp32"), Pair("tensorrt", "fp16")]
-    with pytest.raises(RuntimeUnavailable, match="no int8 on tensorrt; there is fp32, fp16"):
+    with pytest.raises(RuntimeUnavailable, match="tensorrt does not support int8; available: fp32, fp16"):
         RUNTIMES["tensorrt"](opened, "int8", Options())
 
 
@@ -131,7 +131,7 @@ def test_where_it_is_not_it_says_so_in_one_line(
         return str(refused.value)
 
     assert "could not start TensorRT" in refusal(), "the library is there, a GPU is not"
-    assert "runs on CUDA only" in refusal("cpu")
+    assert "runs only on CUDA" in refusal("cpu")
     monkeypatch.setattr(tensorrt, "CDLL", missing)
     assert "libnvinfer.so.10: cannot open" in refusal() and "pip install 'tensorrt-cu13<11'" in refusal()
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CPU])

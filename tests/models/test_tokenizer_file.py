@@ -1,4 +1,4 @@
-"""Files of a tokenizer that somebody made to harm whoever serves the bundle."""
+"""Tests of malicious tokenizer files."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def test_an_expression_that_may_take_for_ever_is_refused(tiny_backbone: Path, tm
 
 
 def test_what_gives_up_all_the_same_says_so(tiny_backbone: Path, tmp_path: Path) -> None:
-    """As an error like any other: the library's own is none, and would end whatever runs it."""
+    """Convert the failure to an exception, because the library's own panic would end the process."""
     tokenizer = Tokenizer(splitting(tiny_backbone, tmp_path, "a*a*a*a*a*a*a*$", "pre_tokenizer"), max_length=8)
     for work in (tokenizer.encode, tokenizer.pieces):
-        with pytest.raises(TokenizerFailure, match=r"the tokenizer gave up: .*retry.limit"):
+        with pytest.raises(TokenizerFailure, match=r"the tokenizer failed: .*retry.limit"):
             work(["a" * 300 + "c"])
     assert len(tokenizer.encode(["the man"])) == 1
 

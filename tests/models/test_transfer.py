@@ -1,4 +1,4 @@
-"""Bundles to a remote and back: what arrives is what was sent, or nothing is there."""
+"""Tests of the transfer of bundles to a remote and back: the files arrive unchanged, or nothing is stored."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_files_that_are_of_no_bundle_are_left_alone(tiny_bundle: Path, place: st
         with fsspec.open(f"{place}/thesis.tex", "wb") as file:
             file.write(b"years of work")
     for replace in (False, True):
-        with pytest.raises(TransferError, match=r"holds thesis\.tex, which is of no bundle"):
+        with pytest.raises(TransferError, match=r"contains thesis\.tex, which is not part of a bundle"):
             _published(tiny_bundle, place, replace=replace)
     assert remotes.open_remote(place).files() == {"thesis.tex"}
 
@@ -123,7 +123,7 @@ def test_a_file_damaged_at_its_remote_is_named_and_nothing_is_kept(
     _published(tiny_bundle, place)
     _damage(place, path, hub)
     before = set(tmp_path.iterdir())
-    with pytest.raises(RemoteError, match=f"{path}: damaged there or on its way"):
+    with pytest.raises(RemoteError, match=f"{path}: damaged on the remote or during the download"):
         _pulled(place, tmp_path / "pulled")
     assert set(tmp_path.iterdir()) == before
     assert _published(tiny_bundle, place) == 2, "publishing again mends it: the file and the manifest"
@@ -214,7 +214,7 @@ def test_a_replacement_cut_short_goes_on_for_what_is_left_of_the_old_bundle_is_s
 def test_what_was_cut_in_the_middle_of_a_file_goes_on_and_nothing_else_does(
     tiny_bundle: Path, tmp_path: Path, kind: str, data: st.DataObject
 ) -> None:
-    """Where a remote takes one file after another; on the hub one commit has all of it."""
+    """Continue an upload to a remote that stores one file after another. On the hub, one commit has all files."""
     place = "memory://bucket/tiny" if kind == "memory" else str(tmp_path / "tiny")
     filesystem, root = fsspec.core.url_to_fs(place)
     whole = _contents(tiny_bundle)
@@ -287,7 +287,9 @@ def test_a_link_at_the_remote_is_refused(tiny_bundle: Path, tmp_path: Path, link
     with pytest.raises(RemoteError, match=f"{link}: a link"):
         _pulled(shelf.as_uri(), tmp_path / "pulled")
     assert not (tmp_path / "pulled").exists()
-    with pytest.raises((RemoteError, TransferError), match=f"{link}: a link|holds {link}, which is of no bundle"):
+    with pytest.raises(
+        (RemoteError, TransferError), match=f"{link}: is a link|contains {link}, which is not part of a bundle"
+    ):
         _published(tiny_bundle, str(shelf))
 
 

@@ -25,7 +25,7 @@ TEXTS = ["The man plays the guitar.", "a", "", "The river runs to the sea. " * 2
 
 
 def random_transform(kind: str, dim: int = 32) -> Transform:
-    """With weights like those of a fitted one: none of them zero or one."""
+    """Return a transform with weights like those of a fitted one, none of which is zero or one."""
     torch.manual_seed(0)
     dense = {"kind": "dense", "dim": dim, "out": dim * 3 // 8, "bias": True, "activation": "Tanh"}
     made: Transform
@@ -46,7 +46,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def made(kind: str, tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Encoder, Path]:
-    """An encoder with a transform, and the bundle of it."""
+    """Make an encoder with a transform, and its bundle."""
     encoder = Encoder.load(tiny_backbone, pooling="mean")
     encoder.attach(random_transform(kind))
     folder = tmp_path_factory.mktemp("transformed") / kind
@@ -106,10 +106,10 @@ def test_the_fingerprint_follows_kind_and_weights(tiny_bundle: Path, made: tuple
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda m: m.update(transform=None), "must be both there or both absent"),
+        (lambda m: m.update(transform=None), "must both be present or both be absent"),
         (lambda m: m.update(transform="affine"), "transform must be an object or null"),
         (lambda m: m["transform"].update(kind="other"), "fingerprint does not match"),
-        (lambda m: m["files"].pop("transform.safetensors"), "must be both there or both absent"),
+        (lambda m: m["files"].pop("transform.safetensors"), "must both be present or both be absent"),
     ],
 )
 def test_a_manifest_and_weights_that_disagree_are_refused(
@@ -141,7 +141,7 @@ def test_a_transform_is_tied_to_the_pooling_it_was_fitted_on(made: tuple[Encoder
 @pytest.mark.parametrize(
     ("description", "message"),
     [
-        ({"kind": "spline"}, "'spline' is none of affine, flow"),
+        ({"kind": "spline"}, "'spline' is not one of affine, flow"),
         ({"kind": "affine", "dim": 32}, "out"),
         ({"kind": "affine", "dim": 32, "out": 31}, r"transform\.safetensors: .*size mismatch"),
         ({"kind": "flow", "dim": 32, "levels": 9, "depth": 1, "hidden": 8}, "halved"),
@@ -157,7 +157,7 @@ def test_weights_of_another_kind_or_size_are_an_error(
 
 def test_a_transform_of_another_width_can_not_be_attached(tiny_backbone: Path) -> None:
     encoder = Encoder.load(tiny_backbone, pooling="mean")
-    with pytest.raises(ValueError, match="takes 64 dimensions, pooled vectors have 32"):
+    with pytest.raises(ValueError, match="needs 64 dimensions, but pooled vectors have 32"):
         encoder.attach(random_transform("affine", dim=64))
 
 
@@ -194,10 +194,10 @@ def test_sentence_transformers_refuses_what_its_files_can_not_say(
     encoder = Encoder.load(tiny_backbone, pooling="mean")
     encoder.attach(random_transform("flow"))
     export(encoder, tmp_path / "bundle", name="t", backbone="tiny")
-    for trusting in (False, True):  # before 3.0 everything was trusted
+    for trusting in (False, True):  # Versions before 3.0 trusted all code.
         with pytest.raises((ImportError, OSError, ValueError), match="isosphere"):
             SentenceTransformer(str(tmp_path / "bundle"), device="cpu", trust_remote_code=trusting)
     assert main(["inspect", str(tmp_path / "bundle")]) == 0
     said = capsys.readouterr()
     assert json.loads(said.out)["transform"]["kind"] == "flow"
-    assert "sentence-transformers has no words for this transform" in said.err
+    assert "sentence-transformers does not support this transform" in said.err

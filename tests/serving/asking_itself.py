@@ -1,4 +1,4 @@
-"""A server that asks itself, says in JSON what came of it and how far it reached meanwhile, and ends.
+"""A server that sends requests to itself, reports the results and attempted connections as JSON, and ends.
 
 `python -m tests.serving.asking_itself BUNDLE DATA`
 """
@@ -20,14 +20,14 @@ from typing import Any
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
 HEAVY = ("torch", "transformers", "onnx", "sentence_transformers")
 ELSEWHERE = "192.0.2.1"
-"""An address of nobody (RFC 5737)."""
+"""An unassigned address (RFC 5737)."""
 
 attempts: list[str] = []
-"""To reach or look up anything but this machine."""
+"""Attempts to reach or look up other hosts than this machine."""
 
 
 def watch(event: str, arguments: tuple[Any, ...]) -> None:
-    """Python's own audit events tell every connection, datagram and name looked up."""
+    """Record every connection, datagram and name lookup, which Python reports as audit events."""
     if event in ("socket.connect", "socket.sendto", "socket.sendmsg"):
         address = arguments[1]
         if isinstance(address, tuple) and not ip_address(address[0]).is_loopback:
@@ -37,7 +37,7 @@ def watch(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def has_route(host: str) -> bool:
-    """Whether a datagram to it would have a way; none is sent."""
+    """Return whether a datagram to the host could be routed, without sending one."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((host, 9))
@@ -54,8 +54,8 @@ def ask(port: int, path: str, body: Any = None) -> tuple[int, bytes]:
 
 
 def main(bundle: str, data: str) -> int:
-    """The server's exit status."""
-    if not has_route("127.0.0.1"):  # a new namespace has its loopback down
+    """Run the server, and return its exit status."""
+    if not has_route("127.0.0.1"):  # In a new network namespace, the loopback interface is down.
         with socket.socket() as any_socket:
             ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh", b"lo", IFF_UP))
     route = has_route(ELSEWHERE)

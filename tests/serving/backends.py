@@ -1,4 +1,4 @@
-"""The backends of corpora that tests run on: SQLite, and Milvus where its extra is installed."""
+"""Backends of corpora for tests: SQLite, and Milvus if its extra is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers for tests: in this process around the fake engine, or a real process of their own."""
+"""Servers for tests: in this process with the fake engine, or as separate processes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LOCAL = ("127.0.0.1", 5000)
 
 @pytest.fixture
 def make_service(tmp_path: Path) -> MakeService:
-    """A service with the fake engine (or `model`), its data in the test's folder."""
+    """Return a function that makes a service with the fake engine or `model`, and its data in the test's folder."""
 
     def make(model: Model | None = None, store: str = "sqlite", **options: Any) -> Service:
         settings = Settings(data=tmp_path, no_demo=True, engine="fake", **options)
@@ -85,7 +85,7 @@ def _served(settings: Settings) -> Iterator[TestClient]:
 
 @pytest.fixture
 def client(request: pytest.FixtureRequest) -> Iterator[TestClient]:
-    """One server for many tests, without any corpus or snapshot at the start of each.
+    """Yield one server for many tests, which has no corpora and snapshots at the start of each test.
 
     Tests with the mark `backends` run on each backend, or on those that the mark names.
     """
@@ -108,7 +108,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def refuses(client: TestClient) -> Callable[..., None]:
-    """Sends a request and checks the native family's error: status, kind, what the message says."""
+    """Return a function that sends a request and checks the error's status, kind and message."""
 
     def check(refusal: tuple[int, str, str], method: str, path: str, **sent: Any) -> None:
         status, kind, says = refusal
@@ -124,7 +124,7 @@ def refuses(client: TestClient) -> Callable[..., None]:
 
 @pytest.fixture
 def run() -> Callable[[Service, Callable[[], Coroutine[Any, Any, None]]], None]:
-    """Runs a coroutine while a service is up."""
+    """Return a function that runs a coroutine while a service is running."""
 
     def run(service: Service, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async def main() -> None:
@@ -137,7 +137,7 @@ def run() -> Callable[[Service, Callable[[], Coroutine[Any, Any, None]]], None]:
 
 
 Command = Callable[..., int]
-"""Runs a command on a data folder without a server: its verb and arguments."""
+"""Type of a function that runs a command on a data folder without a server."""
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def command(tmp_path: Path) -> Command:
         given = [*arguments, "--data", str(tmp_path / "var"), "--engine", "fake"]
         try:
             return corpus_command.run(verb, *corpus_parser(verb).parse_known_args(given))
-        except SystemExit as end:  # an option of the command itself
+        except SystemExit as end:  # This is an option of the command itself.
             return int(end.code or 0)
 
     return command
@@ -154,11 +154,11 @@ def command(tmp_path: Path) -> Command:
 
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
-    """Undo what a command that runs in this process does to logging."""
+    """Undo changes of logging by a command that runs in this process."""
     named = [logging.getLogger(name) for name in ("", "serving", "models", "uvicorn")]
     levels, handlers = [one.level for one in named], logging.root.handlers[:]
     yield
-    logging.root.handlers[:] = handlers  # the command's writes to a stream that goes with the test
+    logging.root.handlers[:] = handlers  # The command's handler writes to a stream that is closed with the test.
     for one, level in zip(named, levels, strict=True):
         one.setLevel(level)
 
@@ -170,7 +170,7 @@ class Running:
     process: subprocess.Popen[str]
     client: httpx.Client
     log: Path
-    """Its stderr: a pipe that nobody empties would stop it in the middle of a line."""
+    """File for stderr. A pipe that nobody reads would block the server."""
 
     @property
     def address(self) -> str:
@@ -189,7 +189,7 @@ class Running:
             time.sleep(0.02)
 
     def kill(self) -> None:
-        """Also when a test has killed it before."""
+        """Kill the process, unless a test has already killed it."""
         self.process.kill()
         if self.process.stdout and not self.process.stdout.closed:
             self.process.communicate()
@@ -209,7 +209,7 @@ def free_port() -> int:
 
 @dataclass
 class Launcher:
-    """Starts `isosphere serve` with the fake engine unless told otherwise."""
+    """Starter of `isosphere serve`, by default with the fake engine."""
 
     data: Path
     started: list[Running] = field(default_factory=list)
@@ -252,7 +252,7 @@ def launch(tmp_path: Path) -> Iterator[Launcher]:
 
 @pytest.fixture
 def on_sockets(make_service: MakeService, monkeypatch: pytest.MonkeyPatch) -> OnSockets:
-    """Runs a coroutine with a server whose patience is a moment's."""
+    """Return a function that runs a coroutine with a server whose timeouts are short."""
     monkeypatch.setattr("serving.commands.server.HEAD_SECONDS", 0.2)
     monkeypatch.setattr("serving.commands.server.SECONDS_TO_ASK", 0.0)
 
@@ -267,7 +267,7 @@ def on_sockets(make_service: MakeService, monkeypatch: pytest.MonkeyPatch) -> On
 
 
 class Gate(FakeEngine):
-    """The fake engine, which waits for `open` before it embeds."""
+    """Fake engine that waits for `open` before it embeds."""
 
     def __init__(self, open: threading.Event) -> None:
         self.open = open
@@ -278,7 +278,7 @@ class Gate(FakeEngine):
 
 
 class Turned(Gate):
-    """Its vectors have their signs turned."""
+    """Fake engine that negates its vectors."""
 
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
         vectors, norms = super().embed(batch)
@@ -287,7 +287,7 @@ class Turned(Gate):
 
 @dataclass
 class Bundles:
-    """What `open_bundle` finds from now on: `fake-2`, whose vectors are turned, or what a test puts there."""
+    """Bundles that `open_bundle` finds: `fake-2`, whose vectors are negated, or those that a test adds."""
 
     fake: Model
     found: Callable[[], Model]
@@ -322,7 +322,7 @@ def bundles(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bundles]:
 def local(
     make_service: MakeService, bundles: Bundles, wait_until_ready: Callable[[TestClient], None]
 ) -> Iterator[TestClient]:
-    """A server of `fake-1`, asked from its own machine."""
+    """Yield a server of `fake-1` whose client is on the same machine."""
     with TestClient(create_app(make_service(bundles.fake)), client=LOCAL) as client:
         wait_until_ready(client)
         yield client
@@ -338,7 +338,7 @@ def shelf(tmp_path: Path, bundles: Bundles, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def pair(shelf: Shelf, wait_until_ready: Callable[[TestClient], None]) -> Iterator[TestClient]:
-    """A server of `fake` and `turned`, asked from its own machine."""
+    """Yield a server of `fake` and `turned` whose client is on the same machine."""
     with TestClient(create_app(shelf.service("fake", "turned")), client=LOCAL) as client:
         wait_until_ready(client)
         yield client

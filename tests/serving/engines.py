@@ -1,4 +1,4 @@
-"""Engines that do as they are told, and the model that loads one."""
+"""Controllable engines for tests, and a model that loads one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.conftest import PATIENCE
 
 
 class Gate(FakeEngine):
-    """Embeds when it is let; a text of the one word `poison` makes it fail or give NaN."""
+    """Engine that waits for permission. A text of the single word `poison` makes it fail or return NaN."""
 
     def __init__(self, failure: str = "") -> None:
         self.open = threading.Event()

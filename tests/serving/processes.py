@@ -16,7 +16,7 @@ from tests.serving.conftest import ROOT
 def python(
     *arguments: str | Path, before: Sequence[str] = (), env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """This Python in the repository's folder, run to its end; `before` is a command that runs it."""
+    """Run this Python in the repository's folder to its end. `before` is a command that starts it."""
     return subprocess.run(
         [*before, sys.executable, *map(str, arguments)],
         cwd=ROOT,
@@ -29,7 +29,7 @@ def python(
 
 
 def small_demo(documents: int) -> tuple[str, ...]:
-    """The command of a server whose demo corpus has at most so many documents."""
+    """Return the command of a server whose demo corpus has at most `documents` documents."""
     main = f"demo.MAX_DOCUMENTS = {documents}; sys.exit(__main__.main())"
     return (
         sys.executable,
@@ -39,7 +39,7 @@ def small_demo(documents: int) -> tuple[str, ...]:
 
 
 def refused(*arguments: str, env: dict[str, str] | None = None) -> str:
-    """The one line on stderr of a start that ends with 2."""
+    """Return the single line on stderr of a start that ends with exit code 2."""
     ended = python("-m", "serving", *arguments, env=env)
     assert ended.returncode == 2, ended
     assert "Traceback" not in ended.stderr
@@ -47,7 +47,7 @@ def refused(*arguments: str, env: dict[str, str] | None = None) -> str:
 
 
 def asked_itself(bundle: Path, data: Path, before: Sequence[str] = ()) -> dict[str, Any]:
-    """What `asking_itself` found, with a server of `bundle` that keeps its data in `data`."""
+    """Return the result of `asking_itself` with a server of `bundle` and the data folder `data`."""
     ended = python("-m", "tests.serving.asking_itself", bundle, data, before=before)
     assert ended.returncode == 0, ended.stderr
     found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])

@@ -1,4 +1,4 @@
-"""Helpers of the batcher's tests: texts that are marks, and an engine that remembers its batches."""
+"""Helpers for tests of the batcher: numbered texts, and engines that record their batches."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def tokens(mark: int, length: int) -> Tokens:
 
 @dataclass
 class Engine:
-    """Gives each text the vector (its mark, its length) and remembers its batches; batches wait for `open`."""
+    """Engine with the vector (number, length) for each text. It records its batches, which wait for `open`."""
 
     batches: list[list[Tokens]] = field(default_factory=list)
     open: threading.Event = field(default_factory=threading.Event)
     alone: list[bool] = field(default_factory=list)
-    """What each of them was told."""
+    """Value of `alone` for each batch."""
 
     def embed(self, batch: Sequence[Tokens], *, alone: bool) -> Embedded:
         assert self.open.wait(PATIENCE)
@@ -48,11 +48,11 @@ class Engine:
 
 @dataclass
 class Stepping(Engine):
-    """Writes a batch down when it begins, and ends one, whichever it is, for each release of `steps`."""
+    """Engine that records a batch when it begins, and ends one of them for each release of `steps`."""
 
     steps: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     begun: list[list[int]] = field(default_factory=list)
-    """The marks of each batch's texts."""
+    """Numbers of each batch's texts."""
 
     def embed(self, batch: Sequence[Tokens], *, alone: bool) -> Embedded:
         self.begun.append([int(one.ids[0]) for one in batch])
@@ -62,7 +62,7 @@ class Stepping(Engine):
 
 
 async def begun(engine: Stepping, batches: int) -> None:
-    """Return when so many batches have begun."""
+    """Return when this number of batches has begun."""
     async with asyncio.timeout(PATIENCE):
         while len(engine.begun) < batches:
             await asyncio.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Bundles for servers of several: folders that hold what a test puts there."""
+"""Bundles for servers with several models, in folders that a test fills."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Shelf:
-    """Folders of bundles: what each holds, `fake` (fingerprint fake-1) and `turned` (fake-2) to begin with."""
+    """Folders of bundles by name. At first, these are `fake` (fingerprint fake-1) and `turned` (fake-2)."""
 
     folder: Path
     bundles: Bundles

@@ -1,4 +1,4 @@
-"""A server on a socket of this process, and callers who write bytes."""
+"""A server on a socket of this process, and clients that write bytes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ CHUNKED = (
 
 @asynccontextmanager
 async def listening(service: Service) -> AsyncIterator[tuple[Server, Callable[[], asyncio.Future[Streams]]]]:
-    """The server, and how to connect to it; it is drained at the end."""
+    """Yield the server and a function that connects to it. The server is drained at the end."""
     bound = bind(service.settings)
     server = Server(service)
     async with asyncio.timeout(PATIENCE):
         serving = asyncio.create_task(server.serve(sockets=bound))
         await service.loaded.wait()
         yield server, lambda: asyncio.ensure_future(asyncio.open_connection(*bound[0].getsockname()[:2]))
-        if service.health.state != "draining":  # a second signal would end this process
+        if service.health.state != "draining":  # A second signal would end this process.
             server.handle_exit(signal.SIGTERM, None)
         await serving
 
@@ -49,7 +49,7 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], byt
 
 @contextlib.asynccontextmanager
 async def trickle(writer: asyncio.StreamWriter, byte: bytes, pause: float = 0.05) -> AsyncIterator[None]:
-    """Sends a byte now and then, for as long as the other side takes it."""
+    """Send a byte from time to time, until the other side stops reading."""
 
     async def send() -> None:
         with contextlib.suppress(ConnectionError):

@@ -1,4 +1,4 @@
-"""What power loss sees of a change: what was synced, and which names came and went, one after the other."""
+"""Record of synced and renamed files, in order, to check what a power loss can destroy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Step = tuple[str, Path]
 
 
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
-    """From here on: paths as they are `synced`, `moved` away, or `removed`. What SQLite syncs is not seen."""
+    """Record from now on which paths are `synced`, `moved` or `removed`. SQLite's own syncs are not recorded."""
     steps: list[Step] = []
     sync, unlink = os.fsync, os.unlink
 

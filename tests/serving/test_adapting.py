@@ -1,4 +1,4 @@
-"""Jobs that adapt an encoder to the texts of a corpus, over HTTP."""
+"""Tests of jobs that adapt an encoder to the texts of a corpus, over HTTP."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Stub = Callable[[str], None]
 
 @pytest.fixture
 def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stub:
-    """Sets the program that stands for `isosphere adapt`."""
+    """Replace the program `isosphere adapt` by a script."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("serving.jobs.adapting.MODULE", "stub")
     monkeypatch.setattr("serving.jobs.adapting.find_spec", lambda _: True)
@@ -307,7 +307,7 @@ def test_a_process_of_a_killed_server_is_waited_for(tmp_path: Path) -> None:
         assert time.monotonic() - began >= 0.1
 
 
-# The command itself, on a tiny encoder.
+# Tests of the command itself, with a tiny encoder.
 
 PASSAGES = 300
 
@@ -324,7 +324,7 @@ def prose() -> list[dict[str, Any]]:
 
 @pytest.fixture
 def real(launch: Launcher, tiny_bundle: Path) -> Callable[[], Running]:
-    """Starts a server of the tiny encoder."""
+    """Return a function that starts a server of the tiny encoder."""
     return lambda: launch("--bundle", str(tiny_bundle), engine="onnxruntime")
 
 

@@ -1,4 +1,4 @@
-"""Aliases of corpora, and corpora that are renamed, over HTTP."""
+"""Tests of aliases of corpora, and of renaming corpora, over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The count of bodies on their way: never beyond its bound by two, and nothing when all are there."""
+"""Tests of the count of arriving bodies: at most one body exceeds the limit, and the count returns to 0."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_no_two_hold_more_than_the_limit_and_one_always_passes(limit: int, steps
             else:
                 assert fits
                 held[i] += more
-    with arriving.body() as first, arriving.body() as second:  # nothing is left of them
+    with arriving.body() as first, arriving.body() as second:  # No bodies remain.
         first(limit + UNCOUNTED)
         second(UNCOUNTED)
 

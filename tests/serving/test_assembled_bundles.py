@@ -1,4 +1,4 @@
-"""`--bundle` takes an encoder of the repository, or the folder of an adapter, and keeps the bundle that it makes."""
+"""Tests of `--bundle` with an encoder of the repository or an adapter's folder: the exported bundle is kept."""
 
 from __future__ import annotations
 
@@ -49,6 +49,6 @@ def test_what_can_t_be_served_is_told_in_one_line(tmp_path: Path, monkeypatch: p
     os.truncate(broken / adapter.WEIGHTS, 1000)
     with pytest.raises(Refused, match=r"adapter_model\.safetensors"):
         with_bundles(_settings(tmp_path, str(broken)))
-    monkeypatch.setattr("sys.executable", shutil.which("false"))  # a child that ends without a word
-    with pytest.raises(Refused, match=r"minilm\+default: the export ended with status 1"):
+    monkeypatch.setattr("sys.executable", shutil.which("false"))  # The child process ends without a message.
+    with pytest.raises(Refused, match=r"minilm\+default: the export failed with exit status 1"):
         with_bundles(_settings(tmp_path / "other", "minilm+default"))

@@ -1,4 +1,4 @@
-"""Keys at the door: what is public, what a key opens, and what each family answers to the rest."""
+"""Tests of API keys: public routes, the rights of a key, and each API family's answers to other requests."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _guarded(
 
 @pytest.fixture
 def guarded(_guarded: TestClient) -> Iterator[TestClient]:
-    """One server for the module, without any corpus at the start of each test."""
+    """Yield one server for the module, without corpora at the start of each test."""
     yield _guarded
     for corpus in _guarded.get("/corpora", headers=BEARER).json()["corpora"]:
         _guarded.delete(f"/corpora/{corpus['name']}", headers=BEARER)
@@ -79,7 +79,7 @@ def test_the_documentation_page_works_without_a_key_and_asks_for_one(guarded: Te
 
 
 def test_every_other_route_needs_a_key(guarded: TestClient) -> None:
-    """By the description of the app itself, so that a route to come is not forgotten."""
+    """Test all routes in the app's own description, so that new routes are included."""
     public = {"/health", "/healthz", "/livez", "/readyz", "/ping", "/metrics"}
     for path, methods in guarded.get("/openapi.json").json()["paths"].items():
         for method in methods:
@@ -181,14 +181,14 @@ def test_scopes(guarded: TestClient, name: str, method: str, path: str, status: 
 
 @given(st.sampled_from(["POST", "PUT", "DELETE", "PATCH"]), st.text(st.sampled_from("ab/search.%"), max_size=30))
 def test_no_change_of_a_corpus_is_reading(method: str, rest: str) -> None:
-    """Save for searches, whose path is that of the route and no longer one."""
+    """Check that routes that change a corpus need write access. Searches are POST requests, but only read."""
     if scope_for(method, f"/corpora/{rest}") == "read":
         assert method == "POST"
         assert rest.count("/") == 1 and rest.endswith("/search")
 
 
 def test_an_admin_may_reload_from_elsewhere(guarded: TestClient) -> None:
-    """The test client is no address of this machine."""
+    """Reload from a client that is not on the server's machine."""
     assert guarded.post("/admin/reload", headers=BEARER | {"x-forwarded-for": "192.0.2.1"}).status_code == 200
 
 
@@ -245,7 +245,7 @@ def snapshot(client: TestClient, corpus: str) -> str:
 
 
 def ended(client: TestClient, answer: Any) -> dict[str, Any]:
-    """The job that the answer names, when it has ended."""
+    """Return the job of an answer after the job has ended."""
     deadline = time.monotonic() + PATIENCE
     while (job := client.get(answer.headers["location"], headers=BEARER).json())["finished"] is None:
         assert time.monotonic() < deadline, job

@@ -1,4 +1,4 @@
-"""Bad documents and searches: what is refused by name, and that nothing of it is kept."""
+"""Tests of invalid documents and searches: the error names the problem, and nothing is stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from serving.operations.json_body import unwritable
 
 JSON = {"content-type": "application/json"}
 Refusal = tuple[int, str, str]
-"""Status, kind, and what the message says."""
+"""Status, kind, and a part of the message."""
 Refuses = Callable[..., None]
 
 

@@ -1,4 +1,4 @@
-"""Every bad request: the status, the kind and the field that the contract names."""
+"""Tests of every kind of invalid request: status, kind and field are as in the contract."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from serving.api.schemas.search import SearchRequest
 
 JSON = {"content-type": "application/json"}
 Refusal = tuple[int, str, str]
-"""Status, kind, and what the message says."""
+"""Status, kind, and a part of the message."""
 Refuses = Callable[..., None]
 
 
@@ -174,7 +174,7 @@ def test_unknown_corpus_elsewhere(refuses: Refuses) -> None:
 def test_bad_corpus_names_never_reach_the_disk(refuses: Refuses, tmp_path: Any, name: str) -> None:
     before = set(tmp_path.parent.rglob("*"))
     refuses((422, "Validation", "is not a corpus name"), "PUT", f"/corpora/{name}")
-    assert set(tmp_path.parent.rglob("*")) <= before  # what the corpora of other tests leave may go meanwhile
+    assert set(tmp_path.parent.rglob("*")) <= before  # Corpora of other tests may be removed meanwhile.
 
 
 def test_a_bad_corpus_name_in_a_body(refuses: Refuses) -> None:

@@ -1,4 +1,4 @@
-"""Where the server listens."""
+"""Tests of the addresses on which the server listens."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_machine_that_has_one_of_them_listens_on_that(monkeypatch: pytest.Monk
 
 
 def test_a_port_that_another_program_has_on_one_of_them_is_refused() -> None:
-    """Who asks localhost would reach that program."""
+    """Refuse such a port, because clients of localhost would reach the other program."""
     try:
         taken = socket.create_server(("::1", 0), family=socket.AF_INET6)
     except OSError:
@@ -60,4 +60,4 @@ def test_a_port_that_another_program_has_on_one_of_them_is_refused() -> None:
         with pytest.raises(BindError, match=f"can't listen on ::1:{port}: Address already in use"):
             bind(Settings(port=port))
         with socket.create_server(("127.0.0.1", port)):
-            pass  # nothing was left open there
+            pass  # No socket was left open.

@@ -1,4 +1,4 @@
-"""Bodies on a socket: slow, large, refused, given up; all of them have an end."""
+"""Tests of bodies on a socket: slow, large, refused and interrupted ones all come to an end."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_slow_body_is_a_408_and_the_end(on_sockets: OnSockets, path: str, paus
 def test_who_asks_before_sending_is_refused_before_sending(
     on_sockets: OnSockets, tmp_path: Path, status: int, length: int, keys: bool
 ) -> None:
-    """Only the one whose body is wanted hears `100 Continue`."""
+    """Send `Expect: 100-continue`. Only an accepted request gets `100 Continue`."""
     (tmp_path / "keys.json").write_text('{"format": 1, "keys": []}')
 
     async def work(server: Server, connect: Connect) -> None:
@@ -68,7 +68,7 @@ def test_who_asks_before_sending_is_refused_before_sending(
 
 
 def test_a_large_body_may_take_its_time(on_sockets: OnSockets) -> None:
-    """Longer than the patience in all, never pausing for as long, and faster than a trickle."""
+    """Send a body for longer than the timeout, without long pauses and faster than the minimum rate."""
 
     async def work(server: Server, connect: Connect) -> None:
         reader, writer = await connect()
@@ -110,7 +110,7 @@ def test_a_refused_body_that_ends_soon_keeps_the_connection(on_sockets: OnSocket
 
 @pytest.mark.slow
 def test_bodies_on_their_way_have_a_bound_together(make_service: Callable[..., Service]) -> None:
-    """One alone may exceed it; while it is there another is refused, but not one of a few texts."""
+    """Limit the total size of arriving bodies. One body may exceed it, and large others are then refused."""
     body = json.dumps({"inputs": ["word " * 100] * 400}).encode()
     small = b'{"inputs": "a"}'
 
@@ -122,7 +122,7 @@ def test_bodies_on_their_way_have_a_bound_together(make_service: Callable[..., S
                 await writer.drain()
                 while not server.server_state.tasks:
                     await asyncio.sleep(0.005)
-                await asyncio.sleep(0.1)  # it is read
+                await asyncio.sleep(0.1)  # The body has been read.
                 other[1].write(post(len(body)) + body)
                 status, headers, told = await answer(other[0])
                 assert (status, headers["retry-after"]) == (429, "1")
@@ -141,7 +141,7 @@ def test_bodies_on_their_way_have_a_bound_together(make_service: Callable[..., S
 
 @pytest.mark.slow
 def test_who_hangs_up_is_not_embedded(make_service: Callable[..., Service]) -> None:
-    """A whole request waits behind another when its connection ends: its texts leave the queue."""
+    """Close the connection while the request is in the queue. Its texts leave the queue."""
     engine = Gate()
     engine.open.set()
 
@@ -174,7 +174,7 @@ def test_who_hangs_up_is_not_embedded(make_service: Callable[..., Service]) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_body_counts_until_its_request_is_answered(make_service: Callable[..., Service], packed: bool) -> None:
-    """Bodies that wait for their turn take memory, too, and a packed one takes what it unpacks to."""
+    """Count a body until its request is answered, at its unpacked size, because it is in memory while it waits."""
     engine = Gate()
     plain = json.dumps({"inputs": ["word " * 100] * 400}).encode()
     body = gzip.compress(plain) if packed else plain

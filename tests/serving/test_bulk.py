@@ -1,4 +1,4 @@
-"""Bulk work behind interactive requests: it neither delays them nor starves."""
+"""Tests of bulk work, which neither delays interactive requests nor starves."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def submitted(queue: Batcher, mark: int, *lengths: int) -> asyncio.Task[object]:
 
 
 async def settle(engine: Stepping, batches: int) -> None:
-    """Return when so many batches have begun; a moment later there must be no more of them."""
+    """Return when this number of batches has begun, and check that no further batch begins."""
     await begun(engine, batches)
     await asyncio.sleep(0.01)
     assert len(engine.begun) == batches
 
 
 def firsts(engine: Stepping) -> list[int]:
-    """The mark of each batch's first text."""
+    """Return the number of each batch's first text."""
     return [marks[0] for marks in engine.begun]
 
 
@@ -87,11 +87,11 @@ def test_bulk_work_leaves_a_stream_free_for_a_while_after_an_interactive_request
         engine.steps.release()
         await waiting[0]
         waiting.append(submitted(queue, BULK, *[BUDGET] * 4))
-        await settle(engine, 2)  # one of two streams
+        await settle(engine, 2)  # The work occupies one of two streams.
         waiting.append(submitted(queue, INTERACTIVE, 3))
-        await settle(engine, 3)  # at once, on the other
+        await settle(engine, 3)  # The request runs at once on the other stream.
         assert firsts(engine) == [INTERACTIVE, BULK, INTERACTIVE]
-        engine.steps.release(2)  # of two of these: the interactive one, and the bulk work before or behind it
+        engine.steps.release(2)  # The two batches are the interactive one, and the bulk work before or after it.
         async with asyncio.timeout(PATIENCE):
             while len(engine.begun) < 4 + (not waiting[2].done()):
                 await asyncio.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Encoders of a server come, go and are replaced while the others, and their own requests, go on."""
+"""Tests of encoders that are added, removed and replaced while requests continue."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_requests_finish_on_a_model_that_is_unloaded(shelf: Shelf, run: Run) -> 
     gate.set()
     gated = replace(shelf.bundles.fake.manifest, name="gated", fingerprint="fake-5")
     shelf.holds["gated"] = lambda: Model(gated, lambda _: Gate(gate))
-    service = shelf.service("fake", "gated", threads=2)  # of which the gate takes one
+    service = shelf.service("fake", "gated", threads=2)  # The gate takes one of the permits.
 
     async def work() -> None:
         await service.loaded.wait()

@@ -1,4 +1,4 @@
-"""Cohere's routes, and Jina's, which are much the same."""
+"""Tests of the routes of Cohere, and of Jina, which are similar."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_what_is_cut_of_a_document_is_told(client: TestClient) -> None:
         (62, 1),
         (63, 1),
         (None, 1),
-    ):  # the fake model reads 64 tokens, two of them its own
+    ):  # The fake model reads 64 tokens, including two special tokens.
         sent = {"query": "a", "documents": documents, "max_tokens_per_doc": most}
         answer = client.post("/v2/rerank", json=sent)
         assert answer.headers["x-truncated-inputs"] == str(cut)

@@ -1,4 +1,4 @@
-"""What users complained of elsewhere, each as a test here; the docstrings name the threads on GitHub."""
+"""Tests of bugs that users reported about other servers. The docstrings name the threads on GitHub."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CL100K = [9906, 1917, 11, 420, 374, 8245, 100_257]
 
 @dataclass
 class Recording(FakeEngine):
-    """Remembers the padded tokens of its batches and how many texts they held."""
+    """Engine that records the padded tokens and the number of texts of its batches."""
 
     padded: list[int] = field(default_factory=list)
     texts: list[int] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Recording(FakeEngine):
 
 
 def asking(service: Service, work: Callable[[httpx.AsyncClient], Coroutine[Any, Any, None]]) -> None:
-    """Run `work` with a client of the app, once that is ready."""
+    """Run `work` with a client of the app, after the app is ready."""
 
     async def main() -> None:
         app = create_app(service)
@@ -188,7 +188,8 @@ def test_hugging_faces_client_is_answered_at_the_bare_address(
     launch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """langchain-ai/langchain #29787: HuggingFaceEndpointEmbeddings broke against servers of one's own."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # it would not even ask this machine
+    # With this variable, the client would not even contact this machine.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     server = launch()
     hub = InferenceClient(model=server.address)
     vectors = hub.feature_extraction(["one two", "three"], normalize=True, truncate=True, truncation_direction="left")

@@ -1,4 +1,4 @@
-"""The socket against callers who dawdle: heads have an end, connections too."""
+"""Tests of slow clients: heads and connections have timeouts."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_whole_head_that_is_too_large_is_refused_in_whatever_pieces_it_comes(o
 
 
 def test_trailers_are_read_past_and_have_a_bound(on_sockets: OnSockets) -> None:
-    """They come after the body, where nobody looks for them; without a bound they are all kept."""
+    """Read trailers, which nobody uses and which are limited because they would otherwise fill the memory."""
     body = b'e\r\n{"inputs":"a"}\r\n0\r\n'
 
     async def work(server: Server, connect: Connect) -> None:
@@ -118,7 +118,7 @@ def test_an_empty_line_between_requests_does_not_keep_the_connection(on_sockets:
 
 
 def test_requests_share_a_connection(on_sockets: OnSockets) -> None:
-    """Also after a pause longer than that for a head, and when they come before the answer."""
+    """Reuse a connection after a pause longer than the timeout of a head, and before the previous answer."""
 
     async def work(server: Server, connect: Connect) -> None:
         reader, writer = await connect()
@@ -143,7 +143,7 @@ H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: A
 
 @pytest.mark.parametrize("size", [1, 100, 10_000], ids=["byte by byte", "in pieces", "at once"])
 def test_a_wish_for_another_protocol_changes_nothing(on_sockets: OnSockets, size: int) -> None:
-    """Java's own client has one in every request, and what was its body must never be read as a request."""
+    """Ignore an upgrade, which Java's client always requests. Its body must never be parsed as a request."""
     body = json.dumps({"inputs": ["a text"]}).encode()
     chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
     smuggled = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -183,7 +183,7 @@ def test_it_is_no_proxy(on_sockets: OnSockets, target: bytes) -> None:
 
 
 MANY = 200 * b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n"
-"""More in answers than the system's own buffers hold."""
+"""Requests whose answers exceed the system's socket buffers."""
 
 
 def test_answers_that_nobody_reads_end_the_connection(on_sockets: OnSockets, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +203,7 @@ def test_answers_that_nobody_reads_end_the_connection(on_sockets: OnSockets, mon
 
 @pytest.mark.parametrize("written", ["while it is read", "before"])
 def test_answers_that_are_read_slowly_are_read_to_their_end(written: str) -> None:
-    """By what was read of them since they were looked at last; also where all was written when the keep-alive ends."""
+    """Read answers slowly, checked by the progress since the last check, also after everything is written."""
     left, looks, done = 1_000_000, [], []
     connection = Connection.__new__(Connection)
     connection._unread = None

@@ -1,4 +1,4 @@
-"""The routes are those of the contract, each documented; so is every option."""
+"""Tests of the routes and options: they are those of the contract, and each is documented."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ ROUTES = {
     "/search": {"post"},
 }
 BODILESS = {"/admin/reload", "/corpora/{name}/map", "/corpora/{name}/snapshots"}
-"""Posted without a body."""
+"""Routes whose POST requests have no body."""
 
 
 def test_every_route_is_in_the_contract_and_described(client: TestClient) -> None:

@@ -1,4 +1,4 @@
-"""Corpora that are copied between data folders and Milvus, and compared."""
+"""Tests of copying and comparing corpora between data folders and Milvus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`isosphere ingest|search|export|verify`, on the data folder of a server that does not run."""
+"""Tests of `isosphere ingest|search|export|verify` on a data folder without a running server."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_in_and_out_again(command: Command, file: Path, capsys: pytest.CaptureFi
     assert others and all(hit["dense"] <= 1 and hit["lexical"] is None for hit in others)
     out = tmp_path / "out.ndjson"
     assert command("export", "--corpus", "c", "--out", str(out)) == 0
-    exported = [json.loads(line) for line in out.read_text().splitlines()]  # blocks are committed as they come
+    exported = [json.loads(line) for line in out.read_text().splitlines()]  # Blocks are committed as they come.
     assert sorted(exported, key=lambda row: int(row["id"][1:])) == ROWS
     assert command("export", "--corpus", "c", "--filter", '{"$id": {"$in": ["d7", "d8"]}, "even": true}') == 0
     assert [row["id"] for row in lines(capsys)] == ["d8"]

@@ -1,4 +1,4 @@
-"""A cross-encoder beside an encoder: /rerank, /predict, search, and the routes that it can't answer."""
+"""Tests of a cross-encoder beside an encoder: /rerank, /predict, search, and routes that it can't serve."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def service_of(folder: Path, models: list[Model], **options: Any) -> Service:
 def beside(
     cross_bundle: Path, tmp_path_factory: pytest.TempPathFactory, wait_until_ready: Callable[[TestClient], None]
 ) -> Iterator[TestClient]:
-    """A server of the fake encoder and of `cross`, whose default prompt the cross-encoder does not use."""
+    """Return a server of the fake encoder and of `cross`, which ignores the default prompt."""
     folder = tmp_path_factory.mktemp("beside")
     models = [ENGINES["fake"](folder), ENGINES["auto"](cross_bundle)]
     with TestClient(create_app(service_of(folder, models, default_prompt_name="query"))) as client:

@@ -1,4 +1,4 @@
-"""Corpora whose files are damaged: what they answer, and how they are replaced and go."""
+"""Tests of corpora with damaged files: their answers, their replacement and their removal."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def corpora(store: SqliteStore, tmp_path: Path) -> Iterator[Corpora]:
 
 
 def made(folder: Path, *names: str) -> None:
-    """Closed corpora of two documents each."""
+    """Create closed corpora of two documents each."""
     store = SqliteStore(folder)
     for name in names:
         filled(store, name, content("one", "two"))
@@ -106,7 +106,7 @@ def test_a_list_whose_caller_left_calls_no_corpus_damaged(tmp_path: Path) -> Non
     made(tmp_path / "corpora", *"ab")
     corpora, token = Corpora(SqliteStore(tmp_path / "corpora"), Indexes(tmp_path / "indexes")), CancelToken()
     corpora.warm()
-    corpora.put("b", content("three"))  # what was known of it is to be read again
+    corpora.put("b", content("three"))  # The state must be read again.
 
     def names_and_leaves() -> Iterator[str]:
         yield "a"
@@ -119,7 +119,7 @@ def test_a_list_whose_caller_left_calls_no_corpus_damaged(tmp_path: Path) -> Non
 
 
 def test_what_nobody_would_find_is_not_taken(tmp_path: Path) -> None:
-    """Until the corpus is another, or gone."""
+    """Refuse uploads that no search would find, until the corpus is replaced or removed."""
     made(tmp_path / "corpora", "c", "other")
     spoil_a_vector(tmp_path / "corpora" / "c.sqlite")
     corpora = Corpora(SqliteStore(tmp_path / "corpora"), Indexes(tmp_path / "indexes"))

@@ -1,4 +1,4 @@
-"""A caller's deadline over blocking work: what reads is left where it is, what writes is ended first."""
+"""Tests of a caller's deadline during blocking work: reads are abandoned, and writes are completed first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo corpus: the server is ready before it is filled, and it becomes whole whatever happens meanwhile."""
+"""Tests of the demo corpus: the server is ready before it is filled, and it is completed after any interruption."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from tests.serving.processes import small_demo
 MakeService = Callable[..., Service]
 Run = Callable[[Service, Callable[[], Coroutine[Any, Any, None]]], None]
 WHOLE = 600
-"""Documents of the demo corpus in these tests: three commits."""
+"""Documents of the demo corpus in these tests, which take three commits."""
 
 
 @pytest.fixture(autouse=True)
 def documentation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A short one, without reading the standard library."""
+    """Use a short documentation, which needs no reading of the standard library."""
     found = [Section(f"module{i % 7}", f"name{i}", f"This is the paragraph of number {i}.") for i in range(WHOLE)]
     monkeypatch.setattr(demo, "sections", lambda: iter(found))
     yield
@@ -53,7 +53,7 @@ def documentation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def started(service: Service) -> Service:
-    """The same, which begins as `isosphere serve` does."""
+    """Return the service after a start as by `isosphere serve`."""
     service._prepare = demo.prepare
     return service
 
@@ -116,7 +116,7 @@ def test_a_server_answers_while_it_embeds_and_goes_on_after_a_kill(
 ) -> None:
     hold = tmp_path / "hold"
     hold.touch()
-    monkeypatch.setenv(VARIABLE, f"jobs.after-checkpoint=hold:{hold}@3")  # the first that follows a commit
+    monkeypatch.setenv(VARIABLE, f"jobs.after-checkpoint=hold:{hold}@3")  # The first request after a commit.
     server = launch(demo=True, command=small_demo(2000))
     monkeypatch.delenv(VARIABLE)
     assert server.client.get("/corpora/python-docs").status_code == 200
@@ -178,7 +178,7 @@ def test_half_of_it_by_another_encoder_becomes_the_whole_by_this_one(
 
     async def is_left_half_done() -> None:
         await first.loaded.wait()
-        failpoints.arm({VARIABLE: "jobs.before-checkpoint=raise:EIO@4"})  # the job waits for the next server
+        failpoints.arm({VARIABLE: "jobs.before-checkpoint=raise:EIO@4"})  # The next server runs the job.
         filling = asyncio.create_task(demo.fill(first))
         await until(lambda: first.jobs.unfinished(UPLOAD, demo.NAME) and documents(first))
         filling.cancel()
@@ -303,7 +303,7 @@ def test_it_may_be_deleted_while_it_is_embedded_and_comes_back_where_there_is_no
 
 
 def test_the_job_of_a_corpus_that_is_gone_does_not_go_on_in_a_new_one(make_service: MakeService, run: Run) -> None:
-    """A store in memory forgets the corpus, and the ledger on disk does not forget the job."""
+    """Use a store in memory, which forgets the corpus, with a ledger on disk, which does not forget the job."""
     first, second = started(make_service(store="memory")), started(make_service(store="memory"))
 
     async def goes() -> None:
@@ -342,7 +342,7 @@ def test_a_server_without_a_demo_is_a_server(
 def test_what_one_request_may_hold_does_not_bound_documents(
     make_service: MakeService, run: Run, tmp_path: Path
 ) -> None:
-    """Of the demo, an upload and a corpus that is embedded again."""
+    """Exceed the memory limit of one request by the demo, an upload and a re-embedding, which have no such limit."""
     fake = ENGINES["fake"](tmp_path)
     for served in (fake, replace(fake, manifest=replace(fake.manifest, fingerprint="fake-2"))):
         service = started(make_service(served, max_request_texts=1, max_request_tokens=5))

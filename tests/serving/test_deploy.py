@@ -1,4 +1,4 @@
-"""What docs/deploy.md and its files promise, held against their own tools and against the server."""
+"""Tests of docs/deploy.md and its files, with the tools that read them and with the server."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def pod(workload: dict[str, Any]) -> Any:
 
 
 def environment(place: str) -> dict[str, str]:
-    """The variables that a server is given there."""
+    """Return the environment variables of the server in a deployment."""
     if place == "Dockerfile":
         lines = re.findall(r"^ENV (.*)", (ROOT / place).read_text(), re.MULTILINE)
         return dict(pair.split("=", 1) for line in lines for pair in shlex.split(line))
@@ -74,7 +74,7 @@ def ran(*command: str | Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("version", ["1.30", "1.37"])
 @pytest.mark.parametrize("thing", OBJECTS, ids=named)
 def test_kubernetes_takes_the_manifests(thing: dict[str, Any], version: str) -> None:
-    """By the schemas of the API, without fields it does not know; 1.30 is the oldest that sleeps in a hook unasked."""
+    """Validate against the API's schemas, without unknown fields. 1.30 is the oldest version with sleep hooks."""
     assert kubernetes_validate.validate(thing, version, strict=True) == version
 
 
@@ -175,7 +175,7 @@ def test_nobody_is_killed_before_the_drain_is_over() -> None:
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=named)
 def test_a_data_folder_has_one_writer(workload: dict[str, Any]) -> None:
-    """What keeps corpora is one pod and no autoscaler's; what scales keeps none."""
+    """Check that stores have one pod without an autoscaler, and that scaled pods have no store."""
     scaled = [one["spec"]["scaleTargetRef"]["name"] for one in OBJECTS if one["kind"] == "HorizontalPodAutoscaler"]
     kept = workload["spec"].get("volumeClaimTemplates", [])
     assert not any("persistentVolumeClaim" in volume for volume in pod(workload)["volumes"])
@@ -188,7 +188,7 @@ def test_a_data_folder_has_one_writer(workload: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=named)
 def test_pods_are_as_the_restricted_standard_wants_them(workload: dict[str, Any]) -> None:
-    """https://kubernetes.io/docs/concepts/security/pod-security-standards/, and a root that can't be written."""
+    """Check https://kubernetes.io/docs/concepts/security/pod-security-standards/, and a read-only root."""
     (container,) = pod(workload)["containers"]
     (user,) = set(re.findall(r"^USER (\d+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
     both, own = pod(workload)["securityContext"], container["securityContext"]

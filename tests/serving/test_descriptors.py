@@ -1,4 +1,4 @@
-"""Open files and connections: as many as the system allows, and what is said where that is too few."""
+"""Tests of the limit on open files and connections, and of the message if it is too low."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents whose vectors the corpus's encoder made elsewhere: they are stored as if they had been embedded here."""
+"""Tests of documents that the corpus's encoder embedded elsewhere: they are stored as if embedded here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXTS = [f"the text about {i}" for i in range(40)]
 
 @pytest.fixture
 def documents(client: TestClient) -> list[dict[str, Any]]:
-    """Documents with the vectors that the encoder gives their texts."""
+    """Return documents with the encoder's vectors of their texts."""
     vectors = client.post("/embed", json={"inputs": TEXTS}).json()
     client.put("/corpora/c", json={}).raise_for_status()
     return [{"id": str(i), "text": text, "vector": vectors[i]} for i, text in enumerate(TEXTS)]
@@ -48,7 +48,7 @@ def test_they_are_found_as_if_they_had_been_embedded_here(
     )
     assert [hit["id"] for hit in found] == [hit["id"] for hit in expected]
     assert [hit["score"] for hit in found] == pytest.approx([hit["score"] for hit in expected], abs=1e-5)
-    client.post("/corpora/c/documents", json={"documents": texts}).raise_for_status()  # the corpus is an ordinary one
+    client.post("/corpora/c/documents", json={"documents": texts}).raise_for_status()  # The corpus is like any other.
 
 
 def test_vectors_that_the_encoder_did_not_make_are_refused(

@@ -1,4 +1,4 @@
-"""Vectors as codes: what `encoding_format` and `embedding_types` have besides floats."""
+"""Tests of quantised vectors: the values of `encoding_format` and `embedding_types` other than floats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents that expire, and sorted lists of documents, over HTTP and in commands."""
+"""Tests of expiring documents, and of sorted lists of documents, over HTTP and in commands."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_a_list_is_sorted_page_by_page(corpus: TestClient, refuses: Refuses) -> 
         page = corpus.get(DOCUMENTS, params=query | ({"cursor": cursor} if cursor else {})).json()
         read += [one["id"] for one in page["documents"]]
         if not cursor:
-            corpus.delete(f"{DOCUMENTS}/{read[-1]}").raise_for_status()  # the next page begins behind it
+            corpus.delete(f"{DOCUMENTS}/{read[-1]}").raise_for_status()  # The next page begins after this document.
         if (cursor := page["cursor"]) is None:
             break
         other = query | {"cursor": cursor, "sort": "n:asc"}

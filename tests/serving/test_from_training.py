@@ -1,4 +1,4 @@
-"""The whole line: text files to a trained bundle to a server that searches with it."""
+"""Test of the whole process: text files, a trained bundle, and a server that searches with it."""
 
 from __future__ import annotations
 

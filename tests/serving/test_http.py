@@ -1,4 +1,4 @@
-"""What HTTP asks of every route: HEAD, OPTIONS, web pages of other origins, deadlines."""
+"""Tests of HTTP features of every route: HEAD, OPTIONS, pages of other origins, deadlines."""
 
 from __future__ import annotations
 

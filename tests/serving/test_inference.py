@@ -1,4 +1,4 @@
-"""What good requests get."""
+"""Tests of valid inference requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`isosphere ingest` of a folder, with and without `--watch`: the corpus has what the folder has."""
+"""Tests of `isosphere ingest` with a folder, with and without `--watch`: the corpus follows the folder."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def write(path: Path, text: str, age: float = 10) -> None:
 
 
 def synchronised(path: Path, shelf: Destination, age: float = 0) -> Round:
-    """Look at the folder as a command does that was just started."""
+    """Synchronise the folder once, like a command that was just started."""
 
     async def once() -> Round:
         found = Folder(path, shelf, prepare)
@@ -151,7 +151,7 @@ def test_a_replacement_that_was_interrupted_is_finished(tmp_path: Path) -> None:
     old = list(shelf.documents)
     write(tmp_path / "a.txt", "new")
     synchronised(tmp_path, shelf)
-    shelf.documents += old  # as if the process was killed before they were removed
+    shelf.documents += old  # The process was killed before they were removed.
     assert synchronised(tmp_path, shelf).added == 1 and shelf.texts == ["new"]
 
 
@@ -219,7 +219,7 @@ def test_watching_goes_on_after_what_may_pass_and_tells_it_once(
     assert [len(one.failed) for one in told] == [1, 1, 1, 0]
 
 
-# The command.
+# Tests of the command.
 
 
 def standard_input(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:

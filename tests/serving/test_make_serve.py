@@ -1,4 +1,4 @@
-"""`make serve` as a newcomer runs it: default bundle, demo corpus, and the three printed commands."""
+"""Test of `make serve` for a new user: default bundle, demo corpus, and the three printed commands."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_make_serve_ends_with_three_commands_that_work(tmp_path: Path) -> None:
         embedded, similar, found = map(answer, commands)
         assert len(embedded[0]) == 384
         assert similar[0] > similar[1]
-        # the server is ready before the demo corpus is: the modules of the example are the first to be embedded
+        # The server is ready before the demo corpus is complete. The modules of the example are embedded first.
         deadline = time.monotonic() + PATIENCE
         while not any("asyncio" in hit["metadata"]["module"] for hit in found["hits"]):
             assert time.monotonic() < deadline, found

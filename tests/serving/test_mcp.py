@@ -1,4 +1,4 @@
-"""`isosphere mcp`, asked by the SDK's own client over stdio and over HTTP, in front of a real server with keys."""
+"""Tests of `isosphere mcp` by the SDK's own client, over stdio and HTTP, with a real server and keys."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DOCUMENTS = [
 
 
 class Servers:
-    """A server with a corpus, and `isosphere mcp` before it on a port."""
+    """A server with a corpus, and `isosphere mcp` for it on a port."""
 
     def __init__(self, folder: Path, launch: Launcher) -> None:
         self.key, self.other_key = (self._new_key(folder, *scope) for scope in ((), ("--corpora", "other")))

@@ -1,4 +1,4 @@
-"""A server on a Milvus Lite: killed while it stores uploads, and what it refuses over HTTP."""
+"""Tests of a server on a Milvus Lite: kills during uploads, and refusals over HTTP."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ TOGETHER = 20
 
 
 class Writer:
-    """Uploads, replaces and removes documents until the server is gone, and knows what was acknowledged."""
+    """Client that uploads, replaces and removes documents until the server ends, and records acknowledgements."""
 
     def __init__(self) -> None:
         self.acknowledged: dict[str, int | None] = {}
         """The version of each document, or None if it was removed."""
         self.in_doubt: dict[str, set[int | None]] = {}
-        """Versions of requests without an answer. Any of them may be there."""
+        """Possible versions of documents after requests without an answer."""
         self.jobs: list[str] = []
         self.changes = 0
         """Number of acknowledged requests."""

@@ -1,4 +1,4 @@
-"""Snapshots over HTTP, as jobs."""
+"""Tests of snapshots over HTTP, as jobs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DOCUMENTS = [{"id": name, "text": f"{name} is a text", "metadata": {"n": i}} for
 
 
 def ended(client: TestClient | httpx.Client, answer: Any) -> dict[str, Any]:
-    """The job that the answer names, when it has ended."""
+    """Return the job of an answer after the job has ended."""
     assert answer.status_code == 202, answer.text
     deadline = time.monotonic() + PATIENCE
     while (job := client.get(answer.headers["location"]).json())["finished"] is None:
@@ -113,7 +113,7 @@ def test_what_had_begun_before_a_restore_is_not_lost_with_it(
     place: tuple[type, str],
     asked: tuple[str, dict[str, Any]],
 ) -> None:
-    """It is asked once more at the commit: between lies the embedding, which takes seconds on a busy server."""
+    """Restore between a write's embedding and its commit. The commit checks again, so the write is repeated."""
     snapshot = ended(filled, filled.post("/corpora/c/snapshots"))["result"]["id"]
     held = filled.get("/corpora/c/documents").json()
     go_on, restored = threading.Event(), list[Any]()
@@ -160,7 +160,7 @@ def test_a_restore_that_is_cancelled_leaves_the_corpus(filled: TestClient, monke
 
 
 def test_a_snapshot_tells_how_far_it_is(filled: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copied, hashed, packed: a third of the documents each."""
+    """Check the progress of a snapshot: copying, hashing and packing are a third each."""
     packing, go_on = threading.Event(), threading.Event()
 
     def wait(place: str) -> None:

@@ -1,4 +1,4 @@
-"""Nothing is fetched and nobody is called: a server that can't reach other machines does not try to."""
+"""Test that a server downloads nothing and contacts nobody."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 from tests.serving.processes import asked_itself
 
 NO_ROUTE = ("unshare", "--map-root-user", "--net")
-"""A network namespace of its own: a loopback, and no way to anywhere."""
+"""Command that runs another command in a network namespace with a loopback and no other route."""
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def found(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """By a server of a real bundle that asked itself."""
+    """Return the result of a server of a real bundle that sends requests to itself."""
     return asked_itself(tiny_bundle, tmp_path_factory.mktemp("data"))
 
 

@@ -1,4 +1,4 @@
-"""Ollama's routes: vectors as /embed gives them, models by name and tag, and errors in Ollama's form."""
+"""Tests of Ollama's routes: vectors equal /embed's, models have names and tags, and errors have Ollama's form."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_fewer_dimensions(client: TestClient) -> None:
 
 @pytest.mark.parametrize("none", [{}, {"input": ""}, {"input": []}, {"input": None}])
 def test_without_texts_a_request_shows_that_the_model_exists(client: TestClient, none: dict[str, Any]) -> None:
-    """Ollama's clients send such requests to load a model."""
+    """Send such a request, as Ollama's clients do to load a model."""
     assert post(client, "/api/embed", **none)["embeddings"] == []
     assert post(client, "/api/embeddings") == {"embedding": []}
     assert client.post("/api/embed", json=none | {"model": "other"}).status_code == 404

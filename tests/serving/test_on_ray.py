@@ -1,4 +1,4 @@
-"""`isosphere serve --on ray`: one replica in this process, its scaling, and the files for Ray Serve and KubeRay."""
+"""Tests of `isosphere serve --on ray`: a replica, its scaling, and the files for Ray Serve and KubeRay."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RAY = Path(__file__).resolve().parents[2] / "docs" / "deploy" / "ray"
 
 
 class Lifespan:
-    """What a server of ASGI does at the start and at the end."""
+    """Start and end of an ASGI server."""
 
     def __init__(self, app: Application) -> None:
         self._app, self._told = app, asyncio.Queue[dict[str, Any]]()
@@ -51,7 +51,7 @@ async def test_a_replica_has_started_when_its_encoder_answers(make_service: Make
         assert (await client.post("/embed", json={"inputs": "a cat"})).status_code == 200
         assert (await client.get("/readyz")).status_code == 200
         for path in ("/corpora", "/jobs/1", "/corpora/docs/snapshots"):
-            assert (await client.get(path)).status_code == 404  # it would exist in this replica alone
+            assert (await client.get(path)).status_code == 404  # The corpus would exist only in this replica.
     assert (await lifespan.tell("shutdown"))["type"] == "lifespan.shutdown.complete"
     await running
 
@@ -123,7 +123,7 @@ def test_the_cluster_on_kubernetes_runs_the_same_replicas() -> None:
 
 @pytest.fixture(scope="module")
 def replicas(tiny_bundle: Path) -> Iterator[str]:
-    """The address of one replica on Ray, whose queue is short."""
+    """Yield the address of a replica on Ray with a short queue."""
     from ray import serve
 
     with small_ray():

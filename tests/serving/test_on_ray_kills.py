@@ -1,4 +1,4 @@
-"""Replicas on Ray while a node is killed under load: no wrong answer, and requests elsewhere succeed."""
+"""Test of replicas on Ray while a node is killed under load: answers are right, and other requests succeed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document: the committed file is the application's, whole, typed, and right about what it shows."""
+"""Tests of the OpenAPI document: it is up to date, complete and typed, and its examples are right."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_every_field_has_a_type() -> None:
 
 
 def _schemas(node: Any, place: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every schema under `node`: those of bodies, parameters and headers, and those within them."""
+    """Yield every schema under `node`, including those of bodies, parameters and headers, and nested ones."""
     if isinstance(node, list):
         for i, one in enumerate(node):
             yield from _schemas(one, f"{place}.{i}")

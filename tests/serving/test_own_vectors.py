@@ -1,4 +1,4 @@
-"""Corpora whose documents bring their own vectors, over HTTP."""
+"""Tests of corpora whose documents have their own vectors, over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The page as it is sent: whole, and unable to run or fetch what is not its own. What lies in it: tests/web."""
+"""Tests of the web page as it is sent: it is complete, and can't run or fetch foreign content.
+
+tests/web tests its behaviour.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ def test_every_file_is_packaged() -> None:
 
 
 def _first_view() -> set[str]:
-    """The page and what it needs to search."""
+    """Return the page and the files that it needs to search."""
     found = {"index.html", "style.css", "app.js", "views/search.js"}
     while more := {file for known in found for file in _imported(known)} - found:
         found |= more

@@ -1,4 +1,4 @@
-"""The table of docs/clients.md, row by row: what each field of other APIs does here."""
+"""Tests of the table in docs/clients.md: the effect of each field of other APIs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ PLAIN: dict[str, dict[str, Any]] = {
 }
 BLOCKS = [{"content": [{"type": "text", "text": text}]} for text in TEXTS]
 HARMLESS: dict[str, Any] = {}
-"""What it is the same as: a request without the field."""
+"""Body of an equal request without the field."""
 Row = tuple[str, str, str]
 
-# Of each row: what is sent, and an equal request, or the status of a refusal, which names the field.
+# Each row has the sent fields, and an equal request or the status of a refusal that names the field.
 CASES: dict[Row, list[tuple[dict[str, Any], dict[str, Any] | int]]] = {
     (EMBED, "all", "input"): [({"input": "a b c"}, {"input": ["a b c"]}), ({"input": [{"text": "a"}]}, 422)],
     (EMBED, "all", "model"): [({"model": "text-embedding-3-small"}, HARMLESS)],
@@ -166,7 +166,7 @@ def test_too_long_a_text_is_refused_where_it_must_not_be_cut(client: TestClient,
 @pytest.mark.parametrize("kind", ["float", "int8", "uint8", "binary", "ubinary"])
 @pytest.mark.parametrize("field", ["output_dtype", "embedding_type"])
 def test_numbers_of_any_type_come_in_base64(client: TestClient, kind: str, field: str) -> None:
-    """As Voyage's client asks for them and reads them."""
+    """Request numbers as base64, as Voyage's client does."""
     asked = {"input": TEXTS, field: kind, "dimensions": 16}
     plain = client.post(EMBED, json=asked).json()["data"]
     packed = client.post(EMBED, json=asked | {"encoding_format": "base64"}).json()["data"]

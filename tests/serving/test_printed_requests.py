@@ -1,4 +1,4 @@
-"""The requests of the README, of docs/corpora.md and of the tutorial about search, sent as they are printed."""
+"""Tests that send the requests of the README, of docs/corpora.md and of the search tutorial as printed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Launch = Callable[..., Running]
 
 
 def blocks(page: str) -> list[str]:
-    """Of shell, in which something is asked of the server."""
+    """Return the shell blocks of a page that send requests to the server."""
     found = re.findall(r"```sh\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     return [block for block in found if "curl" in block]
 
 
 def sent(server: Running, block: str, folder: Path, **variables: str) -> list[str]:
-    """What each request of a block says; all of it runs, in the shell that it is written for."""
+    """Run a block in its shell, and return the answer of each request."""
     answers = []
     for part in re.split(r"^(?=curl|printf)", block, flags=re.MULTILINE):
         command = part.replace("http://127.0.0.1:8080", server.address).replace("curl -s", "curl --fail-with-body -s")
@@ -37,7 +37,7 @@ def sent(server: Running, block: str, folder: Path, **variables: str) -> list[st
 
 
 def succeeds(server: Running, accepted: str) -> None:
-    """The job of such an answer, in the end."""
+    """Check that the job of an answer succeeds."""
     events = server.client.get(f"/jobs/{json.loads(accepted)['id']}/events").text
     assert '"succeeded"' in events.splitlines()[-2], events
 
@@ -56,7 +56,7 @@ def test_every_request_of_the_readme_is_answered(launch: Launch, tmp_path: Path)
 
 
 def check_lists_times_and_places(server: Running, listing: str, expiring: str, places: str, tmp_path: Path) -> None:
-    """Leave the corpus as it was."""
+    """Run these examples, which leave the corpus unchanged."""
     (newest,) = map(json.loads, sent(server, listing, tmp_path))
     assert [one["id"] for one in newest["documents"]] == ["1"] and newest["cursor"]
     _, moved, kept = map(json.loads, sent(server, expiring, tmp_path))

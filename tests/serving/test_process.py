@@ -1,4 +1,4 @@
-"""The command as users run it: what it prints, refuses, imports, and how it goes."""
+"""Tests of the command as users run it: output, refusals, imports and end."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_refusal_is_the_end_of_the_process() -> None:
 
 @pytest.mark.slow
 def test_what_a_server_writes_is_for_nobody_else(launch: Launcher, tmp_path: Path) -> None:
-    """Whatever the umask of who started it."""
+    """Check the permissions of files, which only the owner may read, whatever the umask."""
     before = {*tmp_path.rglob("*")}
     open_to_all = ("/bin/sh", "-c", 'umask 0; exec "$0" -m serving "$@"', sys.executable)
     running = launch(command=open_to_all)
@@ -125,7 +125,7 @@ def test_data_that_cannot_be_served(launch: Launcher, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_it_announces_itself_and_drains_under_load(launch: Launcher) -> None:
-    """SIGTERM with requests in flight: every one begun before it is answered, with vectors or with 503."""
+    """Send SIGTERM with requests in progress. Each earlier request is answered with vectors or 503."""
     server, told = launch(), threading.Event()
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         answers = [pool.submit(embed, server.address, i, told) for i in range(100)]
@@ -143,9 +143,9 @@ def test_it_announces_itself_and_drains_under_load(launch: Launcher) -> None:
 
 
 def embed(address: str, i: int, told: threading.Event) -> int | None:
-    """The status; None where no connection was accepted any more, which only those who begin after `told` may see.
+    """Return the status, or None for a refused connection, which only requests after `told` may see.
 
-    A connection cut while answering raises.
+    An interrupted answer raises an error.
     """
     may_be_late = told.is_set()
     try:
@@ -201,7 +201,7 @@ def test_a_thousand_connections_at_once(launch: Launcher) -> None:
         return reply
 
     async def main() -> list[bytes]:
-        """Ask on plain sockets: httpx looks through all of its connections for each one that it opens."""
+        """Use plain sockets, because httpx searches all of its connections for each new one."""
         async with asyncio.timeout(PATIENCE):
             opened = await asyncio.gather(*(asyncio.open_connection(url.host, url.port) for _ in texts))
             return await asyncio.gather(*map(answered, opened, texts))
@@ -247,7 +247,7 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.mark.slow
 def test_a_load_that_runs_does_not_hold_the_end(launch: Launcher) -> None:
-    """It can't be interrupted, and who told the server to go will not wait for it."""
+    """Stop a server that is loading a bundle, which can't be interrupted and must not be waited for."""
     server = launch(command=(sys.executable, "-c", SLOW), ready=False)
     while "it loads" not in server.log.read_text():
         assert server.process.poll() is None, server.log.read_text()
@@ -263,7 +263,7 @@ def test_a_load_that_runs_does_not_hold_the_end(launch: Launcher) -> None:
 def test_what_copies_a_corpus_is_left_to_the_next_server(
     launch: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """Of a large one it takes minutes, which nobody who told the server to go will wait for."""
+    """Stop a server that copies a large corpus, which takes minutes. The next server continues the copy."""
     held = tmp_path / "held"
     monkeypatch.setenv(VARIABLE, f"{place}=hold:{held}")
     server = launch()

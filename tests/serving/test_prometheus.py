@@ -1,4 +1,4 @@
-"""What Prometheus, its linter and the dashboard make of /metrics; and that docs/metrics.md lists it."""
+"""Tests of /metrics with Prometheus, its linter and the dashboard, and of the list in docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| ((?:`\w+` ?)*)\|", re.MULTILINE)
 
 
 def used(client: TestClient | httpx.Client) -> str:
-    """/metrics after all that it counts has happened."""
+    """Return /metrics after everything that it counts has happened."""
     for method, path, body in [
         ("POST", "/embed", {"inputs": ["one", "two words"]}),
         ("POST", "/embed", {"inputs": []}),
@@ -45,7 +45,7 @@ def exposed(local: TestClient) -> str:
 
 
 def families(text: str) -> dict[str, tuple[str, set[str]]]:
-    """Type and labels of each family, by the name that its samples have."""
+    """Return type and labels of each family, by the name of its samples."""
     found = {}
     for family in text_string_to_metric_families(text):
         name = f"{family.name}_total" if family.type == "counter" else family.name
@@ -77,7 +77,7 @@ def names(expression: str) -> set[str]:
 
 
 def series(text: str) -> set[str]:
-    """Every name that a query can ask for."""
+    """Return every name that a query can use."""
     return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
 
 
@@ -86,14 +86,15 @@ def test_promtool_finds_fault_with_names_of_text_embeddings_inference_alone(expo
     checked = subprocess.run(
         ["promtool", "check", "metrics"], input=exposed, capture_output=True, text=True, check=False
     )
-    assert checked.returncode in (0, 3), checked.stderr  # 1: not the format; 3: it has something to say about names
+    # Status 1 means a wrong format, and 3 means remarks about names.
+    assert checked.returncode in (0, 3), checked.stderr
     said = sorted(line.split()[0] for line in (checked.stdout + checked.stderr).splitlines())
     assert said == ["te_embed_count", "te_request_count"]
 
 
 @pytest.fixture
 def prometheus(launch: Launcher, free_port: int, tmp_path: Path) -> Iterator[httpx.Client]:
-    """A real one that scrapes a real server, and its API."""
+    """Run a real Prometheus that scrapes a real server, and yield a client of its API."""
     running = launch("--cache-bytes", "1000000")
     used(running.client)
     config = tmp_path / "prometheus.yml"
@@ -130,7 +131,7 @@ def wait_for(prometheus: httpx.Client, query: str) -> None:
         try:
             if prometheus.get("/status/config").status_code == 200 and asked(prometheus, query):
                 return
-        except httpx.TransportError:  # it is starting
+        except httpx.TransportError:  # Prometheus is starting.
             pass
         assert time.monotonic() < deadline, query
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Corpora of a bundle that has prompts: documents and queries are embedded behind those for their roles."""
+"""Tests of corpora with a bundle's prompts: documents and queries are embedded with the prompts for their roles."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def prompted(folder: Path, fingerprint: str = "fake-p", **prompts: str) -> Model
 def serve(
     make_service: MakeService, tmp_path: Path, wait_until_ready: Callable[[TestClient], None]
 ) -> Iterator[Callable[..., TestClient]]:
-    """A server of a bundle with these prompts."""
+    """Yield a function that returns a server of a bundle with these prompts."""
     clients = []
 
     def serve(prompts: dict[str, str], **options: Any) -> TestClient:
@@ -116,14 +116,14 @@ def test_what_it_leaves_no_room_for_is_cut_and_told(serve: Callable[..., TestCli
     fits = " ".join(["word"] * (MAX_LENGTH - 2))
     client = serve({"document": "so it is "})
     for text, cut in ((fits, "1"), (fits.removesuffix("word word word"), "0")):
-        for _ in range(2):  # when it comes first, and when it is known
+        for _ in range(2):  # The first time, and when the text is cached.
             assert added(client, text).headers["x-truncated-inputs"] == cut
 
 
 def test_a_corpus_of_before_is_embedded_again(
     make_service: MakeService, tmp_path: Path, wait_until_ready: Callable[[TestClient], None]
 ) -> None:
-    """Its vectors were made without: they are of another fingerprint."""
+    """Re-embed a corpus whose vectors were made without prompts, and therefore have another fingerprint."""
     with TestClient(create_app(make_service(prompted(tmp_path, "fake-1")))) as client:
         wait_until_ready(client)
         client.put("/corpora/c").raise_for_status()
@@ -145,7 +145,7 @@ def test_a_corpus_of_before_is_embedded_again(
 def test_sentence_transformers_finds_the_same(
     launch: Callable[..., Any], tiny_bundle: Path, tmp_path: Path, document: str
 ) -> None:
-    """Its `encode_query` and `encode_document` are an oracle: they read the bundle's files by themselves."""
+    """Compare with `encode_query` and `encode_document`, which read the bundle's files by themselves."""
     from sentence_transformers import SentenceTransformer
 
     given = ["--prompt", "query=who can say: ", "--prompt", f"{document}=it is said that "]

@@ -1,4 +1,4 @@
-"""A server whose engine fails again and again is not ready, until it works."""
+"""Tests of readiness: a server whose engine fails repeatedly is not ready until the engine works again."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_an_engine_that_fails_again_and_again_is_not_ready_until_it_works(
         def embed() -> int:
             return client.post("/embed", json={"inputs": "a"}).status_code
 
-        for _ in range(2):  # one that works starts the count anew
+        for _ in range(2):  # A batch that succeeds resets the count.
             broken.set()
             assert [embed() for _ in range(2)] == [424, 424]
             assert client.get("/readyz").status_code == 200
@@ -57,9 +57,10 @@ def test_an_engine_that_fails_again_and_again_is_not_ready_until_it_works(
             assert "the last 3 batches of fake failed: the engine failed: device lost" in answer.json()["error"]
         assert client.get("/livez").status_code == 200
         assert "isosphere_ready 0.0" in client.get("/metrics").text
-        assert embed() == 424  # still tried, so that it may come back
+        assert embed() == 424  # The engine is still tried, so that it may recover.
         broken.clear()
-        assert client.get("/readyz").status_code == 200  # asking tries it, though no caller comes any more
+        # A request of /readyz tries it, although no other request comes.
+        assert client.get("/readyz").status_code == 200
         assert "isosphere_ready 1.0" in client.get("/metrics").text
     said = [record.message for record in caplog.records if record.name == "serving.inference.batcher"]
     assert said == [
@@ -71,7 +72,7 @@ def test_an_engine_that_fails_again_and_again_is_not_ready_until_it_works(
 def test_why_loading_failed_is_for_the_log_alone(
     make_service: MakeService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Paths and names of corpora are for whoever runs the server; these answers are for anybody."""
+    """Hide the reason, because paths and names of corpora are only for the server's owner."""
     reason = "/srv/isosphere/corpora/tenant-a.sqlite: not a corpus of this server"
 
     def warm(corpora: Corpora) -> None:
@@ -104,7 +105,7 @@ def test_those_who_ask_at_once_share_a_probe_that_is_no_request_and_wait_for_it_
         engine.embedded.clear()
         engine.open.clear()
         requests = _requests(service)
-        for _ in range(2):  # the second time while the probe of the first still runs
+        for _ in range(2):  # The second request comes while the first one's probe still runs.
             states = {health.state for health in await asyncio.gather(*(service.probed() for _ in range(5)))}
             assert states == {"failing"}
         engine.open.set()
@@ -129,7 +130,7 @@ def test_a_caller_of_a_failing_engine_brings_it_back(make_service: MakeService, 
         for _ in range(3):
             with pytest.raises(Backend):
                 await service.embed(["poison"], EmbedOptions())
-        assert (await service.probed()).state == "ready"  # the probe is no poison
+        assert (await service.probed()).state == "ready"  # The probe does not fail by itself.
         for _ in range(3):
             with pytest.raises(Backend):
                 await service.embed(["poison"], EmbedOptions())

@@ -1,4 +1,4 @@
-"""Another bundle takes the place of the one that is served, while requests go on."""
+"""Tests of the replacement of the served bundle while requests continue."""
 
 from __future__ import annotations
 
@@ -40,13 +40,14 @@ def embedded(*texts: str) -> Any:
 def test_requests_finish_on_the_encoder_they_began_with(make_service: MakeService, run: Run, bundles: Bundles) -> None:
     gate = threading.Event()
     gate.set()
-    service = make_service(replace(bundles.fake, load=lambda _: Gate(gate)), threads=2)  # of which the gate takes one
+    # The gate takes one of the permits.
+    service = make_service(replace(bundles.fake, load=lambda _: Gate(gate)), threads=2)
 
     async def work() -> None:
         await service.loaded.wait()
         old = service.embedder
         gate.clear()
-        # longer than one turn of the tokenizer and one batch: it is in every stage when the other encoder comes
+        # Longer than one call of the tokenizer and one batch, so that it is in all stages when the encoder changes.
         begun = asyncio.create_task(service.embed(["a b c d"] * 500, EmbedOptions()))
         await asyncio.sleep(0.05)
         assert await service.reload() == [("turned", "fake-1", "fake-2")]
@@ -68,10 +69,11 @@ def test_requests_finish_on_the_encoder_they_began_with(make_service: MakeServic
 
 
 def test_an_upload_and_a_search_keep_to_one_encoder(make_service: MakeService, run: Run, bundles: Bundles) -> None:
-    """Where the other one comes between the check of the corpus and the vectors."""
+    """Change the encoder between the check of the corpus and the computation of the vectors."""
     gate = threading.Event()
     gate.set()
-    service = make_service(replace(bundles.fake, load=lambda _: Gate(gate)), threads=2)  # of which the gate takes one
+    # The gate takes one of the permits.
+    service = make_service(replace(bundles.fake, load=lambda _: Gate(gate)), threads=2)
 
     async def work() -> None:
         await service.loaded.wait()
@@ -88,7 +90,8 @@ def test_an_upload_and_a_search_keep_to_one_encoder(make_service: MakeService, r
         gate.set()
         await adding
         assert service.library.corpora.corpus("empty")[0].fingerprint == "fake-1"
-        cosine = float(embedded("query: text")[0] @ embedded("text")[0])  # of query and document by either
+        # Vectors of query and document by both encoders.
+        cosine = float(embedded("query: text")[0] @ embedded("text")[0])
         for found in (await searching, await service.library.search("filled", ["text"], SearchOptions())):
             ((hit,),) = found.hits
             assert hit.passage.document.id == "b"
@@ -104,7 +107,7 @@ def test_the_conflict_names_the_job_that_embeds_the_corpus_again_and_how_far_it_
     documents = {"documents": [{"id": str(i), "text": f"text {i}"} for i in range(3)]}
     local.post("/corpora/c/documents", json=documents).raise_for_status()
     local.post("/admin/reload").raise_for_status()
-    bundles.open.clear()  # nothing is embedded
+    bundles.open.clear()  # Nothing is embedded.
     job = local.post("/corpora/c/reembed").json()["id"]
     while local.get(f"/jobs/{job}").json()["total"] is None:
         time.sleep(0.01)

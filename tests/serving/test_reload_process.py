@@ -1,4 +1,4 @@
-"""A server process told to serve another bundle: by SIGHUP, by POST, under load, with a bad one; and a hang-up."""
+"""Tests of a server process that reloads: by SIGHUP, by POST, under load, with an invalid bundle; and of a hang-up."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WORKERS = 8
 
 @dataclass
 class Artifacts:
-    """Two bundles, and the link to the one that is served."""
+    """Two bundles, and the link to the served one."""
 
     folder: Path
 
@@ -37,7 +37,7 @@ class Artifacts:
         return self.folder / "default"
 
     def point(self, name: str) -> str:
-        """The fingerprint of what the link leads to now."""
+        """Point the link to a bundle, and return the bundle's fingerprint."""
         link = self.folder / "link"
         link.symlink_to(name)
         link.replace(self.default)
@@ -122,7 +122,7 @@ def test_a_bad_bundle_leaves_the_old_one_serving(launch: Launcher, artifacts: Ar
 def test_told_while_it_starts(launch: Launcher) -> None:
     server = launch(ready=False)
     status, blocked = Path(f"/proc/{server.process.pid}/status"), 0
-    while not blocked & 1 << (signal.SIGHUP - 1):  # once it is past Python's own start
+    while not blocked & 1 << (signal.SIGHUP - 1):  # The signal is sent after Python's own start.
         assert server.process.poll() is None
         blocked = int(status.read_text().split("SigBlk:")[1].split()[0], 16)
     server.process.send_signal(signal.SIGHUP)
@@ -166,6 +166,6 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 @pytest.mark.slow
 def test_when_its_terminal_goes_the_server_ends(tmp_path: Path, free_port: int) -> None:
-    """A terminal that is closed sends SIGHUP too: nobody would be left to stop the server."""
+    """Send SIGHUP by closing the terminal. The server must end, because nobody could stop it otherwise."""
     ran = python("-c", HUNG_UP, tmp_path, str(free_port))
     assert ran.returncode == 0, ran.stderr

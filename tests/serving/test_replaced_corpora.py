@@ -1,4 +1,4 @@
-"""Corpora that are restored, embedded anew, copied, emptied and removed while others use them."""
+"""Tests of corpora that are restored, re-embedded, copied, emptied and removed while others use them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def corpora(store: SqliteStore, tmp_path: Path) -> Iterator[Corpora]:
 
 @pytest.fixture
 def copy(corpora: Corpora, tmp_path: Path) -> Path:
-    """Of a corpus that holds `new`."""
+    """Return a copy of a corpus that contains `new`."""
     corpora.create("other")
     corpora.put("other", content("new"))
     corpora.copy("other", tmp_path / "copy")
@@ -69,7 +69,7 @@ def ids(corpora: Corpora, name: str = "c") -> list[str]:
 
 
 class Halt:
-    """What is called here begins, and goes on when it is let."""
+    """Function that begins and then waits for permission to continue."""
 
     def __init__(self, work: Callable[..., object]) -> None:
         self._work = work
@@ -83,7 +83,7 @@ class Halt:
 
 @pytest.fixture
 def checking(monkeypatch: pytest.MonkeyPatch) -> Halt:
-    """Of the file that is to be adopted."""
+    """Halt the check of a file that is to be adopted."""
     halt = Halt(sqlite.prepare)
     monkeypatch.setattr(sqlite, "prepare", halt)
     return halt
@@ -104,7 +104,7 @@ def test_nobody_waits_while_a_new_file_is_checked(corpora: Corpora, copy: Path, 
 
 @pytest.fixture(params=["in memory", "in a file"])
 def reading_beside(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Halt:
-    """What an index begins with, of vectors that do not serve yet."""
+    """Halt the start of an index, which reads vectors that are not served yet."""
     if request.param == "in a file":
         monkeypatch.setattr(saved, "ROOM", 2)
     halt = Halt(saved.read)
@@ -136,7 +136,7 @@ def test_nobody_waits_while_the_index_of_a_restored_corpus_is_read(
 def test_nobody_waits_while_the_index_of_another_encoder_is_read(
     corpora: Corpora, store: SqliteStore, tmp_path: Path, reading_beside: Halt
 ) -> None:
-    """What is written and removed meanwhile is in it, too, though the index that serves is built without it."""
+    """Write and remove meanwhile. The new index has these changes, although the serving index is built without it."""
 
     def embed() -> None:
         rows = corpora.stale("c", "g", 10)
@@ -159,7 +159,7 @@ def test_nobody_waits_while_the_index_of_another_encoder_is_read(
     assert ids(corpora) == ["kept", "late", "old", "replaced"]
     embed()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(opened, "read", None)  # nothing is read again
+        patch.setattr(opened, "read", None)  # Nothing is read again.
         assert corpora.swap("c", "g", beside)
         (hits,) = corpora.search("c", [Query(None, np.ones(9, np.float32))], SearchOptions(k=100)).hits
     assert sorted(hit.passage.document.id for hit in hits) == ["kept", "late", "old", "replaced"]
@@ -185,7 +185,7 @@ def test_what_a_killed_server_read_beside_is_swept(tmp_path: Path) -> None:
 
 
 def test_dropped_and_restored_at_once(corpora: Corpora, copy: Path, checking: Halt) -> None:
-    """One after the other, in either order: neither waits for the other for ever."""
+    """Remove and restore at the same time, in either order. Neither waits for the other forever."""
     with ThreadPoolExecutor(2) as threads:
         adopting = threads.submit(corpora.adopt, "c", copy)
         assert checking.begun.wait(PATIENCE)
@@ -265,7 +265,7 @@ def test_a_corpus_that_could_not_be_dropped_is_still_there(
 
 
 def test_an_encoder_that_comes_during_a_search(corpora: Corpora, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Vectors of another width turn up under the old keys: it is said, not stumbled over."""
+    """Change to vectors of another width during a search. The search reports this instead of failing."""
     compute = LiveIndex.search
 
     def swapped(self: LiveIndex, queries: Floats, k: int, allowed: Keys | None = None, **how: bool) -> list[Ranking]:

@@ -1,4 +1,4 @@
-"""The report that a bundle brings along."""
+"""Tests of the promotion report in a bundle."""
 
 from __future__ import annotations
 

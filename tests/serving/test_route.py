@@ -1,4 +1,4 @@
-"""Who ends a request: its caller, by leaving, or whoever runs the task that it is answered in."""
+"""Tests of the end of a request by its caller or by the task that answers it."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def test_nobody_is_watched_for_an_answer_that_is_there_at_once() -> None:
 
 
 class Asked(BaseModel):
-    """The body of a route."""
+    """Body of a route."""
 
     text: str
 
 
 def test_a_direct_route_takes_nothing_from_its_path() -> None:
-    """What FastAPI would check there, nobody would."""
+    """Declare no path parameters, because FastAPI's checks are skipped on direct routes."""
 
     async def endpoint(body: Asked, service: object) -> Response:
         raise AssertionError

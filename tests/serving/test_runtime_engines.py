@@ -1,4 +1,4 @@
-"""The server on a small real bundle: every engine of it, and how one is chosen."""
+"""Tests of the server with a small real bundle: each engine, and the choice of the engine."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_the_choice_is_in_the_log(
 
 @pytest.fixture
 def remembered(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    """A bundle whose fastest pair by the cache, openvino, loads no more."""
+    """Return a bundle whose fastest pair in the cache, openvino, no longer loads."""
 
     def broken(*_: object) -> None:
         raise RuntimeError(f"{tiny_bundle}/onnx/model.onnx: no such instruction\nat plugin.cpp:1")

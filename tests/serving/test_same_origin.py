@@ -1,4 +1,4 @@
-"""Pages of other origins, and what they have browsers send."""
+"""Tests of pages of other origins, and of the requests that browsers send for them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_what_other_pages_send_changes_nothing(client: TestClient, headers: dict
 
 
 def test_a_form_of_another_page_stores_nothing(client: TestClient, refuses: Callable[..., None]) -> None:
-    """A simple request: no browser asks before."""
+    """Send a simple request, which browsers allow without asking."""
     client.put("/corpora/c").raise_for_status()
     sent = {"content": b"spam", "headers": {"origin": EVIL, "content-type": "text/plain"}}
     refuses((403, "Unauthorized", f"Origin: web pages of '{EVIL}'"), "POST", "/corpora/c/documents", **sent)
@@ -74,7 +74,7 @@ def test_an_origin_that_was_let_in_is_in(serve: Serve, allowed: str) -> None:
 
 
 def test_a_name_that_leads_here_is_not_this_machine_s(serve: Serve) -> None:
-    """A page called so would read everything."""
+    """Refuse such a name, because a page with this name could read everything."""
     client = serve()
     for host in ("localhost:8000", "127.0.0.1", "127.0.0.2:1", "[::1]:8000", "demo.localhost"):
         assert client.get("/corpora", headers={"host": host}).status_code == 200, host

@@ -1,7 +1,7 @@
-"""A live server answers as its OpenAPI document says, whatever it is sent: the requests are made from the document.
+"""Test of a live server against its OpenAPI document, with requests that are generated from the document.
 
-It is a process of its own, as users have it. The routes called within this one would gain little: what takes the time
-is making the requests up.
+The server is a process of its own, as for users. Calling routes inside this process would save little time, because
+most of the time is spent on generating requests.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ REQUESTS = 2_000
 NIGHTLY_REQUESTS = 8_000
 DOCUMENT: dict[str, Any] = {"id": "a", "text": "A text to find.", "metadata": {"lang": "en"}}
 NEVER_SUCCEED = {
-    "POST /predict",  # no cross-encoder is served
-    "GET /models/{id}/report",  # the fake bundle was never judged
-    "POST /admin/models",  # no folder here holds another bundle
-    "DELETE /admin/models/{id}",  # the only model is the default, which stays
-    "PUT /corpora/{name}/restore",  # neither the bytes of a snapshot nor the id of one is drawn
+    "POST /predict",  # No cross-encoder is served.
+    "GET /models/{id}/report",  # The fake bundle has no evaluation.
+    "POST /admin/models",  # No other bundle exists here.
+    "DELETE /admin/models/{id}",  # The only model is the default, which can't be removed.
+    "PUT /corpora/{name}/restore",  # Neither the bytes nor the id of a snapshot is generated.
 }
 
 
 def _operations() -> Sequence[Operation]:
-    import schemathesis  # not before: nobody else needs it
+    import schemathesis  # Imported here, because no other test needs it.
 
     schemathesis.serializer.alias(["application/x-ndjson", "text/csv"], "text/plain")
     schemathesis.serializer.alias("application/zstd", "application/octet-stream")
@@ -54,7 +54,7 @@ def _operations() -> Sequence[Operation]:
 
 
 def _cases(operation: Operation, there: dict[str, str]) -> st.SearchStrategy[AnyCase]:
-    """What the document shows, what it allows and what it forbids; at any place and at one that exists."""
+    """Return the examples, valid requests and invalid requests of the document, for any and for existing places."""
     from schemathesis import GenerationMode
 
     def of_known_things(case: AnyCase) -> AnyCase:
@@ -77,7 +77,7 @@ def _cases(operation: Operation, there: dict[str, str]) -> st.SearchStrategy[Any
 
 
 class Examiner:
-    """Sends cases to a server and holds its answers to the document; counts them."""
+    """Examiner of a server: it sends cases, compares the answers with the document, and counts them."""
 
     def __init__(self, address: str) -> None:
         from schemathesis import checks
@@ -88,12 +88,12 @@ class Examiner:
         self._session = requests.Session()
         self._session.trust_env = False
         self._left_out = [
-            checks.positive_data_acceptance,  # no document can tell a bundle's prompts, width and vocabulary
-            checks.not_a_server_error,  # narrowed below: who sends a deadline may be told that it passed
+            checks.positive_data_acceptance,  # A document can't describe a bundle's prompts, width and vocabulary.
+            checks.not_a_server_error,  # A deadline is allowed below, but its end may be reported.
         ]
 
     def examine(self, operation: Operation, cases: int) -> None:
-        """The same `cases` requests for one document and one state of the code, whose constants Hypothesis tries."""
+        """Send `cases` requests, which are the same for the same document and code, whose constants Hypothesis uses."""
         self._stock()
         there = self._known(operation)
 
@@ -102,7 +102,7 @@ class Examiner:
             derandomize=True,
             database=None,
             deadline=None,
-            phases=[Phase.generate],  # what fails is shown as it was sent: shrinking would go on for minutes
+            phases=[Phase.generate],  # A failure is shown as it was sent, because shrinking takes minutes.
             suppress_health_check=list(HealthCheck),
         )
         @given(case=_cases(operation, there))
@@ -111,7 +111,8 @@ class Examiner:
                 self._stock()
             answer = case.call(base_url=self._address, session=self._session)
             self.answered[operation.label, answer.status_code] += 1
-            if answer.status_code == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:  # of any route, before it is asked
+            # Any route can answer this before its own checks.
+            if answer.status_code == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
                 return
             late = answer.status_code == 504 and "x-timeout-ms" in (case.headers or {})
             assert answer.status_code < 500 or late, f"{answer.status_code}: {answer.text}"
@@ -121,9 +122,10 @@ class Examiner:
         every_answer_conforms()
 
     def _excused(self, case: AnyCase) -> list[Any]:
-        """Wrong rows are no reason to refuse an upload that asks for them to be skipped, or for a job to look.
+        """Return the checks that do not apply to a case.
 
-        In a query there are neither lists nor objects: what is sent of one is its members, which may be right.
+        An upload that skips wrong rows, or becomes a job, is not refused for them. A query has no lists and objects:
+        their members are sent, and may be valid.
         """
         from schemathesis import checks
 
@@ -140,18 +142,18 @@ class Examiner:
         return [checks.negative_data_rejection] if excused else []
 
     def _known(self, operation: Operation) -> dict[str, str]:
-        """Values of the path's parameters that lead to something."""
+        """Return values of the path's parameters that exist."""
         id = {"jobs": self._job, "models": lambda: MODEL, "deployments": lambda: MODEL, "snapshots": self._snapshot}
         kind = next((kind for kind in id if f"/{kind}/" in operation.path), None)
         values = {"name": lambda: CORPUS, "alias": self._alias, "id": id[kind] if kind else lambda: DOCUMENT["id"]}
         return {name: value() for name, value in values.items() if f"{{{name}}}" in operation.path}
 
     def _job(self) -> str:
-        """One that is queued, runs or has ended."""
+        """Return a job that is in the queue, runs or has ended."""
         return str(self._added("?async=true").json()["id"])
 
     def _added(self, query: str = "") -> Any:
-        """The answer to the known document, once the corpus takes it: while it is being restored it takes none."""
+        """Add the known document, once the corpus accepts it, because a corpus accepts none during a restore."""
         until = time.monotonic() + RESTORED_WITHIN
         while True:
             answer = self._session.post(f"{self._address}/corpora/{CORPUS}/documents{query}", json=[DOCUMENT])
@@ -161,27 +163,27 @@ class Examiner:
             time.sleep(0.01)
 
     def _alias(self) -> str:
-        """One that leads to the known corpus."""
+        """Return an alias of the known corpus."""
         self._session.put(f"{self._address}/aliases/{ALIAS}", json={"corpus": CORPUS}).raise_for_status()
         return ALIAS
 
     def _snapshot(self) -> str:
-        """One that is there."""
+        """Return an existing snapshot."""
         snapshots = f"{self._address}/corpora/{CORPUS}/snapshots"
         answer = self._session.post(snapshots)
-        if answer.status_code != HTTPStatus.CONFLICT:  # one is being made already
+        if answer.status_code != HTTPStatus.CONFLICT:  # A snapshot is already being made.
             answer.raise_for_status()
         while not (found := self._session.get(snapshots).json()["snapshots"]):
             time.sleep(0.01)
         return str(found[0]["id"])
 
     def _stock(self) -> None:
-        """What is found at the known places."""
+        """Create the objects at the known places."""
         self._session.put(f"{self._address}/corpora/{CORPUS}").raise_for_status()
         self._added()
 
     def silent(self) -> set[str]:
-        """Operations that answered nothing but errors."""
+        """Return the operations that answered only with errors."""
         labels = {label for label, _ in self.answered}
         return labels - {label for label, status in self.answered if status < 300}
 

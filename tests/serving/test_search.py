@@ -1,4 +1,4 @@
-"""Corpora, documents and search over HTTP."""
+"""Tests of corpora, documents and search over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Search by example, diversity, groups, order, counts, several corpora and changes of metadata, over HTTP."""
+"""Tests of search by example, diversity, groups, order, counts, several corpora and metadata changes, over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The socket: what connections are set to, and callers who leave or linger in the middle of a request."""
+"""Tests of the socket: options of connections, and clients that leave or wait in the middle of a request."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_answers_are_sent_at_once(make_service: Callable[..., Service]) -> None:
 def test_half_a_body_neither_holds_the_drain_nor_makes_a_traceback(
     make_service: Callable[..., Service], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One caller leaves in the middle of a body, another still sends when the server is told to go."""
+    """Stop the server while one client leaves in the middle of a body, and another still sends."""
 
     async def main() -> None:
         async with listening(make_service(port=0)) as (server, connect):
@@ -131,7 +131,7 @@ def test_a_request_that_outlasts_the_drain_gets_a_503_in_its_family(
 def test_only_the_end_of_the_server_takes_a_cancellation_from_an_answer_that_was_begun(
     state: Literal["draining", "ready"], *, cut: bool
 ) -> None:
-    """uvicorn says in one line that the answer is not whole; of an exception it would write a traceback."""
+    """Check the log: uvicorn reports an incomplete answer in one line, but an exception with a traceback."""
     sent: list[Message] = []
 
     async def answering(scope: Scope, receive: Receive, send: Send) -> None:

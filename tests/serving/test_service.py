@@ -1,4 +1,4 @@
-"""The life of a service: loading, self-test, ready, draining; and what a failing engine does."""
+"""Tests of a service's life: loading, self-test, ready, draining, and a failing engine."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_a_caller_who_left_is_not_embedded(make_service: MakeService, run: Run) 
 
 
 async def _post_and_leave(service: Service, leave: asyncio.Event) -> None:
-    """An ASGI caller whose connection ends when it is told to leave."""
+    """Send a request by ASGI, and close its connection when `leave` is set."""
     body = b'{"inputs": [' + b", ".join([b'"a text"'] * 50) + b"]}"
     messages = [{"type": "http.request", "body": body, "more_body": False}]
 

@@ -1,4 +1,4 @@
-"""The service and its corpora: other encoders and failing indexes."""
+"""Tests of the service and its corpora: other encoders and failing indexes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_an_index_that_fails_is_rebuilt_from_the_store(
 def test_an_open_index_says_which_encoder_its_corpus_has(
     shelf: Shelf, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store is asked again, since a corpus that moves to another encoder may still have its old index."""
+    """Ask the store again, because a re-embedded corpus may still have its old index."""
     service = shelf.service("fake", "turned")
     asked: list[str] = []
     encoder = service.library.corpora.encoder

@@ -1,4 +1,4 @@
-"""Several encoders in one server: who is asked, and what embeds a corpus."""
+"""Tests of several encoders in one server: the encoder of a request, and the encoder of a corpus."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_a_corpus_outlives_its_model(pair: TestClient, shelf: Shelf) -> None:
 
 
 def test_models_share_the_threads_of_the_server(shelf: Shelf, run: Run) -> None:
-    """One thread: a flood on one model, and a request for the other has the next batch."""
+    """Flood one model on a single thread. A request for the other model has the next batch."""
     began, steps = list[str](), threading.Semaphore(0)
 
     class Stepping(FakeEngine):

@@ -1,4 +1,4 @@
-"""A server process of several bundles: asked for each of them while one is reloaded and one comes and goes."""
+"""Test of a server process with several bundles, which are used while one is reloaded and one is added and removed."""
 
 from __future__ import annotations
 

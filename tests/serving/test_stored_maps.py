@@ -1,4 +1,4 @@
-"""Maps that a job computes, over HTTP."""
+"""Tests of maps that a job computes, over HTTP."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEXTS = 40
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Maps without a process: the projection, turned round."""
+    """Compute maps without a process, as a rotated projection."""
 
     def turned(dim: int, blocks: Blocks, progress: Progress) -> tuple[Keys, Any]:
         progress.expect(10, 10)

@@ -1,4 +1,4 @@
-"""text-embeddings-inference's routes and headers, beside /embed and /similarity."""
+"""Tests of text-embeddings-inference's routes and headers, and of /embed and /similarity."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_rerank_is_by_the_cosine_best_first(client: TestClient) -> None:
 
 
 class LastBits(FakeEngine):
-    """The same text is nearly the same vector, as where a batch is a product of matrices."""
+    """Engine whose vectors of a text differ in the last bits, as in batches of different shapes."""
 
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
         embedded = super().embed(batch, alone=alone)
@@ -223,7 +223,7 @@ def test_rerank_returns_texts_and_sigmoids_to_those_who_ask(client: TestClient) 
 
 
 def test_rerank_takes_the_bundles_prompts_for_the_roles(client: TestClient) -> None:
-    """The fake bundle has one for queries and none for documents."""
+    """Use the fake bundle, which has a prompt for queries and none for documents."""
     body = {"query": "a b", "texts": ["a b c", "query: a b"]}
     ranks = client.post("/rerank", json=body).json()
     assert (ranks[0]["index"], ranks[0]["score"]) == (1, pytest.approx(1, abs=1e-6))

@@ -1,4 +1,4 @@
-"""/embed_all and late interaction: the vectors of tokens, of the fake engine and of real bundles."""
+"""Tests of /embed_all and late interaction with token vectors, of the fake engine and of real bundles."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LONG = "word " * 200
 
 
 def directions(text: str) -> Any:
-    """The fake engine's token vectors, special tokens included."""
+    """Return the fake engine's token vectors, including special tokens."""
     engine = FakeEngine()
     return engine.embed_tokens(engine.tokenize([text], "right"))[0]
 
@@ -134,7 +134,7 @@ def test_a_key_is_charged_for_tokens_as_in_embed(client: TestClient) -> None:
 
 
 def slow_late_interaction(query: str, text: str) -> float:
-    """MaxSim by loops, over words only."""
+    """Compute MaxSim by loops, over words only."""
     best = []
     for one in directions(query)[1:-1]:
         cosines = [float(one @ two / np.linalg.norm(one) / np.linalg.norm(two)) for two in directions(text)[1:-1]]
@@ -224,7 +224,7 @@ TEXTS = ["The old man and the sea.", "", "a", "a red bird can sing " * 30]
 
 
 def oracle(folder: Path, texts: list[str], max_length: int) -> list[Any]:
-    """The last hidden states of transformers, one text at a time."""
+    """Return the last hidden states of transformers, one text at a time."""
     import torch
     from transformers import AutoModel, AutoTokenizer
 

@@ -1,4 +1,4 @@
-"""Answers that callers do not read: how many bytes of them a server keeps."""
+"""Tests of answers that clients do not read: the bytes that a server keeps are limited."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ LIMIT, OWN = 1_000_000, 600_000
 
 
 class Body(bytearray):
-    """One that a weak reference can follow."""
+    """Body that a weak reference can follow."""
 
 
 class Reader:
-    """Asks for answers of a number of bytes, and reads none until told."""
+    """Client that requests answers of a number of bytes, and reads them only on demand."""
 
     def __init__(self, app: UnreadLimit, key: str | None = None, own: int | None = OWN) -> None:
         self._app = app
@@ -41,7 +41,7 @@ class Reader:
         self.sent: list[Message] = []
 
     async def ask(self, size: int, path: str = "/embed", method: str = "POST") -> int:
-        """The status; the answer waits for the reader after its head."""
+        """Return the status. The rest of the answer waits for the reader."""
         sent: list[Message] = []
         begun = asyncio.Event()
 
@@ -127,7 +127,8 @@ def test_what_was_done_and_what_watches_the_server_is_always_told() -> None:
     async def main() -> None:
         app = UnreadLimit(answering, LIMIT)
         asked = [("POST", "/a"), ("POST", "/corpora/a/documents"), ("DELETE", "/jobs/a"), ("GET", "/metrics")]
-        waiting = [(Reader(app), method, path) for method, path in asked]  # a reader that nobody holds would vanish
+        # Without this reference, the reader would be deleted.
+        waiting = [(Reader(app), method, path) for method, path in asked]
         for reader, method, path in waiting:
             assert await reader.ask(LIMIT, path, method) == 200
         assert await Reader(app).ask(LIMIT, "/corpora/a/documents", "GET") == 429
@@ -151,7 +152,7 @@ def test_a_large_answer_is_handed_on_as_it_is_read() -> None:
 
 
 def test_nothing_is_left_of_an_answer_that_was_refused() -> None:
-    """Not even until the garbage collector comes: by then there may be twenty."""
+    """Check the memory at once, because many refused answers could exist before the garbage collector runs."""
     kept: list[weakref.ref[Body]] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -178,7 +179,7 @@ def test_hits_beyond_one_answer_are_refused_before_they_are_all_built(
     wait_until_ready: Callable[[TestClient], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A control character takes six bytes of JSON."""
+    """Use control characters, each of which takes six bytes in JSON."""
     built: list[int] = []
 
     def written(content: object) -> bytes:

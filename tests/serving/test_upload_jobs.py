@@ -1,4 +1,4 @@
-"""Uploads that become jobs, and keys that make a retry safe."""
+"""Tests of uploads that become jobs, and of idempotency keys for safe retries."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_what_is_written_and_deleted_after_an_upload_was_accepted_stays(client: 
 def test_an_upload_that_its_corpus_did_not_know_of_counts_from_when_it_is_begun(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It could not be told at the start, or is another file since: here what it was told at first is lost."""
+    """Start an upload that its corpus has not recorded, because it could not be told or is another file since."""
     accept, told, noted, go_on = SqliteStore.accept, list[str](), threading.Event(), threading.Event()
 
     def once_more(store: SqliteStore, name: str, job: str) -> None:
@@ -177,7 +177,7 @@ def test_a_corpus_that_is_deleted_takes_its_jobs_along(client: TestClient) -> No
 def test_nothing_is_accepted_for_a_corpus_that_is_being_deleted(
     client: TestClient, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would come to the next one of that name: a deletion waits for a snapshot that is being made."""
+    """Refuse uploads to a corpus that is being deleted, which waits for a snapshot: a new corpus would get them."""
     drop = OpenCorpora.drop
 
     def later(corpora: OpenCorpora, name: str) -> None:
@@ -235,7 +235,7 @@ def test_a_key_of_a_job(client: TestClient) -> None:
 
 
 def test_a_key_says_nothing_of_a_corpus_that_was_made_anew(client: TestClient) -> None:
-    """ "Delete, create, load again" by the same script: a 200 for what is not there would lose all of it."""
+    """Recreate a corpus between two uploads with one key. The second upload must not be answered from the first."""
     headers = {**NDJSON, "Idempotency-Key": "load"}
     for _ in range(2):
         assert client.post(DOCUMENTS, content=lines(2), headers=headers).status_code == 200
@@ -263,7 +263,7 @@ def test_a_key_whose_request_failed_is_free(client: TestClient) -> None:
 def test_ids_that_are_made_under_a_key_are_the_same_where_the_answer_was_not_noted(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a crash between the commit of the documents and that of the answer."""
+    """Repeat an upload after a crash between the commit of the documents and of the answer."""
     body, headers = b'{"text": "a"}\n', {**NDJSON, "Idempotency-Key": "crash"}
 
     async def crash(*_: Any) -> None:

@@ -1,4 +1,4 @@
-"""Uploads of Parquet, Arrow, Markdown, HTML, PDF and DOCX over HTTP: documents, limits and errors."""
+"""Tests of uploads of Parquet, Arrow, Markdown, HTML, PDF and DOCX over HTTP: documents, limits and errors."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_without_limits_no_file_is_read(monkeypatch: pytest.MonkeyPatch, capsys:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, str]]]:
-    """The processes that read files, each with its variables."""
+    """Record the processes that read files, each with its environment variables."""
     begin: Any = subprocess.Popen
     begun = list[tuple[Any, dict[str, str]]]()
 

@@ -1,4 +1,4 @@
-"""Uploads over HTTP: every format, a few documents at once and many as a job, keys that make a retry safe."""
+"""Tests of uploads over HTTP: every format, small uploads and jobs, and idempotency keys."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_an_integer_is_an_id_as_its_digits(client: TestClient, media: str, field
 def test_columns_have_the_types_of_their_fields_where_that_is_asked_for(
     client: TestClient, rows: int, types: str
 ) -> None:
-    """The last field of a large table decides, too."""
+    """Use a large table, whose last row also determines a type."""
     body = "id,text,n,m\n" + "".join(f"{i},text,{i},{i}\n" for i in range(rows)) + "z,text,5,five\n"
     answer = client.post(f"{DOCUMENTS}?column_types={types}", content=body, headers=of("text/csv"))
     if answer.status_code == 202:

@@ -1,4 +1,4 @@
-"""Word search over HTTP: its options, its settings, highlights in fields, and what is refused."""
+"""Tests of keyword search over HTTP: options, settings, highlights in fields, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A corpus and a run small enough to train in a second."""
+"""Fixtures: a corpus and a run that trains in a second."""
 
 from __future__ import annotations
 
@@ -31,20 +31,21 @@ WORDS = ("man", "woman", "dog", "cat", "bird", "fish", "horse", "guitar", "river
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
-    """Tiny matrices gain nothing from more, and sums keep their order in every process."""
+    """Use one thread, because tiny matrices gain nothing from more, and sums have the same order in every process."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
 def _seeded() -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)  # `torch.manual_seed` asks every kind of device, a millisecond a test
+        # `torch.manual_seed` seeds every kind of device, which takes a millisecond per test.
+        torch.default_generator.manual_seed(0)
         yield
 
 
 @pytest.fixture(scope="session")
 def sentences() -> list[str]:
-    """240 different ones, of words that `tiny_backbone` knows."""
+    """Return 240 different sentences of words in the vocabulary of `tiny_backbone`."""
     draw = random.Random(0)
     every = [
         f"{subject} {verb} {thing} {place} .".capitalize()
@@ -65,7 +66,7 @@ def corpus_file(sentences: list[str], tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session")
 def stsb_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """STS-B in SentEval's layout and no other task: few different sentences, so that it is encoded at once."""
+    """Write STS-B in SentEval's layout, without other tasks. It has few different sentences, so encoding is fast."""
     data = tmp_path_factory.mktemp("data")
     folder = data / "STS" / "STSBenchmark"
     folder.mkdir(parents=True)
@@ -80,7 +81,7 @@ def stsb_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def configured(backbone: Path, corpus: Path, folder: Path, /, name: str = "one", **changes: Any) -> RunConfig:
-    """A run of 14 steps on the tiny backbone in `folder`; keywords override."""
+    """Return a run of 14 steps on the tiny backbone in `folder`, with changed fields."""
     defaults: dict[str, Any] = {
         "corpus": (str(corpus),),
         "batch_size": 16,
@@ -97,12 +98,12 @@ def configured(backbone: Path, corpus: Path, folder: Path, /, name: str = "one",
 
 @pytest.fixture
 def make_config(tiny_backbone: Path, corpus_file: Path, tmp_path: Path) -> Callable[..., RunConfig]:
-    """Runs in a folder of the test's own: see `configured`."""
+    """Return a function that makes runs in the test's folder (see `configured`)."""
     return partial(configured, tiny_backbone, corpus_file, tmp_path)
 
 
 def fit(config: RunConfig, **how: bool) -> tuple[Outcome, str]:
-    """A run and what it said."""
+    """Train a run, and return its outcome and output."""
     said = io.StringIO()
     outcome = run.fit(config, said, **how)
     return outcome, said.getvalue()
@@ -115,7 +116,7 @@ def fitted() -> Callable[..., tuple[Outcome, str]]:
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Gets `checkpoint` before each one is written; a test adds what else is to be told."""
+    """Record `checkpoint` before each checkpoint is written. A test may record further events."""
     told: list[str] = []
     save = checkpoint.save
 
@@ -128,7 +129,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 class Ended(NamedTuple):
-    """A run that nothing interrupted."""
+    """A run that ended without interruption."""
 
     config: RunConfig
     outcome: Outcome
@@ -137,14 +138,14 @@ class Ended(NamedTuple):
 
 @pytest.fixture(scope="session")
 def ended(tiny_backbone: Path, corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    """A run for all to look at: `copied` has what may be changed."""
+    """Train a run that all tests may read. `copied` returns a copy that may be changed."""
     config = configured(tiny_backbone, corpus_file, tmp_path_factory.mktemp("ended"))
     return Ended(config, *fit(config))
 
 
 @pytest.fixture
 def copied(ended: Ended, tmp_path: Path) -> RunConfig:
-    """The run that `ended`, in a folder of the test's own."""
+    """Return a copy of the run `ended` in the test's folder."""
     config = replace(ended.config, run=str(tmp_path / "runs" / "copied"))
     shutil.copytree(ended.config.run, config.run)
     return config
@@ -152,7 +153,7 @@ def copied(ended: Ended, tmp_path: Path) -> RunConfig:
 
 @pytest.fixture
 def listening_to_ctrl_c() -> Iterator[None]:
-    """A shell starts what it puts in the background with SIGINT ignored."""
+    """Accept SIGINT, which a shell ignores in background processes."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -160,5 +161,5 @@ def listening_to_ctrl_c() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def ingredients(tiny_backbone: Path) -> list[Ingredient]:
-    """Three, tuned from one start."""
+    """Return three encoders that were tuned from the same initial weights."""
     return [Ingredient(f"tuned-{seed}", shaken(tiny_backbone, seed), None) for seed in range(3)]

@@ -1,4 +1,4 @@
-"""Processes that begin with torch imported: to import it takes longer than most of what is tested in one."""
+"""Processes that start with torch imported, because its import takes longer than most tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from tests.conftest import PATIENCE
 
 SERVER = multiprocessing.get_context("forkserver")
-"""One process of one thread, which imports all of this once and is forked from then on."""
+"""A process with one thread, which imports all modules once and from which others are forked."""
 SERVER.set_forkserver_preload(
     ["training.cli.promote", "training.step", "transformers.models.bert.modeling_bert", "tests.training.forks"]
 )
@@ -24,9 +24,9 @@ SERVER.set_forkserver_preload(
 def forked(
     work: Callable[..., Any], *given: Any, said: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> ForkServerProcess:
-    """Begins `work(*given)`, a function of a module, in a process of its own.
+    """Start `work(*given)`, a function of a module, in a process of its own.
 
-    `said` has its stderr, else it is that of the tests; `environment` is set in it before.
+    `said` receives its stderr, by default that of the tests. `environment` is set in the process first.
     """
     process = SERVER.Process(target=_begin, args=(work, given, said, environment or {}), daemon=True)
     process.start()
@@ -34,7 +34,7 @@ def forked(
 
 
 def two_together(work: Callable[..., Any], *given: Any, said: Path | None = None) -> list[int | None]:
-    """Run `work(*given)` in two processes that train together, begun as `torchrun` would; return their exit codes."""
+    """Run `work(*given)` in two processes that train together as by `torchrun`, and return their exit codes."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     told = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

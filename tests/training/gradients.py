@@ -1,4 +1,4 @@
-"""Loss and gradients of runs, in double precision; of as many processes as compute them together."""
+"""Loss and gradients of runs in double precision, computed by one or several processes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from training.step import initial_state, load_frozen, make_step
 
 
 def another(encoder: Encoder) -> Encoder:
-    """With weights of its own: of a teacher that says what the encoder says the gradient is rounding, and Adam takes
-    whole steps by its signs."""
+    """Return an encoder with other weights.
+
+    With equal weights, a teacher's gradient would be a rounding error, and Adam's steps would depend on its signs.
+    """
     drawn = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for weight in encoder.parameters():
@@ -28,7 +30,7 @@ def another(encoder: Encoder) -> Encoder:
 
 
 def compute(files: Iterable[Path]) -> None:
-    """After two steps of nine sentences, of a whole batch; each is left beside its configuration."""
+    """Write loss and gradients of a whole batch after two steps of nine sentences, beside each configuration."""
     torch.set_num_threads(1)
     for file in files:
         config = RunConfig.from_json(file.read_text())
@@ -43,7 +45,7 @@ def compute(files: Iterable[Path]) -> None:
             step._start.encoder.double()
         sentences = Path(config.corpus[0]).read_text(encoding="utf-8").splitlines()
         tokenise = tokeniser(state.encoder, teacher, max_length=32, own=devices.rows)
-        for start in (0, 9):  # of 9 sentences one process has 4, a single chunk, and the other 5
+        for start in (0, 9):  # Of 9 sentences, one process has 4, which is a single chunk, and the other has 5.
             step(tokenise(sentences[start : start + 9]), 1e-3)
         state.optimiser.zero_grad()
         values = step.gradients(tokenise(sentences[: config.batch_size]))

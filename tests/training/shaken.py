@@ -1,4 +1,4 @@
-"""Encoders as tuning would leave them, without a training run."""
+"""Encoders like tuned ones, without a training run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from models.encoder.encoder import Encoder
 
 
 def shaken(backbone: Path, seed: int) -> Encoder:
-    """Mean pooling, every weight moved a little."""
+    """Return an encoder with mean pooling whose weights are slightly changed."""
     encoder = Encoder.load(backbone, pooling="mean")
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():

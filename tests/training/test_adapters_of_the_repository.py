@@ -1,4 +1,4 @@
-"""The encoders in models/adapters score what their manifests and README say."""
+"""Tests of the encoders in models/adapters: their scores are those of their manifests and README."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_readme_has_a_row_for_every_encoder_with_its_size_and_scores() -> None:
 def test_extraction_compares_by_sts_b_dev(
     tiny_backbone: Path, other_bundle: Path, stsb_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`models` finds the judge by its entry point, and imports nothing of `training`."""
+    """Let `models` find the evaluation by its entry point, without an import of `training`."""
     options = ["--base", str(tiny_backbone), "--rank", "32", "--data", str(stsb_data), "--out", str(tmp_path / "a")]
     assert main(["adapter", "extract", str(other_bundle), *options]) == 0
     tuned = by_stsb_dev(stsb_data).scores(Encoder.load(other_bundle).encode)["stsb_dev_spearman"]

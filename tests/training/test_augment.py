@@ -1,4 +1,4 @@
-"""The augmentations: what is drawn, what it does to the tokens, and that it reaches every family of backbones."""
+"""Tests of the augmentations: random draws, effects on tokens, and support of every model family."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def test_an_order_moves_the_tokens_and_leaves_the_padding(lengths: list[int], se
 def test_every_order_is_as_likely_as_another() -> None:
     orders = draw_token_order(torch.ones(6000, 3, dtype=torch.long), seeded())
     counts = Counter(map(tuple, orders.tolist()))
-    assert len(counts) == 6 and all(880 < count < 1120 for count in counts.values())  # four standard deviations
+    # The bound is four standard deviations.
+    assert len(counts) == 6 and all(880 < count < 1120 for count in counts.values())
 
 
 @given(lengths=lengths, rate=rates, seed=st.integers(0, 99))
@@ -97,7 +98,7 @@ def test_one_span_of_the_tokens_is_kept(lengths: list[int], rate: float, seed: i
 def test_a_span_may_begin_wherever_it_has_room() -> None:
     starts = draw_span_start(torch.ones(3000, 5, dtype=torch.long), 0.4, seeded())
     counts = starts.bincount()
-    assert len(counts) == 3 and (counts - 1000).abs().max() < 110  # four standard deviations
+    assert len(counts) == 3 and (counts - 1000).abs().max() < 110  # The bound is four standard deviations.
 
 
 @given(lengths=lengths, rate=rates, seed=st.integers(0, 99))
@@ -134,11 +135,11 @@ def backbone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 shared = cache(Encoder.load)
-"""Encoders of which no test leaves another behind."""
+"""Cached encoders, which no test changes."""
 
 
 def encoder_of(folder: Path, pooling: str = "mean") -> tuple[Encoder, Tensor, Tensor]:
-    """An encoder without dropout, and a batch with padding."""
+    """Return an encoder without dropout, and a batch with padding."""
     encoder = deepcopy(shared(folder, pooling=pooling)).eval()
     return encoder, *encoder.tensors(encoder.tokenizer.encode(SENTENCES))
 
@@ -170,7 +171,7 @@ def test_a_rate_of_zero_is_the_plain_pass(backbone: Path, name: str) -> None:
 
 
 def test_shuffled_into_the_old_order_it_is_the_plain_pass(backbone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So each family's positions are counted from where it counts them."""
+    """Compare with a plain pass, so that each family's first position is checked."""
     encoder, ids, mask = encoder_of(backbone)
 
     def as_it_was(mask: Tensor, _rng: torch.Generator | None) -> Tensor:
@@ -195,7 +196,7 @@ def test_gradient_passes_and_dropout_stays_on(tiny_backbone: Path, name: str) ->
     encoder.train()
     first, second = (Augmentation(name)(encoder, ids, mask, seeded()) for _ in range(2))
     assert not torch.equal(first, second)
-    along = torch.linspace(-1, 1, first.shape[-1])  # a plain sum is what layer norm makes of it: 0
+    along = torch.linspace(-1, 1, first.shape[-1])  # Layer norm makes every sum 0.
     (first @ along).sum().backward()  # type: ignore[no-untyped-call]
     embeddings = encoder.backbone.get_parameter("embeddings.word_embeddings.weight")
     assert embeddings.grad is not None and embeddings.grad.abs().max() > 1e-3

@@ -21,14 +21,14 @@ Array = NDArray[np.float64]
 
 
 def scored(n: int, *, noise: float, seed: int = 0) -> tuple[Array, Array]:
-    """Golds with many ties, as people's are, and cosines that follow them."""
+    """Return human scores with many ties, and cosines that follow them."""
     draw = np.random.default_rng(seed)
     golds = draw.integers(0, 26, n) / 5
     return golds + draw.normal(0, noise, n), golds
 
 
 def interval(runs: list[Array], golds: Array, *, level: float = 0.95, resamples: int, seed: int = 0) -> Interval:
-    """Of one task."""
+    """Return the interval for one task."""
     tasks = [{"pairs": cosines} for cosines in runs]
     return resample(tasks, {"pairs": golds}, resamples=resamples, seed=seed).interval(level)
 
@@ -87,7 +87,7 @@ def test_seeds_and_tasks_are_averaged() -> None:
 
 
 def test_tasks_are_redrawn_independently() -> None:
-    """The mean of two tasks spreads 1 / sqrt 2 as much as each, though they are alike; drawn as one it would not."""
+    """Compare two equal tasks: their mean has 1 sqrt 2 of the spread of each, because they are resampled separately."""
     cosines, golds = scored(100, noise=2)
     alone = resample([{"a": cosines}], {"a": golds}, resamples=2000)
     both = resample([{"a": cosines, "b": cosines}], {"a": golds, "b": golds}, resamples=2000)
@@ -100,7 +100,7 @@ def test_tasks_are_redrawn_independently() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("statistic", ["interval", "difference"])
 def test_intervals_cover_what_all_pairs_would_say(statistic: str) -> None:
-    """200 test sets of one population; 95 % of the intervals should hold its value, within chance (p = 1e-4)."""
+    """Draw 200 test sets from one population: 95 % of the intervals contain its value, within chance (p = 1e-4)."""
     draw = np.random.default_rng(7)
     n, times = 150, 200
 
@@ -120,7 +120,7 @@ def test_intervals_cover_what_all_pairs_would_say(statistic: str) -> None:
         else:
             gain = compare([a], [b], golds, resamples=400, seed=seed)
             covered += gain.low <= values[0] - values[1] <= gain.high
-    least, most = binom.ppf([1e-4, 1 - 1e-4], times, 0.94)  # the percentile interval is a little narrow at n = 150
+    least, most = binom.ppf([1e-4, 1 - 1e-4], times, 0.94)  # The percentile interval is slightly too narrow at n = 150.
     assert least <= covered <= most, covered
 
 
@@ -186,7 +186,7 @@ def test_a_level_is_a_share(level: float) -> None:
 
 
 def test_accuracies_are_resampled_as_correlations_are() -> None:
-    """Explicit redraws of two tasks and two encoders, and the same ones for those they are compared with."""
+    """Compare with explicit draws for two tasks and two encoders, and with the same draws for the other encoders."""
     draw = np.random.default_rng(2)
     sizes = {"MR": 90, "TREC": 40}
     a, b, other = ({task: draw.random(n) < share for task, n in sizes.items()} for share in (0.7, 0.6, 0.5))

@@ -1,4 +1,4 @@
-"""What the card of a trained bundle says of its run."""
+"""Tests of the description of a training run in the card of its bundle."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_published_run_cites_its_objective_and_tells_its_scores(
     assert results == {("STS-B (SentEval)", "dev"): 61.25, ("STS-B (SentEval)", "test"): test}
     text = (made.folder / bundle.CARD).read_text()
     assert OBJECTIVES["dclr"].citation.strip() in text
-    assert "| STS-B (SentEval), dev | Spearman × 100; a run's weights are chosen by it | 61.25 |" in text
+    assert "| STS-B (SentEval), dev | Spearman × 100; this score selects the weights of a run | 61.25 |" in text
     assert "Unknown: the weights" in text, "the backbone came without one"
 
 

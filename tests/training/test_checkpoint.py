@@ -1,4 +1,4 @@
-"""Killed at any step, a resumed run ends as if it had not been."""
+"""Tests of kills at any step: a resumed run ends like an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ MakeConfig = Callable[..., RunConfig]
 
 
 class Killed(BaseException):
-    """Stands for the end of the process: nothing catches it."""
+    """Exception for the end of the process, which nothing catches."""
 
 
 def assert_same_end(one: RunConfig, other: RunConfig) -> None:
-    """The runs' last checkpoints and best weights are equal to the bit, and so is what their metrics say of steps."""
+    """Check that last checkpoints and best weights are bit-identical, and that metrics of steps are equal."""
     for pattern in ("checkpoint.safetensors", "best-*.safetensors"):
         [a], [b] = (list(Path(config.run).glob(pattern)) for config in (one, other))
         assert a.name == b.name
@@ -62,12 +62,12 @@ def uninterrupted(ended: Ended) -> RunConfig:
 
 
 def some(every: Iterable[Any], *soon: Any) -> list[Any]:
-    """All of them, those that are not among `soon` marked slow."""
+    """Return all parameters, with those outside `soon` marked as slow."""
     return [one if one in soon else pytest.param(one, marks=pytest.mark.slow) for one in every]
 
 
 BETWEEN = (2, 3, 7, 8, 12)
-"""Steps that are not beside a checkpoint. One comes every five steps and at the end, which is step 14."""
+"""Steps that are not next to a checkpoint. Checkpoints are at every fifth step and at the end, step 14."""
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_damaged_configuration_is_named(content: bytes, make_config: MakeConfi
 def test_moments_in_another_order_are_refused(
     make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Earlier versions had all weights in one group."""
+    """Use the order of earlier versions, which had all weights in one group."""
     config = make_config(weight_decay=0.1)
     with monkeypatch.context() as patch:
         patch.setattr("training.step.adamw", lambda weights, **_: torch.optim.AdamW(weights, fused=True))
@@ -222,7 +222,7 @@ def test_sigkill_at_many_random_steps(make_config: MakeConfig, fitted: Fit) -> N
 
 
 def _kill_and_compare(whole: RunConfig, config: RunConfig, fitted: Fit, *, steps: list[int]) -> None:
-    """Kill the process of the run at each of these steps; then let it end."""
+    """Kill the run's process at each of these steps, and then let it end."""
     for i, step in enumerate(steps):
         _run_and_kill(config, at=step, resume=i > 0)
     fitted(config, resume=True)

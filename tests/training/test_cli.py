@@ -33,7 +33,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def call(*arguments: str) -> int:
-    """The exit code, however the command ends."""
+    """Return the exit code of a command."""
     try:
         return cli.main(arguments)
     except SystemExit as end:
@@ -58,7 +58,7 @@ def test_train_leaves_a_bundle_and_a_run(tiny_backbone: Path, corpus_file: Path,
     assert Path("runs/simcse/metrics.jsonl").exists()
 
     assert call(*small(tiny_backbone, corpus_file)) == 2
-    assert capsys.readouterr().err.count("runs/simcse holds a run already") == 1
+    assert capsys.readouterr().err.count("runs/simcse already contains a run") == 1
     assert call(*small(tiny_backbone, corpus_file), "--resume", "--seed", "8") == 2
     assert capsys.readouterr().err.rstrip().endswith("changed: seed (7, 8)")
     beside = corpus_file.parent / "elsewhere" / ".." / corpus_file.name
@@ -77,11 +77,11 @@ def test_train_leaves_a_bundle_and_a_run(tiny_backbone: Path, corpus_file: Path,
         (["fly"], "invalid choice: 'fly'"),
         (["train"], "name an objective (simcse"),
         (["train", "--config", "nowhere.json"], "nowhere.json: No such file or directory"),
-        (["train", "simcse", "--set", "dropout=1"], "dropout: 1.0 is not a share"),
+        (["train", "simcse", "--set", "dropout=1"], "dropout: 1.0 is not at least 0 and less than 1"),
         (["train", "simcse", "--set", "augmentation=token-shuffling", "--set", "augmentation_rate=.1"], "has no rate"),
         (["train", "simcse", "--set", "chunk_size=0"], "chunk_size: 0 is not above 0"),
-        (["replay", "runs/simcse"], "runs/simcse holds no run"),
-        (["finish", "runs/simcse"], "runs/simcse holds no run"),
+        (["replay", "runs/simcse"], "runs/simcse contains no run"),
+        (["finish", "runs/simcse"], "runs/simcse contains no run"),
         (["train", "dclr9"], "invalid choice: 'dclr9'"),
         (["train", "simcse", "--max-steps", "many"], "argument --max-steps: invalid int value: 'many'"),
         (["train", "simcse", "--max-steps", "0"], "max_steps: 0 is not above 0"),
@@ -104,15 +104,18 @@ def test_train_leaves_a_bundle_and_a_run(tiny_backbone: Path, corpus_file: Path,
         (["postprocess", "dcl", "x", "--out", "o", "--set", "learning_rate=1e40"], "learning_rate: 1e+40 is above"),
         (["postprocess", "flow", "x", "--out", "o", "--set", "learning_rate=1e308"], "learning_rate: 1e+308 is above"),
         (["train", "simcse", "--corpus", "nowhere.txt"], "nowhere.txt: No such file or directory"),
-        (["train", "simcse", "--seed", "1", "--set", "seed=2"], "--set seed: --seed is given, too, and sets the same"),
-        (["train", "simcse", "--max-steps", "1", "--set", "max_steps=2"], "--set max_steps: --max-steps is given, too"),
-        (["pretrain", "--corpus", "a.txt", "--set", "corpus=b.txt"], "--set corpus: --corpus is given, too"),
+        (["train", "simcse", "--seed", "1", "--set", "seed=2"], "--set seed: --seed sets the same field"),
+        (
+            ["train", "simcse", "--max-steps", "1", "--set", "max_steps=2"],
+            "--set max_steps: --max-steps sets the same field",
+        ),
+        (["pretrain", "--corpus", "a.txt", "--set", "corpus=b.txt"], "--set corpus: --corpus sets the same field"),
         (["train", "imsimcse", "--set", "samples=100000000"], "samples 100000000 is more than 1000"),
         (["train", "imsimcse", "--set", "artificial_rows=1000000000000"], "is more than 100000"),
-        (["evaluate", "minilm", "--data", "x", "--beside", "a.json"], "--beside: others stand beside this one in the"),
+        (["evaluate", "minilm", "--data", "x", "--beside", "a.json"], "--beside: the other evaluations appear in the"),
         (["study", "report", "nowhere.toml", "--out", "there"], "nowhere.toml: No such file or directory"),
-        (["study", "status", ".", "--out", "there"], "--out: . is the folder of a study already"),
-        (["train", "simcse", "--resume"], "runs/simcse holds no run"),
+        (["study", "status", ".", "--out", "there"], "--out: . is already the folder of a study"),
+        (["train", "simcse", "--resume"], "runs/simcse contains no run"),
         (["study", "nowhere.toml", "--jobs", "2"], "nowhere.toml: No such file or directory"),
         (["study", "fly"], "invalid choice: 'fly'"),
         (["evaluate", "minilm"], "the following arguments are required: --data"),
@@ -179,12 +182,16 @@ def test_evaluation_data_without_the_benchmark(corpus_file: Path, tiny_backbone:
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
-        (InterruptedRun("stopped after step 3 of 9"), 130, "stopped after step 3 of 9; the same command with --resume"),
+        (
+            InterruptedRun("stopped after step 3 of 9"),
+            130,
+            "stopped after step 3 of 9; resume with the same command and --resume",
+        ),
         (DivergedError("step 4: loss nan"), 1, "step 4: loss nan"),
         (KeyboardInterrupt(), 130, "interrupted"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: 4 TB\n#0"), 1, "4 TB; a smaller batch_size takes"),
-        (torch.OutOfMemoryError("CUDA out of memory."), 1, "CUDA out of memory.; a smaller batch_size takes less"),
-        (MemoryError(), 1, "MemoryError; a smaller batch_size takes less"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: 4 TB\n#0"), 1, "4 TB; use a smaller batch_size"),
+        (torch.OutOfMemoryError("CUDA out of memory."), 1, "CUDA out of memory.; use a smaller batch_size"),
+        (MemoryError(), 1, "MemoryError; use a smaller batch_size"),
         (RuntimeError("[gloo/gloo/transport/tcp/pair.cc:537] Read error"), 1, "another process of this run has ended"),
     ],
 )
@@ -273,10 +280,10 @@ def _ended(folder: str) -> tuple[dict[str, list[float]], list[dict[str, Any]]]:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--backbone", "x"], "--backbone: the run in runs/simcse/config.json has its own"),
-        (["--resume"], "--resume: name the run that --config began, by --out or --set run=FOLDER"),
-        (["--teacher", "minilm"], "teacher: simcse as it is set has no use for minilm"),
-        (["--preset", "minilm"], "--preset: the run in runs/simcse/config.json has its own"),
+        (["--backbone", "x"], "--backbone: the configuration in runs/simcse/config.json already sets it"),
+        (["--resume"], "--resume: name the run to continue, by --out or --set run=FOLDER"),
+        (["--teacher", "minilm"], "teacher: simcse with these settings uses no teacher: leave out minilm"),
+        (["--preset", "minilm"], "--preset: the configuration in runs/simcse/config.json already sets it"),
     ],
 )
 def test_what_a_config_has_already_is_refused(

@@ -1,4 +1,4 @@
-"""What the command line loads, and when: each command its own."""
+"""Tests of the modules that each command imports."""
 
 from __future__ import annotations
 

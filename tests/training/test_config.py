@@ -113,7 +113,7 @@ def test_a_folder_that_says_nonsense_is_refused_by_file(tmp_path: Path) -> None:
 
 
 def test_what_an_earlier_version_lacks_is_left_out_at_its_earlier_value_and_read_without() -> None:
-    """So the digest of a run that was described by it stays, and so does the run."""
+    """Check that the digest of a run that an earlier version described stays the same."""
     config = from_preset("imsimcse")
     described = json.loads(config.to_json())
     assert "dev_tasks" not in described and "contrast_weight" not in described["params"]
@@ -152,7 +152,7 @@ def test_settings_are_typed() -> None:
         ("objective=x", "'objective' is none of"),
         ("batch_size=three", "expected a whole number, got 'three'"),
         ("batch_size=1.5", "expected a whole number"),
-        ("max_steps=99999999999999999999", "max_steps=9+: expected a whole number of 63 bits, got one of 67"),
+        ("max_steps=99999999999999999999", "max_steps=9+: expected a whole number of at most 63 bits, got one of 67"),
         ("learning_rate=nan", "expected a number"),
         ("head=maybe", "expected true or false"),
         ("max_steps=x", "expected a whole number"),

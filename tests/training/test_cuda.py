@@ -1,4 +1,4 @@
-"""On a CUDA device: what a CPU computes, computed there. Skipped where there is none."""
+"""Tests on a CUDA device, which compare results with the CPU. They are skipped without a device."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA d
 
 
 def moved(views: Views, device: torch.device) -> Views:
-    """The same numbers there, each view with a gradient of its own."""
+    """Return the views on a device, each with a gradient of its own."""
 
     def there(view: Tensor | None) -> Tensor | None:
         return None if view is None else view.detach().to(device).requires_grad_()
@@ -53,7 +53,7 @@ def shapes_recorded(step: Step) -> int:
 
 
 def trained(run: str) -> list[dict[str, Any]]:
-    """What a run wrote of its steps."""
+    """Return a run's metrics of steps."""
     return [
         {name: value for name, value in line.items() if name != "kind"}
         for line in metrics(run)
@@ -132,7 +132,8 @@ def test_a_step_waits_for_nothing_be_it_new_or_replayed(
     config = replace(make_config(device="cuda", precision=precision), objective=objective, params=narrow(objective))
     _, step, tokenise = started(config, teacher=tiny_backbone)
     batches = [tokenise(sentences[start : start + 16]) for start in range(0, 16 * 8, 16)]
-    watched = (2, RUNS_BEFORE_RECORDING + 2)  # before the first the optimiser makes its moments and kernels load
+    # In the first step, the optimiser creates its moments and kernels are loaded.
+    watched = (2, RUNS_BEFORE_RECORDING + 2)
     for number, batch in enumerate(batches):
         torch.cuda.synchronize()
         torch.cuda.set_sync_debug_mode("error" if number in watched else "default")
@@ -149,7 +150,7 @@ def test_a_step_waits_for_nothing_be_it_new_or_replayed(
 def test_replayed_steps_are_the_steps_that_they_were_recorded_from(
     objective: str, precision: str, make_config: MakeConfig, tiny_backbone: Path, sentences: list[str]
 ) -> None:
-    """Losses and weights, dropout and noise included, whatever sizes follow each other, at a rate that falls."""
+    """Compare losses and weights, including dropout and noise, for any order of sizes and a falling learning rate."""
     config = make_config(device="cuda", max_length=48, precision=precision, weight_decay=0.1)
     config = replace(config, objective=objective, params=narrow(objective))
     short, long = sentences[:16], [" ".join(sentences[at : at + 3]) for at in range(16, 32)]

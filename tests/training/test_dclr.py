@@ -1,4 +1,4 @@
-"""DCLR's ascent, weights and losses, beyond the laws of every objective."""
+"""Tests of DCLR's ascent, weights and losses, in addition to the contract tests of all objectives."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def rng() -> torch.Generator:
 @pytest.mark.parametrize("ascent_loss", ["paper", "reference"])
 @pytest.mark.parametrize("judge", ["teacher", "self"])
 def test_equals_the_oracle_where_steps_and_weights_are_felt(weighting: Any, ascent_loss: Any, judge: Any) -> None:
-    """At the published rate a step is hardly felt, and no random sentence is another's false negative."""
+    """Use a larger rate and threshold, because published steps have little effect on random sentences."""
     felt = DCLRParams(noise_ratio=1.5, ascent_rate=0.5, threshold=0.3, head=False)
     params = replace(felt, weighting=weighting, ascent_loss=ascent_loss, judge=judge)
     views = Views(draw(2, 6, 8), teacher=draw(6, 8, seed=1))
@@ -47,7 +47,7 @@ def test_equals_the_oracle_where_steps_and_weights_are_felt(weighting: Any, asce
 
 
 def non_uniformity(noise: torch.Tensor, anchors: torch.Tensor, sentences: torch.Tensor) -> torch.Tensor:
-    """What is left of the loss when its noise moves."""
+    """Return the part of the loss that depends on the noise."""
     return cosine_logits(anchors, torch.cat([noise, sentences]), TAU).logsumexp(dim=1).mean()
 
 
@@ -77,7 +77,7 @@ def test_noise_moves_as_it_would_without_autocast() -> None:
 
 
 def test_noise_without_any_share_still_takes_a_whole_step() -> None:
-    """Its gradient is below what float32 can hold."""
+    """Use a gradient that is too small for float32."""
     anchors = torch.tensor([[1.0, 0.0], [0.9, 0.1]])
     noise = torch.tensor([[-1.0, 0.2]])
     moved = ascend(noise, anchors, steps=1, rate=0.1, temperature=0.01, sentences=anchors)
@@ -147,7 +147,7 @@ def test_the_binary_loss_is_that_of_the_softmax() -> None:
 
 
 def test_the_binary_loss_is_finite_where_a_share_rounds_to_one() -> None:
-    """A negative with all of the softmax costs as many units as it leads by."""
+    """Use a negative with the whole softmax, whose loss is its lead in logits."""
     logits = torch.tensor([[0.0, 60.0, -20.0]], requires_grad=True)
     assert logits.softmax(dim=1)[0, 1] == 1
     loss = binary_cross_entropy(logits)
@@ -164,7 +164,7 @@ def test_nothing_is_left_to_distil_from_a_teacher_who_agrees() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_how_a_sentence_is_like_itself_is_not_distilled(count: int) -> None:
-    """With one other sentence, or none, there is no order among others."""
+    """Use one other sentence or none, so that there is no order to distil."""
     logits = cosine_logits(draw(count, 8), draw(count, 8, seed=1), TAU).requires_grad_()
     loss = distillation(logits, draw(count, 7), TAU)
     loss.backward()  # type: ignore[no-untyped-call]

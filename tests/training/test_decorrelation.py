@@ -1,4 +1,4 @@
-"""Losses between dimensions, and the ImSimCSE that adds them to its InfoNCE."""
+"""Tests of the losses between dimensions, and of ImSimCSE, which adds them to InfoNCE."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_the_correlation_of_columns_knows_no_scale(seed: int, scale: float) -> N
 
 @given(seed=seeds)
 def test_both_places_of_m_agree_at_1_and_part_below(seed: int) -> None:
-    """On the negatives a smaller m makes the task easier; on the positive's logit, where it is positive, harder."""
+    """Check the effect of a smaller m, which makes the task easier on negatives and harder on a positive logit."""
     positives, negatives = drawn(6, seed=seed).abs(), drawn(6, 6, seed=seed + 1)
     plain, on_logit = (off_info_nce(positives, negatives, 1.0, m_on) for m_on in ("negatives", "positive-logit"))
     assert plain == on_logit

@@ -1,4 +1,4 @@
-"""Distillation: an isometry to the teacher's space, and a student that goes some of the way."""
+"""Tests of distillation: the isometry to the teacher's space, and the student's targets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def turned(dim: int, out: int, rng: torch.Generator) -> Tensor:
-    """(D, D') with orthonormal rows, D' at least D."""
+    """Return a matrix (D, D') with orthonormal rows, where D' is at least D."""
     rows: Tensor = torch.linalg.qr(torch.randn(out, dim, generator=rng, dtype=torch.float64)).Q.T
     return rows
 
@@ -47,7 +47,7 @@ def test_a_teacher_that_is_the_encoder_turned_teaches_nothing(dim: int, more: in
 
 @given(st.integers(2, 8), st.integers(0, 5), st.integers(0, 99))
 def test_cosines_are_the_same_in_the_teachers_space(dim: int, more: int, seed: int) -> None:
-    """So that nothing has to be kept of it."""
+    """Check the cosines, because the isometry is discarded after training."""
     rng = torch.Generator().manual_seed(seed)
     start, teacher = (torch.randn(4 * dim, d, generator=rng, dtype=torch.float64) for d in (dim, dim + more))
     objective = Distillation(DistillationParams(), dim).double()
@@ -134,7 +134,7 @@ def test_it_does_not_train_a_teacher_for_itself(
     monkeypatch.chdir(tmp_path)
     command = ["train", "distillation", "--backbone", str(tiny_backbone), "--corpus", str(corpus_file)]
     assert cli.main([*command, "--preset", "minilm"]) == 2
-    assert capsys.readouterr().err.endswith(": teacher: distillation learns from one: name it with --teacher\n")
+    assert capsys.readouterr().err.endswith(": teacher: distillation needs a teacher: name one with --teacher\n")
     assert not Path("runs").exists()
 
 
@@ -142,7 +142,7 @@ def test_it_does_not_train_a_teacher_for_itself(
 def test_a_run_that_was_cut_ends_as_one_that_was_not(
     tiny_backbone: Path, other_bundle: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its state is in the checkpoint; the encoder of before is the backbone's, not that of the checkpoint."""
+    """Resume a run. The objective's state is in the checkpoint, and the initial encoder is the backbone."""
     monkeypatch.chdir(tmp_path)
     command = ["train", "distillation", "--backbone", str(tiny_backbone), "--corpus", str(corpus_file)]
     command += ["--teacher", str(other_bundle), "--preset", "minilm", "--seed", "0", "--max-steps", "8"]

@@ -1,4 +1,4 @@
-"""The papers' equations on vectors whose losses can be written down: closed forms in float64, to 1e-12."""
+"""Tests of the papers' equations on vectors with known losses: closed forms in float64, to 1e-12."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from training.objectives.whitening import Statistics, group_whitening, shuffled_
 
 E1, E2, E3 = torch.eye(3, dtype=torch.float64)
 ORTHOGONAL = torch.stack([E1, E2])
-"""Two sentences without anything in common, each alike in all its views."""
+"""Two orthogonal sentences, each with equal views."""
 
 
 def exactly(value: float) -> Any:
@@ -44,7 +44,7 @@ def test_simcse_equation_4() -> None:
 
 
 def test_gs_infonce_equation_5() -> None:
-    """A positive of cosine 1, a sentence of cosine 0, and lambda for each of the noise."""
+    """Use a positive of cosine 1, a sentence of cosine 0, and lambda for each noise vector."""
     noise = torch.randn(4, 3, generator=torch.Generator().manual_seed(7), dtype=torch.float32).double()
     cosines = [[float(n[i] / n.norm()) for n in noise] for i in range(2)]
     losses = [-math.log(math.e / (math.e + 1 + 0.5 * sum(map(math.exp, row)))) for row in cosines]
@@ -53,7 +53,7 @@ def test_gs_infonce_equation_5() -> None:
 
 
 def test_dclr_equations_5_and_6() -> None:
-    """A negative that the teacher calls a false one is gone from the sum; the positive stays in it."""
+    """Remove a false negative from the sum, which keeps the positive."""
     apart, alike = (two(E1, E2, teacher=torch.stack(pair)) for pair in ((E1, E3), (E1, E1)))
     whole = terms("dclr", apart, noise_ratio=0.0)["info_nce"]
     assert whole == exactly(-math.log(math.e / (math.e + 1)))
@@ -74,7 +74,7 @@ def test_dclr_equations_5_and_6_with_noise() -> None:
 
 
 def test_dclr_equations_3_and_4() -> None:
-    """Noise of length r at the angle a from the only anchor turns towards it, by a step of the rate's length."""
+    """Move noise of length r at the angle a to the only anchor, by a step of the rate's length."""
     angle, length, rate = 1.0, 2.0, 0.25
     noise = length * (math.cos(angle) * E1 + math.sin(angle) * E2)
     (moved,) = ascend(noise[None], E1[None], steps=1, rate=rate, temperature=1.0)
@@ -83,7 +83,7 @@ def test_dclr_equations_3_and_4() -> None:
 
 
 def test_whitenedcse_equations_2_to_6() -> None:
-    """Two channels with covariance [[2, 1], [1, 2]], whose eigenvalues are 3 and 1: C^(-1/2) is known."""
+    """Whiten two channels with covariance [[2, 1], [1, 2]], whose eigenvalues are 3 and 1."""
     axes = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64) / math.sqrt(2)
     corners = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]], dtype=torch.float64)
     mean = torch.tensor([5.0, -3.0], dtype=torch.float64)
@@ -120,14 +120,14 @@ def test_whitenedcse_equation_8(reading: MultiPositive, shares: tuple[float, flo
 
 
 def test_whitenedcse_equation_7() -> None:
-    """Two positives, lambda 1 and 3: one at cosine 1, the other at cosine 0, where the other sentence is nearer."""
+    """Use two positives with lambda 1 and 3: one at cosine 1, and one at cosine 0, where another sentence is nearer."""
     views = torch.stack([ORTHOGONAL, ORTHOGONAL, ORTHOGONAL.flip(0)])
     loss = multi_positive_loss(positive_logits(views, 1.0), (1.0, 3.0), "L1").item()
     assert loss == exactly(-math.log(math.e / (math.e + 1)) - 3 * math.log(1 / (math.e + 1)))
 
 
 def test_whitenedcse_equation_13() -> None:
-    """Statistics of before count beta, those of the batch 1 - beta, divided by N - 1; ours has the batch in them."""
+    """Weight earlier statistics with beta and the batch, divided by N - 1, with 1 - beta."""
     before = Statistics(torch.zeros(1).double(), torch.ones(1, 1).double())
     moved = before.updated(torch.tensor([[1.0], [3.0]], dtype=torch.float64), momentum=0.75)
     assert moved.mean.item() == exactly(0.25 * 2)
@@ -136,7 +136,7 @@ def test_whitenedcse_equation_13() -> None:
 
 @pytest.mark.parametrize("m", [0.5, 0.9, 1.2])
 def test_imsimcse_equation_3(m: float) -> None:
-    """m weighs the sum of the negatives, which are of the views without dropout: here at the cosine 1/2."""
+    """Weight the sum of the negatives, which are views without dropout at the cosine 1/2, with m."""
     clean = torch.stack([E1, E1 / 2 + math.sqrt(3) / 2 * E2])[None]
     found = terms("imsimcse", two(E1, E2, clean=clean), m=m, dcl_weight=0.0)
     assert found["info_nce"] == exactly(-math.log(math.e / (math.e + m * math.sqrt(math.e))))
@@ -163,7 +163,7 @@ def test_imsimcse_equation_6() -> None:
 
 
 def test_imsimcse_equation_5_without_infonce() -> None:
-    """Two dimensions that do not go together: C is the identity as the code divides it, N - 1 of it as printed."""
+    """Use two uncorrelated dimensions: C is the identity in the code's form, and N - 1 times it in the printed form."""
     z = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]], dtype=torch.float64)
     tau, alone = 2.0, math.log1p(math.exp(-1 / 2.0))
     assert dimension_contrast(z, z, tau, eps=0.0).item() == exactly(alone)
@@ -177,7 +177,7 @@ def test_imsimcse_equation_5_without_infonce() -> None:
 
 
 def test_printed_dcl_is_finite_where_a_dimension_does_not_vary() -> None:
-    """The printed form has no eps; without the 1e-5 that is added here it would divide by 0."""
+    """Use a constant dimension, for which the printed form without eps would divide by 0."""
     z = torch.tensor([[1.0, 2.0], [1.0, -2.0]], dtype=torch.float64)
     assert math.isfinite(dimension_contrast(z, z, 5.0, form="printed").item())
 

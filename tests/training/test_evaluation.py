@@ -1,4 +1,4 @@
-"""STS, its files and self-retrieval."""
+"""Tests of STS, its files and self-retrieval."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Vectors = NDArray[np.float32]
 
 
 def letters(texts: Sequence[str]) -> Vectors:
-    """A text as the counts of its letters."""
+    """Return the counts of a text's letters as its vector."""
     return np.array([[text.count(chr(97 + i)) for i in range(26)] for text in texts], dtype=np.float32)
 
 
@@ -71,7 +71,7 @@ def test_benchmark_and_sick_columns(tmp_path: Path) -> None:
         ("a\tb\nc\td\n", "1\nx\n", r"STS\.gs\.a\.txt:2: 'x' is not a score"),
         ("a\tb\nc\td\n", "1\n7\n", r"STS\.gs\.a\.txt:2: a score of 7, expected 0 to 5"),
         ("a\tb\nc\td\n", "1\nnan\n", r"STS\.gs\.a\.txt:2: a score of nan"),
-        ("a\tb\n\td\n", "1\n2\n", r"STS\.input\.a\.txt:2: an empty sentence"),
+        ("a\tb\n\td\n", "1\n2\n", r"STS\.input\.a\.txt:2: the sentence is empty"),
         ("a\tb\nc\td\n", "1\n", r"STS\.gs\.a\.txt: 1 lines, but STS\.input\.a\.txt has 2"),
         (b"a\tb\nc\t\xff\n", "1\n2\n", r"STS\.input\.a\.txt:2: not UTF-8 in column 3"),
     ],
@@ -84,7 +84,7 @@ def test_a_broken_row_is_named(tmp_path: Path, inputs: str | bytes, golds: str, 
 
 def test_a_short_row_of_a_table_is_named(tmp_path: Path) -> None:
     write(tmp_path, {"sts-test.csv": "a\tb\tc\td\t1.0\tx\ty\na\tb\n"})
-    with pytest.raises(DataError, match=r"sts-test\.csv:2: 2 columns with tabs between, expected 7"):
+    with pytest.raises(DataError, match=r"sts-test\.csv:2: 2 columns separated by tabs, expected 7"):
         sts_benchmark("test")(tmp_path)
 
 
@@ -168,7 +168,9 @@ def test_a_vector_that_is_no_number_is_an_error_and_never_a_score(bad: float) ->
         return vectors
 
     pairs = [Pair("ab", "cd", 5), Pair("ef", "gh", 3)]
-    with pytest.raises(EvaluationError, match="1 of 4 vectors hold NaN or infinity, the first that of 'cd'"):
+    with pytest.raises(
+        EvaluationError, match="1 of 4 vectors contain NaN or infinity, the first is the vector of 'cd'"
+    ):
         sts.evaluate(encode, {"t": {"s": pairs}})
     with pytest.raises(EvaluationError, match="NaN"):
         vectors.mrr10(encode, [("one two", "three four"), ("five six", "seven eight")])

@@ -1,4 +1,4 @@
-"""A run that does not go on still leaves its best weights as a bundle."""
+"""Tests of `finish`, which exports the best weights of a run that does not continue."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def broken_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """From the step of this number on, losses are no numbers."""
+    """Return a function that makes losses NaN from the step of this number on."""
     taken, whole = 0, Step.__call__
 
     def broken(at: int) -> None:
@@ -51,10 +51,10 @@ def broken_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 @pytest.fixture
 def diverged(make_config: MakeConfig, fitted: Fit, broken_at: Callable[[int], None]) -> RunConfig:
-    """A run of 14 steps that diverged at its twelfth, judged at 0, 5 and 10."""
+    """Return a run of 14 steps that diverged at step 12, with evaluations at 0, 5 and 10."""
     broken_at(12)
     config = make_config()
-    with pytest.raises(DivergedError, match="makes a bundle of the best weights before it"):
+    with pytest.raises(DivergedError, match="exports the best weights from before it"):
         fitted(config)
     return config
 
@@ -91,7 +91,7 @@ def test_a_run_that_diverged_leaves_the_best_weights_before_it(diverged: RunConf
 def test_who_stops_a_run_hears_of_it(
     begun: bool, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Unless it was stopped before its first checkpoint, while its teacher was trained."""
+    """Print the hint, unless the run was stopped before its first checkpoint."""
 
     def fit(config: RunConfig, *_: Any, **__: Any) -> None:
         Path(config.run).mkdir(parents=True)
@@ -102,15 +102,15 @@ def test_who_stops_a_run_hears_of_it(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run, "fit", fit)
     assert cli.main(["train", "simcse", "--out", "artifacts/my encoder"]) == 130
-    hint = "isosphere finish 'runs/my encoder' makes a bundle of the best so far; " if begun else ""
-    said = f"stopped after step 3 of 9; {hint}the same command with --resume goes on\n"
+    hint = "isosphere finish 'runs/my encoder' exports the best weights so far; " if begun else ""
+    said = f"stopped after step 3 of 9; {hint}resume with the same command and --resume\n"
     assert capsys.readouterr().err.endswith(f": {said}")
 
 
 def test_who_stops_a_run_once_more_hears_by_which_name_it_goes_on(
     make_config: MakeConfig, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its folders are the first free ones, which the command does not say."""
+    """Print the run's folder, because a second run has folders that the command does not name."""
     going_on: list[bool] = []
 
     def fit(config: RunConfig, *_: Any, resume: bool, force: bool) -> None:
@@ -127,7 +127,7 @@ def test_who_stops_a_run_once_more_hears_by_which_name_it_goes_on(
     for options in ([], ["--out", "artifacts/other"], ["--set", "run=runs/other-2"]):
         command = ["train", "--config", "runs/my encoder/config.json", *options]
         assert cli.main(command) == 130
-        (again,) = re.findall("the same command with (--resume.*) goes on\n", capsys.readouterr().err)
+        (again,) = re.findall("resume with the same command and (--resume.*)\n", capsys.readouterr().err)
         assert cli.main([*command, *shlex.split(again)]) == 130
         capsys.readouterr()
     assert going_on == [False, True] * 3
@@ -135,7 +135,7 @@ def test_who_stops_a_run_once_more_hears_by_which_name_it_goes_on(
 
 
 def test_what_a_kill_left_behind_the_checkpoint_is_not_told(diverged: RunConfig) -> None:
-    """An evaluation is noted before its checkpoint is written, and the last line may be torn."""
+    """Ignore an evaluation after the last checkpoint, and an incomplete last line."""
     metrics = Path(diverged.run) / "metrics.jsonl"
     with metrics.open("a") as file:
         file.write('{"kind": "evaluation", "step": 14, "self_retrieval_mrr10": 99.0}\n{"kind": "train", "st')
@@ -156,7 +156,7 @@ def test_that_nothing_was_learnt_is_said(
     assert cli.main(["finish", config.run]) == 0
     out, err = capsys.readouterr()
     assert out.endswith(" at step 0\n")
-    assert "ended after step 5\n" in err and f"no step was better than {config.backbone} as it was" in err
+    assert "ended after step 5\n" in err and f"no step was better than the initial weights of {config.backbone}" in err
     assert "at step 0, " in err and "at step 5\n" in err, "up to where it ended"
 
 

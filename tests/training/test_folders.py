@@ -1,4 +1,4 @@
-"""The folders of a run: what stands in them is found before its first step."""
+"""Tests of the folders of a run: their contents are checked before the first step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MakeConfig = Callable[..., RunConfig]
 def test_a_second_run_needs_another_folder(make_config: MakeConfig, fitted: Fit) -> None:
     config = make_config(max_steps=1)
     fitted(config)
-    with pytest.raises(RunError, match=r"runs/one holds a run already: .*--resume"):
+    with pytest.raises(RunError, match=r"runs/one already contains a run: .*--resume"):
         fitted(config)
 
 
@@ -28,14 +28,14 @@ def test_a_trained_bundle_whose_run_is_gone_is_replaced_only_by_force(make_confi
     config = make_config(max_steps=1)
     publish(config, fitted(config)[0], {})
     shutil.rmtree(config.run)
-    with pytest.raises(RunError, match=r"--out .*artifacts/one holds the encoder of an earlier run: .*--force"):
+    with pytest.raises(RunError, match=r"--out .*artifacts/one contains the encoder of an earlier run: .*--force"):
         fitted(config)
     assert not Path(config.run).exists()
     fitted(config, force=True)
 
 
 def test_a_run_that_never_began_is_not_resumed(make_config: MakeConfig, fitted: Fit) -> None:
-    with pytest.raises(RunError, match=r"runs/one holds no run"):
+    with pytest.raises(RunError, match=r"runs/one contains no run"):
         fitted(make_config(), resume=True)
 
 
@@ -70,7 +70,7 @@ def test_a_record_in_the_folder_of_the_bundle_is_refused_before_training(
     inside: str, make_config: MakeConfig, fitted: Fit
 ) -> None:
     out = Path(make_config().out)
-    with pytest.raises(RunError, match=rf"^run: {out / inside} is in the folder of the bundle, --out {out}"):
+    with pytest.raises(RunError, match=rf"^run: {out / inside} is inside the folder of the bundle, --out {out}"):
         fitted(make_config(run=str(out / inside)))
     assert not out.exists()
 
@@ -79,7 +79,7 @@ def test_a_record_in_the_folder_of_the_bundle_is_refused_before_training(
 def test_a_run_that_another_process_trains_is_not_taken_up(make_config: MakeConfig, fitted: Fit) -> None:
     config = make_config()
     fitted(config)
-    with locked(Path(config.run)), pytest.raises(LockError, match="runs/one: another process is at work there"):
+    with locked(Path(config.run)), pytest.raises(LockError, match="runs/one: another process is using this folder"):
         fitted(config, resume=True)
     fitted(config, resume=True)
 

@@ -1,4 +1,4 @@
-"""Alignment, uniformity, spectra, cosines and ranks of an encoder's vectors."""
+"""Tests of alignment, uniformity, spectra, cosines and ranks of an encoder's vectors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def drawn(n: int, dim: int, seed: int = 0) -> Floats:
 
 
 def encoder(dim: int) -> Callable[[Sequence[str]], NDArray[np.float32]]:
-    """A text as a vector of its own, the same at every call."""
+    """Return an encoder with a random vector for each text, which is the same at every call."""
 
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
         rows = [np.random.default_rng(list(text.encode())).normal(size=dim) + 0.3 for text in texts]
@@ -84,7 +84,7 @@ def test_uniformity_of_one_point_and_of_opposite_points() -> None:
     assert geometry.uniformity(point) == pytest.approx(0, abs=1e-12)
     assert geometry.uniformity(np.array([[1.0, 0], [-1, 0]])) == pytest.approx(-8)
     assert geometry.uniformity(np.eye(4)) == pytest.approx(-4)
-    with pytest.raises(EvaluationError, match="there are 1 vectors"):
+    with pytest.raises(EvaluationError, match="two vectors, got 1"):
         geometry.uniformity(point[:1])
 
 
@@ -118,7 +118,7 @@ def test_effective_rank_is_between_one_and_the_width() -> None:
 
 
 def test_histogram_counts_each_sentence_against_the_others_of_its_batch() -> None:
-    vectors = drawn(600, 5)  # two whole batches
+    vectors = drawn(600, 5)  # Two whole batches.
     counts = np.zeros(40)
     for batch in (vectors[:256], vectors[256:512]):
         for x, y in combinations(batch, 2):
@@ -139,12 +139,12 @@ def test_nearest_cosines_are_the_four_nearest_of_the_batch() -> None:
     larger, smaller = (geometry.nearest_cosines(vectors, size) for size in (64, 32))
     assert all(a > b for a, b in zip(larger, smaller, strict=True))
     for size in (4, 71):
-        with pytest.raises(EvaluationError, match=f"a batch of {size}, expected 5 to 70 sentences"):
+        with pytest.raises(EvaluationError, match=f"a batch size of {size}, expected 5 to 70 sentences"):
             geometry.nearest_cosines(vectors, size)
 
 
 def test_nearest_cosines_are_of_a_hundred_batches() -> None:
-    """As in GS-InfoNCE's Figure 1; the rest of the sentences does not matter."""
+    """Use at most a hundred batches, as in GS-InfoNCE's Figure 1. Further sentences have no effect."""
     vectors = drawn(32 * 101, 5)
     assert geometry.nearest_cosines(vectors, 32) == geometry.nearest_cosines(vectors[: 32 * 100], 32)
     assert geometry.nearest_cosines(vectors, 32) != geometry.nearest_cosines(vectors[: 32 * 99], 32)
@@ -153,7 +153,7 @@ def test_nearest_cosines_are_of_a_hundred_batches() -> None:
 def test_the_rank_of_correlations_is_bounded_by_batch_and_width() -> None:
     vectors = drawn(300, 96).astype(np.float32).astype(np.float64)
     assert geometry.correlation_rank(vectors) == 96
-    assert geometry.correlation_rank(vectors[:64]) == 63  # centred
+    assert geometry.correlation_rank(vectors[:64]) == 63  # The vectors are centred.
     doubled = np.hstack([vectors[:, :40], 1 - 2 * vectors[:, :40]])
     assert geometry.correlation_rank(doubled) == 40
     still = np.hstack([vectors, np.full((300, 5), 0.1)])
@@ -206,11 +206,11 @@ def test_what_can_t_be_measured_is_an_error() -> None:
         vectors[0, 0] = np.nan
         return vectors
 
-    with pytest.raises(EvaluationError, match="hold NaN or infinity"):
+    with pytest.raises(EvaluationError, match="contain NaN or infinity"):
         geometry.evaluate(broken, PAIRS)
     with pytest.raises(EvaluationError, match="none of 1 pairs has a gold score above 4"):
         geometry.evaluate(encoder(4), [Pair("a", "b", 4.0)])
-    with pytest.raises(EvaluationError, match="expected two at least"):
+    with pytest.raises(EvaluationError, match="expected at least two"):
         geometry.evaluate(encoder(4), PAIRS, sentences=["one", "one"])
     with pytest.raises(EvaluationError, match="no spectrum"):
         geometry.evaluate(lambda texts: np.ones((len(texts), 4), dtype=np.float32), PAIRS)
@@ -220,7 +220,8 @@ def test_what_can_t_be_measured_is_an_error() -> None:
 def test_minilm_lies_where_a_trained_encoder_does(test_data: Path) -> None:
     from models.encoder.encoder import Encoder
 
-    pairs = STSB_DEV.load(test_data)["dev"][:600]  # more sentences than the largest batch of `TOP_BATCHES`
+    # There are more sentences than in the largest batch of `TOP_BATCHES`.
+    pairs = STSB_DEV.load(test_data)["dev"][:600]
     found = geometry.evaluate(Encoder.load("minilm", pooling="mean").encode, pairs)
     assert 0 < found.alignment < found.alignment_at_least_4 < 1
     assert -4 < found.uniformity < -2

@@ -1,4 +1,4 @@
-"""Values that the papers' published code computes on fixed tensors: a test a file and precision.
+"""Tests against values that the papers' published code computes on fixed tensors, by file and precision.
 
 A file's name begins with the name of the module in `goldens/` that checks it.
 """
@@ -21,17 +21,18 @@ PREFIXES = (
 )
 
 NOT_OURS = {
-    *("pgd_max_angle_rad", "pgd_mean_noise_norm"),  # remarks on the noise
-    "rank_deficient_num_nonpositive_or_tiny",  # a remark on a batch whose roots are looked at
-    "official_loss_f32_std0.1",  # the noise's scale, which there is no way to set
-    *("random_0.2__out", *(f"random_0.2__shuffled_index_{i}" for i in range(3))),  # an augmentation that is not offered
-    *("transcribed_spearman_all", "sys_scores_all"),  # of whoever wrote the file
+    *("pgd_max_angle_rad", "pgd_mean_noise_norm"),  # Remarks on the noise.
+    "rank_deficient_num_nonpositive_or_tiny",  # A remark on a batch whose roots are checked.
+    "official_loss_f32_std0.1",  # The scale of the noise, which can't be set.
+    # An augmentation that is not offered.
+    *("random_0.2__out", *(f"random_0.2__shuffled_index_{i}" for i in range(3))),
+    *("transcribed_spearman_all", "sys_scores_all"),  # Facts about the author of the file.
 }
-"""Keys that say nothing about this code."""
+"""Keys that are not about this code."""
 
 
 def golden_files() -> list[Any]:
-    """(prefix, file) of the folder; a prefix without a file is skipped and says why."""
+    """Return (prefix, file) for the folder's files. A prefix without a file is skipped with a reason."""
     folder = os.environ.get("ISOSPHERE_GOLDENS")
     found = []
     for prefix in PREFIXES:

@@ -1,4 +1,4 @@
-"""What the noise of GS-InfoNCE is, beyond the laws of every objective."""
+"""Tests of GS-InfoNCE's noise, in addition to the contract tests of all objectives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of SentEval's transfer tasks."""
+"""Tests of the files of SentEval's transfer tasks."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def test_questions_are_latin_1_and_their_fine_class_is_left_out(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("fine\t1\nfilm\n", r"train:2: 1 columns with tabs between, expected 2"),
-        ("fine\t1\nfilm\t1\t1\n", r"train:2: 3 columns with tabs between, expected 2"),
+        ("fine\t1\nfilm\n", r"train:2: 1 columns separated by tabs, expected 2"),
+        ("fine\t1\nfilm\t1\t1\n", r"train:2: 3 columns separated by tabs, expected 2"),
         ("fine\t1\nfilm\t2\n", r"train:2: '2' is not a label, expected 0 or 1"),
-        ("fine\t1\n \t0\n", r"train:2: an empty sentence"),
+        ("fine\t1\n \t0\n", r"train:2: the sentence is empty"),
         (b"fine\t1\nfi\xe8\t0\n", r"train:2: not UTF-8 in column 3"),
         ("", r"train:1: 1 columns"),
     ],
@@ -78,7 +78,7 @@ def test_a_broken_row_of_the_treebank_is_named(tmp_path: Path, content: str | by
     [
         ("1\t7\t8\ta\tb\n", r"test:1: expected a header that begins with Quality"),
         (HEADER + "1\t7\t8\ta\n", r"test:2: 4 columns"),
-        (HEADER + "1\t7\t8\ta\t\n", r"test:2: an empty sentence"),
+        (HEADER + "1\t7\t8\ta\t\n", r"test:2: the sentence is empty"),
         (HEADER + "one\t7\t8\ta\tb\n", r"test:2: 'one' is not a label"),
     ],
 )
@@ -90,9 +90,9 @@ def test_a_broken_row_of_the_paraphrases_is_named(tmp_path: Path, content: str, 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("NUM How far ?\n", r"train:1: expected two classes with a colon between"),
+        ("NUM How far ?\n", r"train:1: expected two classes separated by a colon"),
         ("NUM:dist How far ?\nNAME:x Who ?\n", r"train:2: 'NAME' is not a label, expected one of ABBR, DESC"),
-        ("NUM:dist\n", r"train:1: an empty sentence"),
+        ("NUM:dist\n", r"train:1: the sentence is empty"),
     ],
 )
 def test_a_broken_question_is_named(tmp_path: Path, content: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Students with some layers of their base."""
+"""Tests of students with some layers of their base."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_student_computes_the_layers_that_it_keeps(tiny_backbone: Path) -> Non
     keep_layers(student.backbone, [1])
     ids, mask = whole.tensors(whole.tokenizer.encode(["a cat", "no cat at all"]))
     with torch.inference_mode():
-        # Hidden states of the whole: the embeddings, and those after each layer.
+        # Hidden states of the whole base: the embeddings, and the output of each layer.
         embedded = cast(Any, whole.backbone).embeddings(input_ids=ids)
         additive = torch.where(mask.bool(), 0.0, torch.finfo(torch.float32).min)[:, None, None, :]
         expected = cast(Any, whole.backbone).encoder.layer[1](embedded, additive)
@@ -35,7 +35,7 @@ def test_a_student_computes_the_layers_that_it_keeps(tiny_backbone: Path) -> Non
 
 @pytest.mark.parametrize("kept", [(2,), (-1,), (1, 0), (0, 0)])
 def test_layers_that_are_not_there_or_out_of_order_are_refused(kept: tuple[int, ...], tiny_backbone: Path) -> None:
-    with pytest.raises(LayersError, match=r"^layers: .*: must be ascending numbers from 0 to 1, each once$"):
+    with pytest.raises(LayersError, match=r"^layers: .*: must be ascending numbers from 0 to 1 without repetition$"):
         keep_layers(Encoder.load(tiny_backbone).backbone, kept)
 
 

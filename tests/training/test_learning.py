@@ -1,4 +1,4 @@
-"""Training really learns: real sentences in, a better encoder out, for every objective (SimCSE alone in CI)."""
+"""Tests of real training: each objective improves the encoder on real sentences (in CI only SimCSE)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from training.objectives import OBJECTIVES
 
 @pytest.fixture(scope="module")
 def wikipedia(test_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """2,000 sentences of at most 12 words."""
+    """Write 2,000 sentences of at most 12 words."""
     file = tmp_path_factory.mktemp("wikipedia") / "short.txt"
     with lzma.open(test_data / "corpus" / "wiki1m.txt.xz", "rt", encoding="utf-8") as lines:
         short = (line for line in lines if len(line.split()) <= 12)
@@ -31,7 +31,7 @@ def wikipedia(test_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture(scope="module")
 def pairs(test_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every third of the STS-B dev pairs whose sentences have at most 12 words."""
+    """Write every third STS-B dev pair whose sentences have at most 12 words."""
 
     def rows() -> Iterator[str]:
         for pair in STSB_DEV.load(test_data / "senteval" / "downstream")["dev"]:
@@ -44,7 +44,7 @@ def pairs(test_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def gain(objective: str, corpus: Path, folder: Path, **judged_by: str) -> float:
-    """Train from minilm's [CLS] vector for 40 steps and return the points above the untrained one."""
+    """Train minilm's [CLS] vector for 40 steps, and return the gain in points."""
     preset = from_preset(objective)
     config = preset.override(
         {
@@ -70,11 +70,11 @@ def gain(objective: str, corpus: Path, folder: Path, **judged_by: str) -> float:
 
 @pytest.mark.slow
 def test_forty_steps_raise_the_correlation_on_short_pairs(wikipedia: Path, pairs: Path, tmp_path: Path) -> None:
-    assert gain("simcse", wikipedia, tmp_path, dev_data=str(pairs)) > 0.5  # 1.3 was measured
+    assert gain("simcse", wikipedia, tmp_path, dev_data=str(pairs)) > 0.5  # The measured gain was 1.3.
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("objective", sorted(OBJECTIVES.keys() - {"static"}))
 def test_forty_steps_raise_stsb_dev(objective: str, wikipedia: Path, test_data: Path, tmp_path: Path) -> None:
     data = str(test_data / "senteval" / "downstream")
-    assert gain(objective, wikipedia, tmp_path, eval_data=data) > 1.0  # the least is 2.2 (docs/log.md)
+    assert gain(objective, wikipedia, tmp_path, eval_data=data) > 1.0  # The smallest gain is 2.2 (docs/log.md).

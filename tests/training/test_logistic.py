@@ -1,4 +1,4 @@
-"""Logistic regressions that are fitted together, against scikit-learn's one by one."""
+"""Tests of batched logistic regressions against scikit-learn's single ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GRID = (0.25, 2.0, 32.0)
 
 
 def labelled(classes: int) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_]]:
-    """Correlated features off the origin, labels that they tell with noise, and four choices of rows."""
+    """Return correlated features with a mean, noisy labels, and four selections of rows."""
     rng = np.random.default_rng(classes)
     features = (rng.normal(size=(300, 8)) @ rng.normal(size=(8, 8)) + 5).astype(np.float32)
     scores = features @ rng.normal(size=(8, classes)) + 4 * rng.normal(size=(300, classes))

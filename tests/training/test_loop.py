@@ -153,7 +153,9 @@ def test_a_corpus_without_a_sentence_to_halve_is_refused_before_the_run_has_a_fo
     corpus = tmp_path / "short.txt"
     corpus.write_text("".join(f"only three {i}\n" for i in range(100)))
     config = make_config(corpus=(str(corpus),))
-    with pytest.raises(CorpusError, match=r"short\.txt: .* two held-out sentences of 4 words or more, and there are 0"):
+    with pytest.raises(
+        CorpusError, match=r"short\.txt: .* two or more held-out sentences of 4 words or more, and there are 0"
+    ):
         fitted(config)
     assert not Path(config.run).exists()
 
@@ -174,11 +176,15 @@ def test_tasks_that_the_evaluation_data_lacks_are_said_before_training_and_left_
     make_config: MakeConfig, fitted: Fit, stsb_data: Path
 ) -> None:
     outcome, said = fitted(make_config(eval_data=str(stsb_data), max_steps=1))
-    assert said.startswith(f"{stsb_data} lacks STS12, STS13, STS14, STS15, STS16, SICKR: the final scores go without")
+    assert said.startswith(
+        f"{stsb_data} lacks STS12, STS13, STS14, STS15, STS16, SICKR, so the final scores do not include"
+    )
     assert list(sts_scores(outcome.encoder, outcome.tasks, io.StringIO())) == ["STSB"]
     (stsb_data / "STS" / "STSBenchmark" / "sts-test.csv").unlink()
     outcome, said = fitted(make_config("two", eval_data=str(stsb_data), max_steps=1))
-    assert "STSB, SICKR: the final scores" in said and sts_scores(outcome.encoder, outcome.tasks, io.StringIO()) == {}
+    assert (
+        "STSB, SICKR, so the final scores" in said and sts_scores(outcome.encoder, outcome.tasks, io.StringIO()) == {}
+    )
 
 
 @pytest.mark.parametrize(
@@ -205,7 +211,7 @@ def test_the_pooling_is_said_first_and_with_the_result(make_config: MakeConfig, 
     outcome, said = fitted(config)
     assert f"simcse on {config.backbone}, preset bert-base-uncased, last2 pooling: 228 sentences" in said
     assert outcome.best.step == 0
-    assert "as it was: the result is its own weights with last2 pooling\n" in said
+    assert ": the result has these weights with last2 pooling\n" in said
 
 
 class Broken(torch.nn.Module):
@@ -252,7 +258,7 @@ def test_weights_that_an_update_has_broken_are_neither_judged_nor_kept(
         return values
 
     monkeypatch.setattr(Step, "__call__", broken)
-    with pytest.raises(DivergedError, match="step 4: its update leaves weights that are no numbers"):
+    with pytest.raises(DivergedError, match="step 4: the update made weights NaN or infinite"):
         fitted(config)
     assert [each["step"] for each in metrics(config, "evaluation")] == [0, 2]
     kept = load_file(Path(config.run) / "checkpoint.safetensors")
@@ -336,7 +342,7 @@ def test_a_pooling_that_is_not_the_backbones_own_is_said(
     make_config: MakeConfig, fitted: Fit, tiny_bundle: Path
 ) -> None:
     _, said = fitted(make_config(max_steps=1, backbone=str(tiny_bundle)))
-    assert "preset bert-base-uncased, cls pooling where its files say mean: 228 sentences" in said
+    assert "preset bert-base-uncased, cls pooling but its files declare mean: 228 sentences" in said
 
 
 def test_every_step_logs_what_its_objective_measures_and_an_evaluation_their_mean(

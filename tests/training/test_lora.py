@@ -1,4 +1,4 @@
-"""A run with `adapter_rank` trains the adapter alone, for every objective, and leaves an encoder that contains it."""
+"""Tests of runs with `adapter_rank`: they train only the adapter, for every objective, and merge it at the end."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ RANK = 4
 
 every_objective = pytest.mark.parametrize("objective", soon(OBJECTIVES, "simcse"))
 of_transformers = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
-"""`peft` asks transformers 5 by a name that it no longer likes."""
+"""Filter for a warning, because `peft` uses a deprecated name of transformers 5."""
 
 
 @pytest.fixture
 def adapted(make_config: MakeConfig, other_bundle: Path) -> Callable[..., RunConfig]:
-    """A run of an objective that trains an adapter."""
+    """Return a function that makes a run which trains an adapter."""
 
     def configured(objective: str = "simcse", name: str = "one", **changes: Any) -> RunConfig:
         config = make_config(name, **{"adapter_rank": RANK, "learning_rate": 1e-3, **changes})
@@ -65,7 +65,7 @@ def state(encoder: Encoder) -> dict[str, Tensor]:
 
 
 def assert_only_the_adapter_was_added(outcome: Outcome, config: RunConfig) -> None:
-    """The weights are those of the backbone, plus s B A in its linear layers."""
+    """Check that the weights are the backbone's plus s B A in its linear layers."""
     assert outcome.adapter is not None
     before, after = state(Encoder.load(config.backbone)), state(outcome.encoder)
     assert after.keys() == before.keys()
@@ -84,7 +84,7 @@ def assert_only_the_adapter_was_added(outcome: Outcome, config: RunConfig) -> No
 def test_only_the_adapter_changes_and_the_files_hold_nothing_else(
     objective: str, adapted: Callable[..., RunConfig], fitted: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scores = count(1.0)  # the last weights are the best
+    scores = count(1.0)  # The last weights are the best.
     monkeypatch.setattr(vectors, "mrr10", lambda *_: next(scores))
     config = adapted(objective)
     outcome, _ = fitted(config)
@@ -116,7 +116,7 @@ def test_a_run_that_goes_on_ends_as_one_that_was_not_stopped(
 
 
 def stop_at(step: int, config: RunConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
-    """End the process of a run abruptly, as far as the run can tell."""
+    """End the process of a run abruptly at a step."""
     take = Step.__call__
     with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
         patch.setattr(Step, "__call__", lambda self, *rest: 1 / 0 if self._state.step == step else take(self, *rest))
@@ -163,10 +163,10 @@ def test_chunks_have_the_gradient_of_the_whole_batch(adapted: Callable[..., RunC
 
 
 def test_a_step_waits_for_nothing(adapted: Callable[..., RunConfig], sentences: list[str]) -> None:
-    """So a GPU can record it."""
+    """Check that a step waits for nothing, so that a GPU can record it."""
     _, step, tokenise = started(adapted(precision="bf16"))
     batch = tokenise(sentences[:8])
-    step(batch, 1e-3)  # the optimiser makes its moments
+    step(batch, 1e-3)  # The optimiser creates its moments in this step.
     with Waits() as waits:
         step(batch, 1e-3)
     assert waits.seen == []
@@ -251,7 +251,7 @@ def backbone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def pooled_by_peft(source: str, folder: Path, encoder: Encoder, texts: list[str]) -> Any:
-    """Vectors that `peft` computes with the adapter in `folder` and our pooling."""
+    """Return the vectors that `peft` computes with the adapter in `folder` and our pooling."""
     base = Encoder.load(source).backbone
     model = peft.PeftModel.from_pretrained(base, folder).eval()
     ids, mask = encoder.tensors(encoder.tokenizer.encode(texts))
@@ -269,7 +269,7 @@ def test_the_merged_encoder_gives_the_vectors_of_peft(backbone: Path, tmp_path: 
         for name, weight in encoder.named_parameters():
             assert weight.requires_grad == (".lora_" in name)
             if "lora_B" in name:
-                weight.normal_(std=0.002)  # the weights change by ALPHA / RANK times as much
+                weight.normal_(std=0.002)  # The weights change by ALPHA / RANK times as much.
     vectors = encoder.encode(TEXTS)
     adapter = lora.merge_adapter(encoder)
     assert adapter is not None and lora.merge_adapter(encoder) is None
@@ -292,7 +292,7 @@ def test_a_backbone_that_is_an_adapter_is_refused(
     adapter = lora.merge_adapter(encoder)
     assert adapter is not None
     lora.write_adapter(adapter, encoder, tmp_path)
-    with pytest.raises(SourceError, match="an adapter, where whole weights are needed"):
+    with pytest.raises(SourceError, match="is an adapter, but whole weights are needed"):
         fitted(make_config(adapter_rank=RANK, backbone=str(tmp_path)))
 
 

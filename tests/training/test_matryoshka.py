@@ -1,4 +1,4 @@
-"""An objective on prefixes of the vectors."""
+"""Tests of objectives on prefixes of the vectors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_prefix_learns_the_similarities_of_whole_targets() -> None:
 
 @pytest.mark.parametrize("name", ["simcse", "distillation", "static"])
 def test_the_loss_is_the_mean_over_the_widths(name: str) -> None:
-    """The vectors of frozen encoders stay whole, and each width has the weights of an objective built for it alone."""
+    """Check that vectors of frozen encoders stay whole, and that each width has an objective of its own."""
     params = published(name)
     wrapped = built(name, params, (4, 8))
     views = views_for(wrapped.objectives[-1], 6)

@@ -1,4 +1,4 @@
-"""Laws that hold for every objective of the table, and for every ablation of it."""
+"""Contract tests of every objective in the table and of every ablation."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from training.objectives.contrastive import cosine_logits, info_nce
 DIM = 12
 
 NOISE_OF_ITS_OWN = ("imsimcse+positives-plus-noise", "imsimcse+negatives-plus-noise")
-"""Here each sentence has noise of its own: elsewhere in the batch it meets another draw, and another loss."""
+"""Ablations in which each sentence has noise of its own, so that its place in the batch affects the loss."""
 
 
 def published(name: str) -> Any:
-    """The parameters of an objective's first preset."""
+    """Return the parameters of an objective's first preset."""
     return next(iter(OBJECTIVES[name].presets.values())).params
 
 
 def variants(*, but: tuple[str, ...] = ()) -> pytest.MarkDecorator:
-    """(objective, its parameters) of the table: as published first, then each ablation."""
+    """Parametrise by (objective, parameters): first the published ones, then each ablation."""
     found = {}
     for name, recipe in OBJECTIVES.items():
         found[name] = (name, published(name))
@@ -46,7 +46,7 @@ every_variant = variants()
 
 
 def width(params: Any) -> int:
-    """D: any, but where it falls into groups two for each of them."""
+    """Return a valid width D, with two channels in each group if there are groups."""
     return 2 * params.groups if "group" in getattr(params, "whitening", "none") else DIM
 
 
@@ -57,7 +57,7 @@ def _built(name: str, params: Any) -> nn.Module:
 
 
 def build(name: str, params: Any) -> Any:
-    """An objective with its first weights and statistics."""
+    """Return an objective with its initial weights and statistics."""
     return deepcopy(_built(name, params))
 
 
@@ -83,7 +83,7 @@ def double(views: Views) -> Views:
 
 
 def terms_of(objective: Any, views: Views, *, seed: int = 0) -> dict[str, float]:
-    """The terms of a first call: statistics that move with each call stay where they were."""
+    """Return the terms of a first call, without a change of running statistics."""
     terms = deepcopy(objective)(views, torch.Generator().manual_seed(seed))
     return {term: value.item() for term, value in terms.items()}
 
@@ -116,7 +116,7 @@ def test_same_seed_same_value(name: str, params: Any) -> None:
 @given(order=st.permutations(range(7)))
 @settings(max_examples=settings().max_examples // 5)
 def test_the_order_of_sentences_does_not_matter(name: str, params: Any, order: list[int]) -> None:
-    objective = build(name, params).double()  # in float32 the axes of near eigenvalues are undecided
+    objective = build(name, params).double()  # In float32, the axes of close eigenvalues are undetermined.
     views = double(views_for(objective, 7))
     moved = Views(
         noisy=views.noisy[:, order],
@@ -167,7 +167,7 @@ def test_equals_a_slow_float64_oracle(name: str, params: Any) -> None:
 
 
 FELT = {"head": False, "temperature": 0.3, "noise_ratio": 1.5, "ascent_rate": 0.5, "threshold": 0.5}
-"""Of DCLR: as published a step is hardly felt, and no random sentence is another's false negative."""
+"""Parameters of DCLR with an effect on random sentences, unlike the published ones."""
 BARLOW = {"dcl_weight": 0.0, "barlow_weight": 0.5}
 NOISY = {"positives": "gaussian-noise", "head": False}
 SHARED = {"negatives": "shared-mean", "head": False}
@@ -232,7 +232,7 @@ CHANGES: dict[str, list[tuple[dict[str, Any], str, Any]]] = {
         (WHITE, "positive_weights", (0.5, 3.0)),
     ],
 }
-"""Each parameter at another value than the published one, beside values that let it be felt."""
+"""Changed values of each parameter, with values of other parameters for which the change has an effect."""
 NOT_IN_THE_VALUE = {"gradient"}
 
 
@@ -262,7 +262,7 @@ def test_a_parameter_does_to_the_loss_what_it_does_to_the_oracle(
 
 
 def terms_and_oracle(name: str, params: Any) -> tuple[dict[str, float], dict[str, float]]:
-    """In float64."""
+    """Return the terms of the objective and of its oracle, in float64."""
     objective = build(name, params).double()
     views = double(views_for(objective, 7))
     weights = {key: value.numpy() for key, value in objective.state_dict().items()}
@@ -350,9 +350,9 @@ VARIED = {
     "gs-infonce": {"noise_ratio"},
     "whitenedcse": {"groups"},
 }
-"""What the papers choose for each backbone."""
+"""Parameters that the papers choose for each backbone."""
 OURS = {"head": False, "dcl_weight": 0.01}
-"""What the preset for MiniLM, which no paper has, changes besides."""
+"""Parameters that the preset for MiniLM, which is not from a paper, also changes."""
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

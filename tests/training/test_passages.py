@@ -1,4 +1,4 @@
-"""Training on positive pairs of passages: from the corpus to the views, and what chooses the best step."""
+"""Tests of training on positive pairs from passages, from the corpus to the selection of the best step."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MakeConfig = Callable[..., RunConfig]
 
 @pytest.fixture(scope="module")
 def passages(sentences: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eighty documents of three sentences each, half of them with a title."""
+    """Write eighty documents of three sentences, half of them with a title."""
     file = tmp_path_factory.mktemp("passages") / "documents.jsonl"
     texts = [" ".join(sentences[place : place + 3]) for place in range(0, len(sentences), 3)]
     rows = [{"text": text, **({"title": f"Title {place}"} if place % 2 else {})} for place, text in enumerate(texts)]
@@ -75,7 +75,7 @@ def test_a_title_is_read_from_any_table_and_may_be_missing(name: str, tmp_path: 
 def test_the_first_view_is_of_the_sentence_and_the_others_of_what_is_left(
     objective: str, params: ImSimCSEParams | None, views: int, make_config: MakeConfig, passages: Path
 ) -> None:
-    """So are the two views without dropout, of an objective that needs such views."""
+    """Check all views, including the two views without dropout of objectives that need them."""
     settings = {"augmentation": "cloze", "max_length": 64, "dropout": 0.0, "precision": "fp32"}
     config = make_config(corpus=(str(passages),), **settings)
     config = replace(config, objective=objective, params=params or config.params)
@@ -92,7 +92,7 @@ def test_the_first_view_is_of_the_sentence_and_the_others_of_what_is_left(
 
 
 def test_parts_of_a_batch_are_of_the_same_pairs(make_config: MakeConfig, passages: Path) -> None:
-    """Gradient caching gives the gradient of the whole batch."""
+    """Check that gradient caching gives the gradient of the whole batch."""
     whole = make_config(corpus=(str(passages),), augmentation="cloze", max_length=64, dropout=0.0, precision="fp32")
     losses = []
     for config in (whole, replace(whole, chunk_size=2)):
@@ -152,7 +152,7 @@ def test_passages_that_nothing_asks_for_choose_no_step(tmp_path: Path) -> None:
 
 
 def test_what_training_changed_is_told_with_queries_that_changed_most() -> None:
-    """An encoder that knows words, against one that knows none."""
+    """Compare an encoder that knows words with one that knows none."""
     words = "river stone market guitar paper winter night bread ferry lamp".split()
     texts = [f"The {a} is near the {b}. Nobody saw a {a} or a {b} there." for a in words for b in words if a != b]
 
@@ -268,11 +268,11 @@ def test_adapt_does_not_train_for_a_file_that_can_t_be_written(
     passages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["adapt", str(passages), "--json", str(tmp_path / "absent" / "compared.json")]) == 2
-    assert "absent is no folder" in capsys.readouterr().err
+    assert "absent is not a folder" in capsys.readouterr().err
 
 
 def test_a_file_holds_out_the_same_texts_as_passages_and_as_sentences(tmp_path: Path) -> None:
-    """Beyond the cap as well: what judges the one is not what trained the other."""
+    """Check that a held-out text is held out as a passage and as a sentence, even beyond the maximum number."""
     file = tmp_path / "mixed.jsonl"
     texts = [f"River {i} is long." if i % 3 else f"River {i} is long. It ends in sea {i}." for i in range(3000)]
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")

@@ -27,7 +27,7 @@ def test_plain_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch)
     shown.close()
     assert stream.getvalue().splitlines() == [
         "step 11/14: loss 1.000, 64 sentences/s, 0:00:03 left",
-        "step 13/14: loss 0.2500, 64 sentences/s, 0:00:02 left",  # none after two seconds, one after six
+        "step 13/14: loss 0.2500, 64 sentences/s, 0:00:02 left",  # No line after two seconds, one line after six.
         "step 14/14: loss 0.1250, 51 sentences/s, 0:00:00 left",
     ]
 

@@ -1,7 +1,7 @@
-"""Language models as their authors have them on the hub, heads, old names and all: BERT-base and RoBERTa-base.
+"""Tests of language models in their authors' layout on the hub, including heads and old names.
 
-They have two of the twelve layers, and random weights. The published weights can't be had offline; the code that loads
-these loads those.
+BERT-base and RoBERTa-base have two of their twelve layers and random weights here, because the published weights can't
+be downloaded offline. The same code loads the published ones.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 
 def bert_tokenizer(folder: Path, sentences: Sequence[str]) -> None:
-    """30,522 pieces in the published order; `vocab.txt` lies beside, as there."""
+    """Write 30,522 word pieces in the published order, and `vocab.txt`, as in the published folder."""
     letters = "abcdefghijklmnopqrstuvwxyz"
     known = ["[PAD]", *(f"[unused{i}]" for i in range(99)), "[UNK]", "[CLS]", "[SEP]", "[MASK]", *".,!?", *letters]
     pieces = list(dict.fromkeys([*known, *WORDS, *(f"##{letter}" for letter in letters)]))
@@ -42,7 +42,7 @@ def bert_tokenizer(folder: Path, sentences: Sequence[str]) -> None:
 
 
 def roberta_tokenizer(folder: Path, sentences: Sequence[str]) -> None:
-    """Bytes, and what is frequent in the sentences."""
+    """Write a tokenizer of bytes and of frequent pieces of the sentences."""
     tokenizer = ByteLevelBPETokenizer()
     tokenizer.train_from_iterator(sentences, 400, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
     tokenizer.post_processor = RobertaProcessing(("</s>", 2), ("<s>", 0))
@@ -51,13 +51,13 @@ def roberta_tokenizer(folder: Path, sentences: Sequence[str]) -> None:
 
 
 def old_names(name: str) -> str:
-    """BERT's LayerNorm has TensorFlow's names to this day."""
+    """Return TensorFlow's names, which BERT's LayerNorm still has."""
     return re.sub(r"LayerNorm\.bias$", "LayerNorm.beta", re.sub(r"LayerNorm\.weight$", "LayerNorm.gamma", name))
 
 
 @dataclass(frozen=True)
 class Layout:
-    """`config` is what the published file says."""
+    """A published layout. `config` is the content of the published file."""
 
     name: str
     kind: str
@@ -66,7 +66,7 @@ class Layout:
     named: Callable[[str], str] = str
 
     def write(self, folder: Path, sentences: Sequence[str]) -> Callable[[Tensor], Tensor]:
-        """What transformers makes of token ids (n, L) by the weights that were written, its last layer (n, L, D)."""
+        """Write the files, and return transformers' function from token ids (n, L) to the last layer (n, L, D)."""
         self.tokenizer(folder, sentences)
         (folder / "config.json").write_text(json.dumps(self.config))
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Each preset's numbers beside those of its paper, with the place where the paper, or else its script, has them."""
+"""Tests of each preset's numbers against those of its paper or script, with their sources."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IMSIMCSE_SCRIPT = "not in the paper; scripts of SimCSE-plus-plus"
 
 @dataclass(frozen=True)
 class Published:
-    """What a paper, or where it is silent its script, has for a backbone."""
+    """Values for a backbone from a paper, or from its script where the paper has none."""
 
     objective: str
     backbone: str
@@ -33,7 +33,7 @@ class Published:
     dropout: float | None = None
     teacher: str | None = None
     preset: str | None = None
-    """Its name, where it is not the backbone's."""
+    """Name of the preset, if it is not the backbone's name."""
 
 
 def simcse(backbone: str, batch_size: int, learning_rate: float) -> Published:
@@ -75,7 +75,7 @@ PUBLISHED = (
     dclr("bert-large-uncased", 256, 3e-5, phi=0.9, k=4.0, teacher="bert-base-uncased"),
     dclr("roberta-large", 256, 1e-5, phi=0.85, k=5.0, teacher="roberta-base"),
     whitened("bert-base-uncased", 384),
-    whitened("bert-large-uncased", 512),  # the paper's 384 does not divide 1024
+    whitened("bert-large-uncased", 512),  # The paper's 384 groups do not divide 1024.
     whitened("roberta-base", 256),
     whitened("roberta-large", 256),
     imsimcse("bert-base-uncased", 3e-5),
@@ -117,7 +117,7 @@ def test_minilm_has_the_rates_that_development_data_chose(objective: str, rate: 
 
 @pytest.mark.parametrize("objective", [name for name in OBJECTIVES if "minilm-cls" in OBJECTIVES[name].presets])
 def test_on_cls_of_minilm_all_have_the_values_of_bert_base_and_one_rate(objective: str) -> None:
-    """All but the groups of channels, of which there are half as many."""
+    """Check all values except the number of groups, which is half as large."""
     ours, theirs = (from_preset(objective, preset=preset) for preset in ("minilm-cls", "bert-base-uncased"))
     assert (ours.pooling, ours.batch_size, ours.learning_rate) == ("cls", 64, 3e-5)
     changes = {"groups": 384} if objective == "whitenedcse" else {}

@@ -1,4 +1,4 @@
-"""What a frozen encoder says of a sentence is asked for once."""
+"""Tests of the cache of a frozen encoder's vectors: each sentence is encoded once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def teacher(tiny_backbone: Path) -> Teacher:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many sentences a frozen encoder was given, each time that it was."""
+    """Record the number of sentences in each call of a frozen encoder."""
     seen = []
     call = Teacher.__call__
 
@@ -47,7 +47,7 @@ def tokens(teacher: Teacher, *texts: str) -> Sequence[Tokens]:
 
 
 def recalling(teacher: Teacher, folder: Path, count: int = 0) -> TeacherCache:
-    """As a run has it whose checkpoint knows of so many sentences."""
+    """Return a cache as in a run whose checkpoint has `count` sentences."""
     return TeacherCache(teacher, folder, "teacher", {file.name: count for file in folder.glob("*")})
 
 
@@ -80,7 +80,7 @@ def test_a_run_that_is_taken_up_has_what_its_checkpoint_knows_of(
     size = file.stat().st_size // 5
     if damage == "no file":
         file.unlink()
-    elif damage:  # a write that a power loss cut, or that a crash left behind the last checkpoint
+    elif damage:  # A write that was cut by a power loss, or that a crash left after the last checkpoint.
         os.truncate(file, {"more bytes": 5 * size + 40, "fewer": 5 * size - 40, "hardly any": 40}[damage])
     left = {"fewer": 4, "hardly any": 0, "no file": 0}.get(damage, 5)
     again = recalling(teacher, tmp_path, count)
@@ -129,7 +129,7 @@ def test_a_file_that_is_not_to_be_written_is_named(teacher: Teacher, tmp_path: P
 def train(
     tiny_backbone: Path, other_bundle: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Path]:
-    """Distillation from 228 sentences, 29 batches of 8 an epoch; the run's folder."""
+    """Return a function that distils from 228 sentences, in 29 batches of 8 per epoch, and returns the run's folder."""
     monkeypatch.chdir(tmp_path)
 
     def run(name: str, *options: str) -> Path:

@@ -1,4 +1,4 @@
-"""A loss that is no number stops the run at its step, and the step can be taken again."""
+"""Tests of a non-finite loss: the run stops at its step, and the step can be repeated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MakeConfig = Callable[..., RunConfig]
 
 
 class Fragile(nn.Module):
-    """Not a number once its running sum of what it drew has passed a limit: weights, chance and statistics matter."""
+    """Objective that becomes NaN when the running sum of its random numbers passes a limit."""
 
     needs = Needs()
     total: Tensor
@@ -45,7 +45,7 @@ class Fragile(nn.Module):
 
 @pytest.fixture
 def broken(make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
-    """A run that diverged, somewhere between the evaluations."""
+    """Return a run that diverged between two evaluations."""
     monkeypatch.setitem(OBJECTIVES, "fragile", replace(OBJECTIVES["simcse"], build=Fragile))
     config = replace(make_config(), objective="fragile")
     with pytest.raises(DivergedError) as caught:
@@ -103,7 +103,7 @@ def test_a_run_that_diverges_again_keeps_the_last_time_alone(broken: RunConfig, 
 
 
 class Loud(nn.Module):
-    """Its gradient is too large for fp16 until the scale has been halved some times; the last loss is not a number."""
+    """Objective whose gradient overflows fp16 until the scale was halved several times. Its last loss is NaN."""
 
     needs = Needs()
     last = 14

@@ -1,4 +1,4 @@
-"""Retrieval scores and the files of BEIR's collections."""
+"""Tests of retrieval scores and of the files of BEIR's collections."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_blank_lines_and_a_byte_order_mark_are_no_rows(tmp_path: Path) -> None:
 
 
 def test_a_judged_document_that_is_not_there_counts_as_one_that_is_never_found(tmp_path: Path) -> None:
-    """The ideal order has it, too, as in trec_eval."""
+    """Check that such a document is part of the ideal order, as in trec_eval."""
     found = beir.load(write(tmp_path, judged="q1\td2\t1\nq1\td9\t1\nq1\td8\t0\n"))
     assert found.missing == 1
     score = retrieval.score({"q1": ["d2", "d1"]}, found)
@@ -89,17 +89,20 @@ def test_the_folder_of_one_collection_is_data_itself(tmp_path: Path, monkeypatch
             r"corpus\.jsonl:1: a number has too many digits",
         ),
         ({"corpus": "[1]\n"}, r"corpus\.jsonl:1: expected a JSON object"),
-        ({"corpus": '{"text": "x"}\n'}, r"corpus\.jsonl:1: _id is missing or no string"),
-        ({"corpus": '{"_id": "", "text": "x"}\n'}, r"corpus\.jsonl:1: an empty _id"),
-        ({"corpus": '{"_id": "d1"}\n'}, r"corpus\.jsonl:1: text is missing or no string"),
-        ({"corpus": '{"_id": "d1", "title": 3, "text": "x"}\n'}, r"corpus\.jsonl:1: title is missing or no string"),
-        ({"corpus": '{"_id": "d1", "text": "x"}\n' * 2}, r"corpus\.jsonl:2: the _id 'd1' comes twice"),
-        ({"queries": '{"_id": 1, "text": "x"}\n'}, r"queries\.jsonl:1: _id is missing or no string"),
+        ({"corpus": '{"text": "x"}\n'}, r"corpus\.jsonl:1: _id is missing or not a string"),
+        ({"corpus": '{"_id": "", "text": "x"}\n'}, r"corpus\.jsonl:1: the _id is empty"),
+        ({"corpus": '{"_id": "d1"}\n'}, r"corpus\.jsonl:1: text is missing or not a string"),
+        ({"corpus": '{"_id": "d1", "title": 3, "text": "x"}\n'}, r"corpus\.jsonl:1: title is missing or not a string"),
+        ({"corpus": '{"_id": "d1", "text": "x"}\n' * 2}, r"corpus\.jsonl:2: the _id 'd1' occurs twice"),
+        ({"queries": '{"_id": 1, "text": "x"}\n'}, r"queries\.jsonl:1: _id is missing or not a string"),
         ({"judged": "q1\td1\t1\nq9\td1\t1\n"}, r"test\.tsv:3: no query has the id 'q9'"),
-        ({"judged": "q1\td9\t1\n"}, r"test\.tsv: no document of .*corpus\.jsonl has one of the ids .* such as 'd9'"),
+        (
+            {"judged": "q1\td9\t1\n"},
+            r"test\.tsv: none of the judged ids is a document of .*corpus\.jsonl, for example 'd9'",
+        ),
         ({"judged": "q1\td1\tgood\n"}, r"test\.tsv:2: 'good' is not a score, expected a whole number"),
         ({"judged": f"q1\td1\t1{'0' * 400}\n"}, r"test\.tsv:2: a score of 401 digits, expected 9 at most"),
-        ({"judged": "q1\td1\n"}, r"test\.tsv:2: 2 columns with tabs between, expected 3"),
+        ({"judged": "q1\td1\n"}, r"test\.tsv:2: 2 columns separated by tabs, expected 3"),
         ({"judged": "q1\td1\t1\nq1\td1\t2\n"}, r"test\.tsv:3: document 'd1' is judged twice for query 'q1'"),
         ({"judged": ""}, r"test\.tsv: no judgements below the header"),
     ],
@@ -214,8 +217,8 @@ def test_a_query_without_a_relevant_document_scores_zero() -> None:
     ("rankings", "message"),
     [
         ({}, "query 'q' has no ranking"),
-        ({"q": ["d1", "x"]}, "the ranking for query 'q' holds 'x', which is no document"),
-        ({"q": ["d1", "d1"]}, "the ranking for query 'q' holds a document twice"),
+        ({"q": ["d1", "x"]}, "the ranking for query 'q' contains 'x', which is not a document"),
+        ({"q": ["d1", "d1"]}, "the ranking for query 'q' contains a document twice"),
     ],
 )
 def test_a_broken_ranking_is_an_error(rankings: dict[str, list[str]], message: str) -> None:

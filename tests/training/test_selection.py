@@ -1,4 +1,4 @@
-"""What chooses the best weights of a run."""
+"""Tests of the selection of a run's best weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from training.promotion.yardsticks import SelfRetrievalYardstick
 
 
 def test_an_encoder_that_tells_no_two_texts_apart_is_scored_as_chance(stsb_data: Path) -> None:
-    """A run goes on and may recover: one that ended here would be missing from its study."""
+    """Continue such a run, which may recover. A study would otherwise lack it."""
 
     def collapsed(texts: Sequence[str]) -> NDArray[np.float32]:
         return np.ones((len(texts), 4), np.float32)
@@ -31,7 +31,7 @@ def test_an_encoder_that_tells_no_two_texts_apart_is_scored_as_chance(stsb_data:
 
 
 def test_by_both_dev_parts_it_is_the_mean_of_two_correlations(stsb_data: Path, tmp_path: Path) -> None:
-    """DCLR's `avg_sts`; SICK-R's dev part is its trial part."""
+    """Compute DCLR's `avg_sts`. SICK-R's dev set is its trial set."""
     shutil.copytree(stsb_data, tmp_path, dirs_exist_ok=True)
     (tmp_path / "SICK").mkdir()
     rows = [f"{i}\tthe {WORDS[i % 10]} can see\ta {WORDS[i // 50]} can see\t{1 + i % 5}\tX\n" for i in range(500)]
@@ -57,7 +57,7 @@ def test_both_dev_parts_must_be_there(stsb_data: Path) -> None:
 
 
 def test_a_part_of_what_is_held_out_chooses_and_all_of_it_judges(tmp_path: Path) -> None:
-    """A promotion asks sentences, too, by which the run was not chosen; neither asks one that was trained on."""
+    """Check that a promotion also uses held-out sentences that did not select weights, and none from training."""
     file = tmp_path / "many.txt"
     file.write_text("".join(f"the {i} has a {i}\n" for i in range(30 * MONITORED)))
     corpus = open_corpus([str(file)])

@@ -1,4 +1,4 @@
-"""A server as the encoder that is judged: what it answers, and how it fails."""
+"""Tests of the evaluation of a server: its answers and its failures."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ def test_a_busy_server_is_asked_again() -> None:
         (["AACA*Pw==", "AACAPw=="], "no vector for 'first'"),
         (["AACAPw==", "AAA="], "no vector for 'second'"),
         ([[10**400], [1]], "no vector for 'first'"),
-        ([[1.0]], "2 texts did not give as many vectors"),
-        ({"embeddings": []}, "2 texts did not give as many vectors"),
+        ([[1.0]], "2 texts sent, but the answer has another number"),
+        ({"embeddings": []}, "2 texts sent, but the answer has another number"),
     ],
 )
 def test_what_is_no_vector_is_named(vectors: Any, message: str) -> None:
@@ -168,8 +168,8 @@ def test_a_search_that_fails_says_what_mattered(answers: dict[str, httpx.Respons
     [
         (httpx.Response(500, text="broken"), "/info: 500 broken"),
         (httpx.Response(200, text="<html>"), "/info: the answer is not JSON"),
-        (httpx.Response(200, json=[1]), r"/info: the answer is \[1\], not an object"),
-        (httpx.Response(200, text="null"), "/info: the answer is null, not an object"),
+        (httpx.Response(200, json=[1]), r"/info: expected an object, got \[1\]"),
+        (httpx.Response(200, text="null"), "/info: expected an object, got null"),
         (httpx.Response(200, json={"model_type": "bert"}), '/info: model_type is "bert", not an object'),
         (httpx.Response(200, json={"model_type": {"embedding": "mean"}}), '/info: model_type embedding is "mean"'),
         (httpx.Response(200, json={"dim": "wide"}), '/info: dim is "wide", not a whole number'),

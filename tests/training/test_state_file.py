@@ -1,4 +1,4 @@
-"""The file of a run's state: whole, for whoever may read the folder, and nothing left beside it."""
+"""Tests of state files: complete, with the folder's usual permissions, and without leftovers."""
 
 from __future__ import annotations
 

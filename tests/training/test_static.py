@@ -1,4 +1,4 @@
-"""Encoders without layers: their start, their training, their files."""
+"""Tests of encoders without layers: their initialisation, their training and their files."""
 
 from __future__ import annotations
 

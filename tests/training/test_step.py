@@ -45,7 +45,7 @@ def weights(state: State) -> list[Tensor]:
 
 
 class Scripted(nn.Module):
-    """A plain loss, times a factor a call."""
+    """Objective with a simple loss, multiplied by a given factor at each call."""
 
     needs = Needs()
     factors: Sequence[float] = ()
@@ -92,7 +92,7 @@ def test_a_gradient_is_cut_to_the_length_it_may_have_and_its_own_is_told(
 def test_a_step_is_as_long_as_it_is_told(
     make_config: MakeConfig, scripted: type[Scripted], sentences: list[str]
 ) -> None:
-    """Adam's first step of any weight with gradient is as long as the learning rate."""
+    """Check the first step of Adam, whose length is the learning rate for any weight with a gradient."""
     scripted.factors = [1]
     state, step, tokenise = started(make_config(objective="scripted", learning_rate=1e-3))
     before = weights(state)
@@ -120,7 +120,7 @@ def test_after_a_loss_that_is_no_number_no_weight_changes_any_more(
 
 
 def test_norms_and_biases_do_not_decay(make_config: MakeConfig, scripted: type[Scripted], sentences: list[str]) -> None:
-    scripted.factors = [0]  # no gradient moves a weight
+    scripted.factors = [0]  # Without a gradient, no weight changes.
     state, step, tokenise = started(make_config(objective="scripted", weight_decay=0.5))
     before = {name: weight.detach().clone() for name, weight in state.encoder.named_parameters()}
     step(tokenise(sentences[:8]), 0.1)
@@ -129,7 +129,7 @@ def test_norms_and_biases_do_not_decay(make_config: MakeConfig, scripted: type[S
 
 
 class Steep(nn.Module):
-    """A plain loss, whose gradient is not a number at the third call."""
+    """Objective with a simple loss, whose gradient is NaN at the third call."""
 
     needs = Needs()
 
@@ -188,7 +188,7 @@ def test_a_few_steps_lower_the_loss(changes: dict[str, Any], make_config: MakeCo
 def test_a_batch_in_chunks_has_the_gradient_of_the_whole(
     chunk_size: int, make_config: MakeConfig, sentences: list[str], tiny_backbone: Path
 ) -> None:
-    """Without dropout, which is drawn a pass at a time; test_caching has it with dropout."""
+    """Compare without dropout, which is drawn for each pass. test_caching compares with dropout."""
     found = []
     for size in (None, chunk_size):
         config = make_config(dropout=0.0, augmentation="span-cutoff", augmentation_rate=0.0, chunk_size=size)
@@ -210,7 +210,7 @@ def test_views_that_nothing_tells_apart_are_refused(make_config: MakeConfig) -> 
 
 
 class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what would have to wait for a device: numbers read from tensors."""
+    """Counter of operations that would wait for a device, such as reading a number from a tensor."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -229,14 +229,14 @@ def test_a_step_waits_for_nothing(
     config = replace(make_config(precision="bf16"), objective=objective, params=narrow(objective))
     _, step, tokenise = started(config, teacher=tiny_backbone)
     batch = tokenise(sentences[:8])
-    step(batch, 1e-3)  # the optimiser makes its moments
+    step(batch, 1e-3)  # The optimiser creates its moments in this step.
     with Waits() as waits:
         step(batch, 1e-3)
     assert waits.seen == []
 
 
 class Graph:
-    """Replays nothing."""
+    """Fake graph that does nothing."""
 
     made: ClassVar[list[Callable[[], object]]] = []
 
@@ -262,7 +262,7 @@ def _recordable(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_step_goes_with_its_run(
     recorded: bool, make_config: MakeConfig, sentences: list[str], request: pytest.FixtureRequest
 ) -> None:
-    """What refers to itself would stay, moments and graphs and all, until Python's collector comes."""
+    """Check that a step is freed at once. A reference cycle would keep it until garbage collection."""
     if recorded:
         request.getfixturevalue("_recordable")
     state, step, tokenise = started(make_config())
@@ -320,7 +320,7 @@ def test_a_step_is_recorded_on_cuda_where_nobody_else_has_a_part_in_it(make_conf
         assert not recorded(make_config(**changes)), changes
     for objective, params, alone in (
         ("whitenedcse", narrow("whitenedcse"), True),
-        ("whitenedcse", replace(narrow("whitenedcse"), groups=8), False),  # fours: by eigenvectors
+        ("whitenedcse", replace(narrow("whitenedcse"), groups=8), False),  # Groups of four channels need eigenvectors.
         ("whitenedcse", replace(narrow("whitenedcse"), whitening="zca"), False),
         ("imsimcse", replace(narrow("imsimcse"), barlow_weight=0.1), False),
         ("distillation", narrow("distillation"), False),
@@ -333,7 +333,7 @@ def test_a_step_is_recorded_on_cuda_where_nobody_else_has_a_part_in_it(make_conf
 def test_what_can_be_recorded_is(
     recorded: bool, make_config: MakeConfig, sentences: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By generators that know of it: the objective's own."""
+    """Check the random generators that the recording knows, which include the objective's own."""
     made: list[Sequence[torch.Generator]] = []
 
     class Launching:
@@ -351,7 +351,7 @@ def test_what_can_be_recorded_is(
 
 
 def narrow(objective: str) -> Any:
-    """The published parameters, at the width of the tiny backbone."""
+    """Return the published parameters, adjusted to the width of the tiny backbone."""
     params = OBJECTIVES[objective].presets["minilm"].params
     params = replace(params, head=True) if hasattr(params, "head") else params
     return replace(params, groups=16) if hasattr(params, "groups") else params

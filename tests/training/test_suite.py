@@ -84,7 +84,7 @@ def test_bf16_is_near_float32_and_not_it(tiny_backbone: Path) -> None:
     )
     cosines = (wide * narrow).sum(1) / np.linalg.norm(wide, axis=1) / np.linalg.norm(narrow, axis=1)
     assert cosines.min() > 0.99 and not np.array_equal(wide, narrow)
-    with pytest.raises(SubjectError, match="torch judges in fp32 or bf16, not in int8"):
+    with pytest.raises(SubjectError, match="torch evaluates in fp32 or bf16, not in int8"):
         open_subject(str(tiny_backbone), precision="int8", key=None)
 
 
@@ -109,9 +109,11 @@ def test_a_bundle_is_judged_by_the_engine_that_is_named(tiny_bundle: Path) -> No
     assert str(judged.facts["engine"]).startswith("openvino ") and judged.variant == "openvino fp32"
     assert FP32 in judged.others and "openvino fp32" not in judged.others
     np.testing.assert_allclose(judged.encode(TEXTS), judged.others[FP32].encode(TEXTS), atol=1e-5)
-    with pytest.raises(SubjectError, match="nothing here runs in int4; there is onnxruntime fp32, openvino fp32"):
+    with pytest.raises(
+        SubjectError, match="no runtime of this machine supports int4; available: onnxruntime fp32, openvino fp32"
+    ):
         open_subject(str(tiny_bundle), precision="int4", key=None)
-    with pytest.raises(SubjectError, match="torch judges it, so there is no engine openvino"):
+    with pytest.raises(SubjectError, match="this encoder runs on torch, so --engine openvino"):
         open_subject(str(tiny_bundle), engine="openvino", by_torch=True, key=None)
 
 
@@ -280,7 +282,7 @@ def test_one_file_for_numbers_and_page_is_refused_before_anything_is_read(
     files = ["--json", str(tmp_path / "e"), "--html", str(tmp_path / other)]
     assert main(["evaluate", "no-such-encoder", "--data", str(tmp_path / "none"), *files]) == 2
     said = capsys.readouterr().err
-    assert f"{tmp_path / 'e'}: given for --json and for --html" in said and said.count("\n") == 1
+    assert f"{tmp_path / 'e'}: is named by both --json and --html" in said and said.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -305,5 +307,5 @@ def test_an_evaluation_beside_that_is_none_is_one_line(
 
 
 def test_the_graph_refuses_a_precision_it_lacks(tiny_bundle: Path) -> None:
-    with pytest.raises(BundleError, match="no int4 graph; there is fp32"):
+    with pytest.raises(BundleError, match="no int4 graph; available: fp32"):
         Graph(load(tiny_bundle), precision="int4")

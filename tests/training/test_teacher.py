@@ -1,4 +1,4 @@
-"""An objective that needs a teacher has one: named, or trained first and kept."""
+"""Tests of an objective's teacher, which is named, or trained first and kept."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MakeConfig = Callable[..., RunConfig]
 
 
 class Imitation(nn.Module):
-    """Towards the teacher's vectors, which a test may look at."""
+    """Objective with the teacher's vectors as targets, which a test may inspect."""
 
     needs = Needs(teacher=True)
     seen: list[Tensor]
@@ -87,7 +87,7 @@ def test_a_place_for_the_teacher_that_is_taken_is_refused_before_the_run_has_a_f
 
 
 def test_the_teacher_of_a_large_backbone_is_a_base_model(tmp_path: Path) -> None:
-    """DCLR's footnote 2. A folder of SimCSE's large weights is large by its preset."""
+    """Check footnote 2 of DCLR. The preset shows that a folder has SimCSE's large weights."""
     large = from_preset("dclr", backbone=str(tmp_path), preset="bert-large-uncased+random-noise")
     planned = teacher_config(large)
     assert (planned.backbone, planned.preset) == ("bert-base-uncased", "bert-base-uncased")
@@ -117,14 +117,14 @@ def test_a_base_model_that_is_not_there_is_said_before_the_run_has_a_folder(
 
 @pytest.mark.parametrize("preset", ["minilm", "minilm-cls", "roberta-base"])
 def test_the_teacher_has_simcses_preset_of_the_runs_name(tmp_path: Path, preset: str) -> None:
-    """Not that which the folder's own name or pooling would choose."""
+    """Use the preset of the run's name, not the one that the folder's name or pooling would select."""
     planned = teacher_config(from_preset("dclr", backbone=str(tmp_path), preset=preset))
     assert (planned.backbone, planned.preset) == (str(tmp_path), preset)
     assert planned.learning_rate == OBJECTIVES["simcse"].presets[preset].learning_rate
 
 
 def test_a_teacher_nobody_needs_is_refused(make_config: MakeConfig, fitted: Fit, tiny_bundle: Path) -> None:
-    with pytest.raises(ConfigError, match="teacher: simcse as it is set has no use for"):
+    with pytest.raises(ConfigError, match="teacher: simcse with these settings uses no teacher"):
         fitted(make_config(teacher=str(tiny_bundle)))
 
 
@@ -135,7 +135,7 @@ def test_without_one_simcse_trains_it_first_and_keeps_it(
     config = make_taught()
     _, said = fitted(config)
     planned = teacher_config(config)
-    assert said.startswith(f"no --teacher: SimCSE trains one first, kept in {planned.out}")
+    assert said.startswith(f"no --teacher: SimCSE trains a teacher first, in {planned.out}")
     assert (planned.out, planned.run) == (f"{config.out}-teacher", f"{config.run}-teacher")
     manifest = bundle.load(Path(planned.out)).manifest
     assert manifest.objective == "simcse" and manifest.run is not None
@@ -147,7 +147,7 @@ def test_a_teacher_of_another_run_is_not_taken_for_this_ones(make_taught: MakeCo
     fitted(make_taught())
     other = make_taught(seed=1)
     Path(other.run, "config.json").unlink()
-    with pytest.raises(RunError, match=r"runs/one-teacher has the teacher of another run: .* --teacher"):
+    with pytest.raises(RunError, match=r"runs/one-teacher contains the teacher of another run: .* --teacher"):
         fitted(other)
 
 

@@ -1,4 +1,4 @@
-"""SentEval's transfer tasks, from labelled sentences to scores."""
+"""Tests of SentEval's transfer tasks, from labelled sentences to scores."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WIDE = tuple(2.0**exponent for exponent in range(-1, 6))
 
 
 def encode(texts: Sequence[str]) -> NDArray[np.float32]:
-    """A direction of the text's own, longer or shorter."""
+    """Return a random direction for each text, with different lengths."""
     rows = [np.random.default_rng(list(text.encode())).normal(size=DIM) for text in texts]
     return (3 * np.array(rows)).astype(np.float32)
 
@@ -42,7 +42,7 @@ def unit(text: str) -> Floats:
 
 
 def examples(start: int, count: int, *, classes: int = 2, pairs: bool = False) -> list[Example]:
-    """Sentences of one to three words whose class can be guessed from their vectors, with noise."""
+    """Return sentences of one to three words whose vectors predict the class, with noise."""
     rng = np.random.default_rng(start)
     found = []
     for i in range(start, start + count):
@@ -61,7 +61,7 @@ def features(texts: tuple[str, ...]) -> Floats:
 
 
 def arranged(part: Sequence[Example]) -> tuple[Floats, Ints, list[str]]:
-    """Features, labels and texts in SentEval's order: by the number of words of each sentence, then by label."""
+    """Return features, labels and texts in SentEval's order: by number of words, then by label."""
     part = sorted(part, key=lambda e: ([len(text.split(" ")) for text in e.texts], e.label))
     return np.array([features(e.texts) for e in part]), np.array([e.label for e in part]), [
         "\t".join(e.texts) for e in part
@@ -69,7 +69,7 @@ def arranged(part: Sequence[Example]) -> tuple[Floats, Ints, list[str]]:
 
 
 def fitted(x: Floats, y: Ints, c: float) -> LogisticRegression:
-    """To the optimum, by another method than the one that is tested."""
+    """Fit to the optimum by another method than the tested one."""
     return LogisticRegression(C=c, solver="newton-cholesky", tol=1e-10, max_iter=100).fit(x, y)
 
 
@@ -87,7 +87,7 @@ def digest(texts: Sequence[str]) -> str:
 
 @pytest.mark.slow
 def test_train_alone_is_folded_within_folds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "FOLDS", 4)  # 100 fits instead of 610
+    monkeypatch.setattr(transfer, "FOLDS", 4)  # 100 fits instead of 610.
     task = Labelled(examples(0, 110))
     score = transfer.evaluate(encode, {"CR": task})["CR"]
     x, y, texts = arranged(task.train)
@@ -168,7 +168,7 @@ def test_turning_the_space_changes_no_score(seed: int) -> None:
 
 
 def flagged(texts: Sequence[str]) -> NDArray[np.float32]:
-    """The class of `even` and `odd` numbers, without doubt."""
+    """Return vectors that determine the class, `even` or `odd`, with certainty."""
     return np.array([[1.0, 0.0] if int(text[1:].split()[0]) % 2 else [0.0, 1.0] for text in texts], dtype=np.float32)
 
 
@@ -208,7 +208,7 @@ def test_a_vector_that_is_no_number_is_an_error_and_never_a_score() -> None:
 
 def test_a_class_too_small_to_fold_is_an_error() -> None:
     part = [Example((f"a{i}",), int(i < 9)) for i in range(60)]
-    with pytest.raises(EvaluationError, match="CR: a class of 9 examples can't be cut into 10 folds"):
+    with pytest.raises(EvaluationError, match="CR: a class of 9 examples can't be divided into 10 folds"):
         transfer.evaluate(encode, {"CR": Labelled(part)})
 
 

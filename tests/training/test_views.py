@@ -24,7 +24,7 @@ def encoder(tiny_backbone: Path) -> Encoder:
 
 
 class Runs:
-    """The shapes of what went through an encoder, and whether dropout was on."""
+    """Recorder of the shapes of an encoder's inputs, and of whether dropout was on."""
 
     def __init__(self, encoder: nn.Module) -> None:
         self.seen: list[tuple[tuple[int, ...], bool]] = []
@@ -68,7 +68,7 @@ def test_every_row_has_a_dropout_mask_of_its_own(encoder: Encoder) -> None:
 
 @pytest.mark.parametrize("most", [None, 1, 2])
 def test_views_are_in_the_order_of_the_sentences_whatever_the_passes(encoder: Encoder, most: int | None) -> None:
-    encoder.eval()  # without dropout the views are equal, and equal to the vectors of the texts alone
+    encoder.eval()  # Without dropout, the views are equal to each other and to the vectors of the texts alone.
     views = views_of(encoder, Needs(views=2, clean=True), most=most)
     alone = torch.from_numpy(encoder.encode(SENTENCES))
     assert views.clean is not None
@@ -80,10 +80,10 @@ def test_views_are_in_the_order_of_the_sentences_whatever_the_passes(encoder: En
 def test_padding_to_a_multiple_changes_no_vector_and_is_within_what_the_encoder_reads(
     most: int, length: int, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on CUDA."""
+    """Pad as on CUDA."""
     before = views_of(encoder, Needs(views=0, clean=True)).clean
     monkeypatch.setattr(views, "GRANULE", {"cpu": 8})
-    monkeypatch.setattr(packing, "PASS_COST", {})  # one pass
+    monkeypatch.setattr(packing, "PASS_COST", {})  # One pass.
     monkeypatch.setattr(encoder, "max_length", most)
     (one,) = make_passes(encoder, encoder.tokenizer.encode(SENTENCES))
     assert one.input_ids.shape == one.attention_mask.shape == (3, length)

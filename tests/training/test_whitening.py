@@ -1,4 +1,4 @@
-"""Whitening, and the WhitenedCSE that is built on it."""
+"""Tests of whitening, and of WhitenedCSE, which uses it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ seeds = st.integers(0, 999)
 
 
 def correlated(*shape: int, seed: int = 0) -> Tensor:
-    """Float64 rows with a mean, and channels that depend on one another."""
+    """Return float64 rows with a mean and with correlated channels."""
     rng = torch.Generator().manual_seed(seed)
     x = torch.randn(shape, generator=rng, dtype=torch.float64)
     mixing = torch.randn(shape[-1], shape[-1], generator=rng, dtype=torch.float64)
@@ -152,7 +152,7 @@ def test_the_inverse_root_of_a_matrix_makes_it_the_identity(dim: int, eps: float
     assert same(root @ regular @ root, identity)
     assert same(axes.mT @ regular @ axes, identity)
     assert same(axes @ axes.mT, root @ root)
-    lengths = axes.norm(dim=-2)  # 1 / sqrt(eigenvalue + eps)
+    lengths = axes.norm(dim=-2)  # 1 / sqrt(eigenvalue + eps).
     assert (lengths.diff(dim=-1) >= 0).all(), "the largest eigenvalue comes first"
     assert (axes.gather(-2, axes.abs().argmax(-2, keepdim=True)) > 0).all()
 
@@ -307,7 +307,7 @@ def test_the_weight_of_a_positive_is_felt(reading: MultiPositive) -> None:
 
 
 def test_readings_of_equation_8_pull_on_different_positives() -> None:
-    """The first positive is more like its anchor than the second; a pull is what descent adds to a similarity."""
+    """Use a first positive that is more similar to its anchor than the second, and compare gradients."""
     pulls: dict[str, Tensor] = {}
     for reading in get_args(MultiPositive):
         logits = torch.zeros(2, 4, 4)

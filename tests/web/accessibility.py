@@ -1,4 +1,4 @@
-"""axe-core, run on a page."""
+"""Checks of a page by axe-core."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ WRONG = {"serious", "critical"}
 
 
 def violations(page: Page) -> list[str]:
-    """What axe finds serious, with the elements."""
+    """Return the serious violations that axe finds, with their elements."""
     found = Axe().run(page).response["violations"]
     return [
         f"{one['id']} ({one['impact']}): {node['html'][:200]} {node.get('failureSummary', '')}"

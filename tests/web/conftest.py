@@ -1,4 +1,4 @@
-"""The page in a real browser, on a real server, watched for what it must never do."""
+"""The web page in a real browser, with a real server and a check of forbidden actions."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ LOOKS: dict[str, dict[str, Any]] = {
     "light-390": {"viewport": PHONE},
     "dark-390": {"viewport": PHONE, "dark": True},
 }
-"""What views are looked at in: options of `visit`."""
+"""Window sizes and colour schemes of the views, as options of `visit`."""
 PATIENCE_MS = 30_000
-"""A busy machine is no error: what has to come may come late."""
+"""Maximum wait in milliseconds, which is long because a busy machine is not an error."""
 MOST_TABS = 80
 
 
 @dataclass
 class Watch:
-    """What a page did that it must not; `expected` are patterns of what the test provokes."""
+    """Forbidden actions of a page. `expected` has patterns of the actions that the test provokes."""
 
     origin: str
     expected: Sequence[str] = ()
@@ -66,7 +66,7 @@ Visit = Callable[..., Page]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """The system's chromium. Of a module, not the session: while it runs, its thread has an event loop."""
+    """Start the system's chromium for a module, because its thread has an event loop while it runs."""
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     if not chromium:
         pytest.skip("there is no chromium: `apt-get install chromium`, or name one in CHROMIUM")
@@ -79,7 +79,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def visit(browser: Browser) -> Iterator[Visit]:
-    """Opens an address in a window of its own; when the test ends, nothing may be complained of."""
+    """Return a function that opens an address in its own window. The test must end without forbidden actions."""
     windows: list[tuple[Page, Watch]] = []
 
     def visit(
@@ -104,7 +104,7 @@ def visit(browser: Browser) -> Iterator[Visit]:
 
 @pytest.fixture(scope="module")
 def launch_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
-    """As `launch`, for servers that the tests of a module share."""
+    """Return a launcher like `launch` for servers that the tests of a module share."""
     launcher = Launcher(tmp_path_factory.mktemp("web"))
     yield launcher
     for running in launcher.started:
@@ -113,13 +113,13 @@ def launch_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
 
 @pytest.fixture(scope="module")
 def server(launch_once: Launcher) -> Running:
-    """One server for the module, its encoder the fake one."""
+    """Return a server with the fake encoder for the module."""
     return launch_once()
 
 
 @pytest.fixture
 def screens(tmp_path: Path) -> Path:
-    """Where screenshots go: ISOSPHERE_SCREENS, to look at them."""
+    """Return the folder of screenshots, ISOSPHERE_SCREENS if it is set."""
     folder = Path(os.environ.get("ISOSPHERE_SCREENS") or tmp_path / "screens")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -127,7 +127,7 @@ def screens(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tab_to() -> Callable[[Page, Locator], None]:
-    """Goes to an element as the keyboard does; fails where that leads nowhere."""
+    """Return a function that moves the focus to an element by the keyboard, or fails."""
 
     def tab_to(page: Page, wanted: Locator) -> None:
         for _ in range(MOST_TABS):

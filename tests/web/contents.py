@@ -1,4 +1,4 @@
-"""What the tests put into corpora."""
+"""Contents of the corpora in tests of the web page."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ DEEDS = (
     )
 )
 EVIL = "<img src=x onerror=alert(1)>\"'><script>alert(2)</script><svg onload=alert(3)>${alert(4)}{{5*5}}"
-"""Whoever reads any of this as HTML or as a template shows a dialog, an image or 25."""
+"""Text that shows a dialog, an image or 25 if it is interpreted as HTML or as a template."""
 
 
 def rows(count: int) -> list[dict[str, str]]:
-    """Sentences about four topics, each with the number of its row in it."""
+    """Return numbered sentences about four topics."""
     things = itertools.cycle((topic, thing) for topic, words in TOPICS.items() for thing in words.split())
     return [
         {
@@ -38,7 +38,7 @@ def rows(count: int) -> list[dict[str, str]]:
 
 
 def as_csv(given: list[dict[str, str]]) -> bytes:
-    """Their CSV, with a header."""
+    """Return rows as CSV with a header."""
     file = io.StringIO(newline="")
     table = csv.DictWriter(file, fieldnames=list(given[0]))
     table.writeheader()
@@ -47,7 +47,7 @@ def as_csv(given: list[dict[str, str]]) -> bytes:
 
 
 def fill(client: httpx.Client, corpus: str, given: list[dict[str, str]]) -> None:
-    """Put rows into a corpus, what is neither id nor text as metadata; back when they are searchable."""
+    """Upload rows to a corpus, with other columns as metadata, and return when they are searchable."""
     client.put(f"/corpora/{corpus}", json={"description": f"{len(given)} sentences"}).raise_for_status()
     documents = [{"id": row.pop("id"), "text": row.pop("text"), "metadata": row} for row in map(dict, given)]
     for start in range(0, len(documents), 256):

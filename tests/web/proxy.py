@@ -1,4 +1,4 @@
-"""A reverse proxy as people put before a server: it takes what is under a prefix, and knows nothing else."""
+"""A reverse proxy that forwards the requests under a prefix to a server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OF_THE_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "host", "c
 
 @contextmanager
 def behind(address: str, prefix: str) -> Iterator[str]:
-    """The address of `address` as it is seen through a proxy that serves it under `prefix` ("/tools/isosphere/")."""
+    """Yield the address of a proxy that serves `address` under `prefix` ("/tools/isosphere/")."""
 
     class Through(_Through):
         target, under = urlsplit(address).netloc, prefix
@@ -36,7 +36,7 @@ class _Through(BaseHTTPRequestHandler):
     under: str
 
     def forward(self) -> None:
-        """Answer with what the server answers; 404 outside of the prefix."""
+        """Forward a request to the server, or answer 404 outside the prefix."""
         self.close_connection = True
         if not self.path.startswith(self.under):
             self.send_error(404)
@@ -58,12 +58,12 @@ class _Through(BaseHTTPRequestHandler):
                 self.send_header(name, value)
         self.send_header("connection", "close")
         self.end_headers()
-        with answer, suppress(ConnectionError):  # the browser may leave
+        with answer, suppress(ConnectionError):  # The browser may close the connection.
             while piece := answer.read1(PIECE):
                 self.wfile.write(piece)
                 self.wfile.flush()
 
-    do_GET = do_POST = do_PUT = do_DELETE = forward  # the names that http.server looks for
+    do_GET = do_POST = do_PUT = do_DELETE = forward  # http.server calls methods with these names.
 
     def _body(self, length: int) -> Iterator[bytes]:
         while length:
@@ -72,4 +72,4 @@ class _Through(BaseHTTPRequestHandler):
             yield piece
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Nothing."""
+        """Do nothing, so that nothing is logged."""

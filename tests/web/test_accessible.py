@@ -1,4 +1,4 @@
-"""axe-core on every view in light and dark, and what it can't see: the keyboard, narrow windows."""
+"""Tests of every view with axe-core in light and dark, and of the keyboard and narrow windows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_axe_finds_nothing_serious(server: Running, visit: Visit, view: str, dar
 @pytest.mark.parametrize("width", [PHONE, {"width": 320, "height": 640}], ids=["390", "320"])
 @pytest.mark.parametrize("view", VIEWS)
 def test_nothing_is_wider_than_the_window(server: Running, visit: Visit, view: str, width: dict[str, int]) -> None:
-    """320 px is a window of 1280 px at 400 % (WCAG 2.2, 1.4.10)."""
+    """Use 320 px, the width of a window of 1280 px at 400 % (WCAG 2.2, 1.4.10)."""
     page = visit(server.address, viewport=width)
     shown(page, view)
     assert page.evaluate("() => document.documentElement.scrollWidth - innerWidth") <= 0

@@ -1,4 +1,4 @@
-"""Adapting an encoder to a corpus: offered under Corpora, and what the job found."""
+"""Tests of the adaptation of an encoder on the page Corpora, and of its results."""
 
 from __future__ import annotations
 

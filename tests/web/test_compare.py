@@ -1,4 +1,4 @@
-"""The compare view: numbers that are the API's, pairs, two lists, CSV."""
+"""Tests of the compare view: numbers equal the API's, and pairs, two lists and CSV work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write(page: Page, sentences: list[str], of: str = "Sentences, one a line") -
 
 
 def shown(page: Page) -> list[list[str]]:
-    """The numbers of the matrix, row by row."""
+    """Return the numbers of the matrix, row by row."""
     table = page.get_by_role("region", name="Similarity matrix")
     return [row.get_by_role("cell").all_inner_texts() for row in table.locator("tbody").get_by_role("row").all()]
 

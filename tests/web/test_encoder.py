@@ -1,4 +1,4 @@
-"""The encoder view: what its report says, and what the server does now."""
+"""Tests of the encoder view: the report's content, and the server's current state."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def page(server: Running, visit: Visit) -> Page:
 
 
 def reported(page: Page) -> None:
-    """The page of a server whose bundle carries `REPORT`."""
+    """Open the page of a server whose bundle has the report `REPORT`."""
 
     def info(route: Route) -> None:
         answer = route.fetch()
@@ -140,7 +140,7 @@ def test_what_is_sent_is_seen_in_the_charts(page: Page) -> None:
 
 
 def test_quantiles_are_those_of_the_requests_between_two_measurements(page: Page) -> None:
-    """Against the requests themselves: no further off than the bucket that a quantile lies in."""
+    """Compare with the quantiles of the requests themselves, within a quantile's bucket."""
     limits = [0.001 * 1.75**i for i in range(20)]
     drawn = random.Random(0)
     before = [drawn.lognormvariate(-5, 1) for _ in range(50)]

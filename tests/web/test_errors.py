@@ -1,4 +1,4 @@
-"""What a person sees when the server says no, or nothing any more."""
+"""Tests of the page's messages when the server refuses a request or does not answer."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ TOO_LARGE = r"status of 413 .*/corpora/large/documents\?"
 NOT_NOW = r"status of 503 .*/corpora/houses"
 DAMAGED = r"status of 503 .*/corpora/(houses|sheds)\b"
 GONE = "net::ERR_(CONNECTION_(REFUSED|RESET)|EMPTY_RESPONSE|SOCKET_NOT_CONNECTED)"
-"""What Chromium itself writes to the console of a request that went wrong. Nothing else is excused."""
+"""Errors that Chromium itself writes to the console for failed requests. No other errors are allowed."""
 MB = 1_000_000
 
 
 @pytest.fixture
 def with_key(launch_once: Launcher, tmp_path: Path) -> Any:
-    """Starts a server that one key opens, with these limits."""
+    """Return a function that starts a server with one key and these limits."""
 
     def start(**limits: Any) -> Running:
         file = tmp_path / "keys.json"
@@ -83,7 +83,7 @@ def test_who_asks_too_much_is_told_when_to_come_back(with_key: Any, visit: Visit
 
 
 def send(page: Page, path: Path) -> None:
-    """A file into the corpus of its name."""
+    """Upload a file into the corpus of its name."""
     page.get_by_label("Choose a file").set_input_files(path)
     page.get_by_role("button", name="Upload").click()
 
@@ -97,7 +97,7 @@ def test_a_file_that_is_too_large_says_how_large_it_may_be(launch_once: Launcher
 
 
 def test_a_server_killed_in_mid_upload(launch_once: Launcher, visit: Visit, tmp_path: Path) -> None:
-    """The page says so; nothing is there; sent again to the next server, all of it is, once."""
+    """Check the page's message, and that a repeated upload to the next server is complete and done once."""
     data = ("--data", str(tmp_path / "data"))
     server = launch_once(*data)
     (tmp_path / "houses.txt").write_text("".join(f"{i} The boiler makes a noise. {'x' * 4000}\n" for i in range(2_000)))
@@ -118,14 +118,14 @@ def test_a_server_killed_in_mid_upload(launch_once: Launcher, visit: Visit, tmp_
 
 
 def restart(launch: Launcher, ended: Running, *options: str) -> None:
-    """Another process at the address of the one that ended."""
+    """Start another process at the address of the one that ended."""
     port = ended.address.rpartition(":")[2]
     another = launch(*options, "--port", port, ready=False)
     Running(another.process, ended.client, another.log).wait_until_ready()
 
 
 def slowly(page: Page, bytes_a_second: int) -> None:
-    """Throttle what it sends; -1 for no more."""
+    """Limit the page's upload speed. -1 removes the limit."""
     page.context.new_cdp_session(page).send(
         "Network.emulateNetworkConditions",
         {"offline": False, "latency": 0, "downloadThroughput": -1, "uploadThroughput": bytes_a_second},
@@ -138,7 +138,7 @@ def test_a_server_that_went_away_says_so_and_comes_back(launch_once: Launcher, v
     fill(server.client, "houses", rows(40))
     page = visit(server.address, expected=[GONE])
     expect(page.get_by_role("status")).to_contain_text("Some of its documents")
-    expect(page.get_by_role("checkbox", name="garden")).to_be_visible()  # nothing more is asked for
+    expect(page.get_by_role("checkbox", name="garden")).to_be_visible()  # The page sends no further requests.
     server.process.kill()
     server.process.wait()
     page.get_by_role("searchbox").fill("boiler")
@@ -212,7 +212,7 @@ def test_what_failed_is_seen_and_tried_again(launch_once: Launcher, visit: Visit
 
 
 def refuse_once(page: Page, path: str, method: str) -> None:
-    """The next request of this method there is answered with a 503."""
+    """Answer the next request of this method and path with 503."""
 
     refused: list[Route] = []
 

@@ -1,4 +1,4 @@
-"""Whatever a user wrote is shown as it was written, and is never anything but text."""
+"""Tests that all of a user's text is shown unchanged, and only as text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module", autouse=True)
 def _evil(server: Running) -> None:
-    """Names, text, metadata and their fields, all of them meant to be read as HTML."""
+    """Create names, text, metadata and fields that contain HTML."""
     server.client.put("/corpora/evil", json={"description": EVIL}).raise_for_status()
     documents = [
         {
@@ -35,7 +35,7 @@ def _evil(server: Running) -> None:
 
 
 def nothing_ran(page: Page) -> None:
-    """No dialog either: `visit` looks for those."""
+    """Check that no script ran. `visit` also checks for dialogs."""
     assert page.locator("img, main script, [onerror], [onload]").count() == 0
     assert "${alert(4)}25" not in page.locator("main").inner_text()
 

@@ -1,4 +1,4 @@
-"""What lies in serving/web, without a browser: how large it is, and what no file of it may contain."""
+"""Tests of the files in serving/web without a browser: their size, and forbidden contents."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_one_file_makes_elements(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(WEB).as_posix())
 def test_nothing_comes_from_elsewhere_or_from_the_root(path: Path) -> None:
-    """The root is somebody else's where a proxy serves the page under a prefix."""
+    """Check addresses, because the root belongs to another site if a proxy serves the page under a prefix."""
     text = path.read_text().replace("http://www.w3.org/2000/svg", "")
     assert not re.search(r"https?://(?!\$)|(?:href|src|action)=\"/|fetch\(\s*[`'\"]/|url\(\s*['\"]?/|from \"/", text)
 

@@ -1,4 +1,4 @@
-"""The map: points that can be seen, chosen, and read without seeing them."""
+"""Tests of the map: points can be seen, selected, and read without seeing them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def chosen(page: Page) -> Locator:
 
 
 def drag(page: Page, corners: list[tuple[float, float]]) -> None:
-    """Over the canvas; corners in shares of it."""
+    """Drag over the canvas. The corners are shares of its size."""
     box = canvas(page).bounding_box()
     assert box
     places = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in corners]

@@ -1,4 +1,4 @@
-"""The options of the search view: examples, counts, order, groups, words beyond the query, explanations."""
+"""Tests of the options of the search view: examples, counts, order, groups, further words and explanations."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def open_options(page: Page) -> Locator:
 
 
 def documents_with(page: Page, value: str) -> Locator:
-    """The count beside a value of the filters."""
+    """Return the count beside a value of the filters."""
     return page.locator("label.option").filter(has=page.get_by_text(value, exact=True)).locator(".muted")
 
 
@@ -247,7 +247,7 @@ def test_words_are_found_while_they_are_typed_and_with_typos(page: Page) -> None
 
 
 def test_what_a_corpus_does_not_have_is_switched_off_with_the_reason(server: Running, visit: Visit) -> None:
-    """Corpora on Milvus have neither completions nor corrections."""
+    """Use a corpus on Milvus, which has neither completions nor corrections."""
 
     def answer(route: Route) -> None:
         body = route.request.post_data_json or {}

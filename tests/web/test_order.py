@@ -1,4 +1,4 @@
-"""Answers that come in another order than they were asked for, and views that are left while they ask."""
+"""Tests of answers that arrive in another order, and of views that are left during a request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETTLED_MS = 300
 
 
 def late(page: Page, path: str | re.Pattern[str]) -> Callable[[], None]:
-    """Hold back what is answered to the next request there; gives what lets it arrive."""
+    """Delay the answer to the next request of a path, and return a function that releases the answer."""
     held: list[Route] = []
     answered: list[APIResponse] = []
 
@@ -26,7 +26,7 @@ def late(page: Page, path: str | re.Pattern[str]) -> Callable[[], None]:
         if held:
             route.continue_()
             return
-        held.append(route)  # before the fetch, in which the next request may come
+        held.append(route)  # Before the fetch, during which the next request may come.
         answered.append(route.fetch())
 
     def arrive() -> None:

@@ -1,4 +1,4 @@
-"""What the page says of a file before it is sent is what the server reads."""
+"""Tests of the page's preview of a file, which must agree with what the server reads."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def preview(server: Running, visit: Visit) -> Preview:
 
 
 def of_the_server(found: dict[str, Any], body: bytes, types: Mapping[str, str]) -> tuple[list[Document], list[str]]:
-    """The documents, and the places of the rows that are none, read as the page asks for it."""
+    """Return the server's documents, and the positions of invalid rows, for the page's request."""
     media, _, charset = found["media"].partition(";charset=")
     names = {f"{role}_column": found[role] for role in ("text", "id") if found.get(role) not in (None, "", role)}
     if found["format"] == "csv":
@@ -81,7 +81,7 @@ def of_the_server(found: dict[str, Any], body: bytes, types: Mapping[str, str]) 
 
 
 def is_shown(document: Document, columns: list[dict[str, Any]], cells: list[str]) -> bool:
-    """Whether the first rows tell what is stored, the types of CSV included."""
+    """Return whether the preview shows what is stored, including the types of CSV."""
     for column, cell in zip(columns, cells, strict=True):
         if column["role"] == "text":
             told: Any = document.text == cell
@@ -248,7 +248,7 @@ def test_json_is_known_whatever_it_is_called(preview: Preview, name: str, body: 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(lines=st.lists(FIELDS, min_size=1, max_size=8), end=st.sampled_from(["\n", "\r\n"]))
-@example(lines=["\x1f", "a", "\ufeff"], end="\n")  # space to Python, and to JavaScript
+@example(lines=["\x1f", "a", "\ufeff"], end="\n")  # Python and JavaScript treat this character as a space.
 def test_text(preview: Preview, lines: list[str], end: str) -> None:
     text = end.join(line.replace("\n", " ") for line in lines)
     agree(preview("a.txt", text, format="text"), text)

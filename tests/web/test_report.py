@@ -1,4 +1,4 @@
-"""What the encoder view says of a bundle is what the bundle's own report says."""
+"""Tests of the encoder view, which must show the content of the bundle's report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVALUATION = evaluation("tiny", width=32)
 
 
 def with_report(source: Path, folder: Path, *evaluations: dict[str, Any]) -> Path:
-    """A copy of a bundle that carries a report."""
+    """Return a copy of a bundle with a report."""
     report = {"format": 1, "evaluations": evaluations, "papers": papers(["bert-base-uncased"])}
     return copy(bundle.load(source), folder, added={bundle.REPORT: json.dumps(report).encode()}).folder
 

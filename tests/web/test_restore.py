@@ -1,4 +1,4 @@
-"""Snapshots that come back, from the server and from files."""
+"""Tests of restoring snapshots from the server and from files."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def test_a_snapshot_file_names_its_corpus(page: Page, file: str, name: str) -> N
 
 
 def restore(page: Page, file: str) -> None:
-    """Choose a file of that name."""
+    """Choose a file of this name."""
     chosen: FilePayload = {"name": file, "mimeType": "application/zstd", "buffer": b"\x28\xb5\x2f\xfd"}
     page.get_by_label("Restore from a snapshot file").set_input_files(chosen)
 
 
 def test_no_name_is_offered_that_is_taken(server: Running, page: Page) -> None:
-    """What is there, or about to be, is replaced only by who types its name."""
+    """Check that an existing corpus is replaced only if the user types its name."""
     names = ["taken", "taken-restored", "n" * 64]
     for name in names:
         fill(server.client, name, rows(5))
@@ -68,7 +68,7 @@ def test_no_name_is_offered_that_is_taken(server: Running, page: Page) -> None:
     restore(page, f"{'n' * 64}.tar.zst")
     expect(into).to_have_value("n" * 55 + "-restored")
     dialog.get_by_role("button", name="Cancel").click()
-    page.route("**/restore", lambda _: None)  # it is on its way for ever
+    page.route("**/restore", lambda _: None)  # The request never ends.
     restore(page, "taken.tar.zst")
     expect(into).to_have_value("taken-restored-2")
     expect(dialog.get_by_role("status")).to_have_text("A new corpus.")

@@ -1,4 +1,4 @@
-"""Screenshots of every view, to look at (ISOSPHERE_SCREENS names a folder), and the one that opens the README."""
+"""Screenshots of every view (ISOSPHERE_SCREENS names their folder), and the picture in the README."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOOKED_AT = bool(os.environ.keys() & {"ISOSPHERE_SCREENS", "ISOSPHERE_PICTURE"})
 
 @pytest.fixture(scope="module")
 def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file: until it is gone, the server waits before it creates the demo corpus, which is a part of loading."""
+    """Return a file that delays the demo corpus, whose creation is a part of loading, until it is removed."""
     file = tmp_path_factory.mktemp("held") / "loading"
     file.touch()
     return file
@@ -37,9 +37,9 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def starting(tmp_path_factory: pytest.TempPathFactory, held: Path) -> Iterator[Running]:
-    """The default encoder and the demo corpus, as `make serve` shows them; it loads until `held` is gone.
+    """Yield a server with the default encoder and the demo corpus, which loads until `held` is removed.
 
-    All of the corpus is only there if somebody looks at the pictures: to embed it takes half a minute of all cores.
+    The corpus is complete only if screenshots are taken, because its embedding takes half a minute on all cores.
     """
     bundle = Path(os.environ.get("ISOSPHERE_BUNDLE") or ROOT / "artifacts" / "default")
     if not (bundle / "manifest.json").exists():
@@ -56,7 +56,7 @@ def starting(tmp_path_factory: pytest.TempPathFactory, held: Path) -> Iterator[R
 
 @pytest.fixture(scope="module")
 def demo(starting: Running, held: Path) -> Running:
-    """The same when all of the corpus is there."""
+    """Return the server after the demo corpus is complete."""
     held.unlink(missing_ok=True)
     answers(starting, "/readyz")
     deadline = time.monotonic() + LOADING_SECONDS
@@ -67,7 +67,7 @@ def demo(starting: Running, held: Path) -> Running:
 
 
 def answers(server: Running, path: str) -> None:
-    """Wait until it says 200 there."""
+    """Wait until the server answers 200 at a path."""
     deadline = time.monotonic() + LOADING_SECONDS
     while time.monotonic() < deadline:
         with suppress(httpx.TransportError):
@@ -96,7 +96,7 @@ def test_a_view_has_its_picture(demo: Running, visit: Visit, screens: Path, view
 
 
 def test_the_picture_of_the_readme(demo: Running, visit: Visit, tmp_path: Path) -> None:
-    """ISOSPHERE_PICTURE=docs/page.png makes it anew."""
+    """Renew the picture with ISOSPHERE_PICTURE=docs/page.png."""
     page = visit(demo.address, viewport={"width": 1100, "height": 760})
     shown(page, "search", QUESTION)
     page.get_by_text("Both", exact=True).click()

@@ -1,4 +1,4 @@
-"""The search view, as a person and as a keyboard uses it."""
+"""Tests of the search view with mouse and keyboard."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def page(server: Running, visit: Visit) -> Page:
 
 
 def hits(page: Page) -> Locator:
-    """The hits themselves, not what is inside of them."""
+    """Return the hits, without their inner elements."""
     return page.locator("main").get_by_role("listitem").filter(has=page.get_by_role("heading", level=2))
 
 
@@ -92,7 +92,7 @@ def test_one_text_of_several_documents_is_one_hit(server: Running, visit: Visit)
     page = visit(server.address, "?corpus=alike&q=boiler")
     expect(hits(page)).to_have_count(1)
     page.get_by_text("The same text in 2 other documents").click()
-    for name in ("first", "second", "third"):  # their ids are hashes
+    for name in ("first", "second", "third"):  # Their ids are hashes.
         expect(hits(page).first).to_contain_text(name)
 
 

@@ -1,4 +1,4 @@
-"""What is around the views: addresses, prefix, headers, weight."""
+"""Tests of the page around the views: addresses, prefix, headers, size."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_corpus_that_is_gone_does_not_break_a_view(server: Running, visit: Vis
 
 
 def test_a_view_that_is_left_takes_no_words_with_it(server: Running, visit: Visit) -> None:
-    """Its field is gone while the next one is on its way, so nobody writes into what is about to be replaced."""
+    """Check that the field is gone while the next view loads, so that no input is lost."""
     page = visit(server.address)
     expect(page.get_by_role("searchbox")).to_be_visible()
     held: list[Route] = []
@@ -119,7 +119,7 @@ def test_the_first_view_is_light_on_the_wire(server: Running, visit: Visit) -> N
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_the_modules_of_a_view_are_told_ahead(server: Running, visit: Visit, view: str) -> None:
-    """All that the browser finds by itself where nobody tells it, and no other."""
+    """Compare with the modules that the browser requests without the preload list."""
     page = visit(server.address)
     told = re.findall("<(.*?)>; rel=modulepreload", server.client.get("/", params={"view": view}).headers["link"])
 

@@ -1,4 +1,4 @@
-"""The page opens and finds something: the one browser test of every run, the others are slow."""
+"""Test that the page opens and finds something. It is the only browser test of every run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a file to what is found in it, and what becomes of corpora."""
+"""Tests of uploads from a file to a search, and of the management of corpora."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def page(server: Running, visit: Visit) -> Page:
 
 
 def choose(page: Page, path: Path) -> None:
-    """As the picker does."""
+    """Choose a file as with the file picker."""
     page.get_by_label("Choose a file").set_input_files(path)
 
 
 def job(page: Page, corpus: str) -> Locator:
-    """The row of the newest job of a corpus."""
+    """Return the row of the newest job of a corpus."""
     return (
         page.get_by_role("listitem")
         .filter(has_text=re.compile(f"(Adding documents to|Sending|Restoring|A snapshot of).*{corpus}"))
@@ -150,7 +150,7 @@ FILES = {
 
 
 def shown_rows(page: Page) -> list[dict[str, tuple[str, str]]]:
-    """What the table says of each document: by the name of a column, its role and type, and the cell."""
+    """Return the table's content for each document: role, type and cell by column."""
     region = page.get_by_role("region", name="First rows")
     heads = [
         (head.locator("span.clip").inner_text(), head.locator("span.role").inner_text(), head.locator("option:checked"))
@@ -163,7 +163,7 @@ def shown_rows(page: Page) -> list[dict[str, tuple[str, str]]]:
 
 
 def as_shown(document: dict[str, Any], like: dict[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
-    """A stored document in the same words."""
+    """Return a stored document in the same form."""
     told = {}
     for name, (kind, cell) in like.items():
         value = document.get(kind) if kind in ("text", "id") else document["metadata"].get(name)
@@ -419,7 +419,7 @@ def test_the_keyboard_alone_pastes_uploads_and_finds(page: Page, tab_to: Callabl
 
 
 def test_a_hundred_megabytes_pass_as_a_stream(browser: Browser, page: Page, tmp_path: Path) -> None:
-    """The page's own process never holds them; then it is cancelled."""
+    """Check that the page does not load the file into memory. The upload is then cancelled."""
     path = tmp_path / "large.txt"
     with path.open("wb") as file:
         for i in range(20_000):
@@ -437,7 +437,7 @@ def test_a_hundred_megabytes_pass_as_a_stream(browser: Browser, page: Page, tmp_
 
 
 def _peak(page: Page) -> int:
-    """Bytes of the largest renderer at its largest: the pages of this test are all in it."""
+    """Return the maximum memory in bytes of the largest renderer process, which contains all pages of this test."""
     children = psutil.Process().children(recursive=True)
     renderers = [child for child in children if "--type=renderer" in child.cmdline()]
     status = [Path(f"/proc/{child.pid}/status").read_text() for child in renderers]

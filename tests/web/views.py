@@ -1,4 +1,4 @@
-"""Each view, filled as a person fills it: for what has to hold of all of them."""
+"""Each view with content, for tests of all views."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SENTENCES = (
 
 
 def open_view(page: Page, name: str) -> None:
-    """By its link in the navigation."""
+    """Open a view by its link in the navigation."""
     page.get_by_role("navigation", name="Views").get_by_role("link", name=name, exact=True).click()
     expect(page.get_by_role("heading", level=1, name=name)).to_be_visible()
 
 
 def shown(page: Page, view: str, query: str = "boiler needs a part") -> None:
-    """The view with content, once it has settled."""
+    """Open a view with content, and wait until it does not change."""
     open_view(page, view.capitalize())
     if view == "search":
         page.get_by_role("searchbox").fill(query)

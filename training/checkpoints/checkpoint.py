@@ -47,7 +47,7 @@ class Resumable(Protocol):
 
     step: int
     frozen: str
-    """Digest of the weights that do not change, or "" if there are none."""
+    """Digest of the frozen weights, or "" if there are none."""
 
     def facts(self) -> dict[str, Any]:
         """Return the numbers that the checkpoint's header stores."""
@@ -88,7 +88,7 @@ def load(state: Resumable, folder: Path, devices: Devices, *, corpus: str) -> bo
         check_corpus(file, facts["corpus"], corpus)
         if facts["processes"] != devices.count:
             raise CheckpointError(
-                f"{file}: the run has {facts['processes']} processes and can't go on with {devices.count}"
+                f"{file}: the run started with {facts['processes']} processes and can't resume with {devices.count}"
             )
         _check_frozen(file, facts, state.frozen)
         tensors = load_file(file)
@@ -105,12 +105,12 @@ def check_corpus(file: Path, begun: str, corpus: str) -> None:
         CheckpointError: the corpus has changed.
     """
     if begun != corpus:
-        raise CheckpointError(f"{file}: the corpus has changed since; its order can't be taken up")
+        raise CheckpointError(f"{file}: the corpus has changed since the checkpoint, so its order can't be restored")
 
 
 @contextmanager
 def _reading(file: Path, what: str) -> Iterator[None]:
-    """Convert errors of a damaged file inside the block to a `CheckpointError`."""
+    """Convert errors of a damaged file inside the block to a `CheckpointError`. `what` names the expected content."""
     try:
         yield
     except CheckpointError:
@@ -291,8 +291,8 @@ def _frozen(encoder: Encoder) -> str:
 
 
 def _check_frozen(file: Path, facts: Mapping[str, Any], frozen: str) -> None:
-    if facts.get("frozen", frozen) != frozen:  # Earlier versions wrote no digest, but all weights.
-        raise CheckpointError(f"{file}: the backbone has changed since; the run can't go on from another one")
+    if facts.get("frozen", frozen) != frozen:  # Earlier versions stored all weights and no digest.
+        raise CheckpointError(f"{file}: the backbone has changed since the checkpoint, so the run can't be resumed")
 
 
 def _load_trained(tensors: Mapping[str, Tensor], encoder: Encoder) -> None:

@@ -31,7 +31,7 @@ class Progress:
         self._bar = tqdm(total=total, initial=done, unit="step", file=stream) if stream.isatty() else None
 
     def advance(self, loss: float, sentences: int, seconds: float) -> None:
-        """Add one step of `sentences` sentences, which took `seconds` seconds, to the display."""
+        """Display one more step, which processed `sentences` sentences in `seconds` seconds."""
         self._done += 1
         self._sentences += sentences
         self._busy += seconds
@@ -56,7 +56,10 @@ class Progress:
             print(line, file=self._stream, flush=True)
 
     def say_remaining(self, evaluations: int, seconds: float) -> None:
-        """Print the remaining time of the run: its steps, and `evaluations` of `seconds` seconds each."""
+        """Print the remaining time of the run.
+
+        `evaluations` is the number of remaining evaluations, and each takes `seconds` seconds.
+        """
         steps, per_step = self._total - self._done, self._busy / (self._done - self._done_before)
         left = timedelta(seconds=round(steps * per_step + evaluations * seconds))
         self.say(f"about {left} left: {steps} steps of {per_step:.2g} s, {evaluations} evaluations of {seconds:.2g} s")
@@ -69,7 +72,7 @@ class Progress:
 def with_progress(encode: Encode, stream: TextIO, *, parts: int = 50) -> Encode:
     """Return `encode` with a progress display.
 
-    The texts are encoded in `parts` calls of `encode`, shortest texts first.
+    The texts are sorted by length, shortest first, and encoded in `parts` calls of `encode`.
     """
 
     def visibly(texts: Sequence[str]) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""The outcome of a run, with its evaluation and export."""
+"""Publication of a run's outcome: the final evaluation, the exported bundle and the record."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STS_MEAN = "STS mean"
 
 @dataclass(frozen=True)
 class Outcome:
-    """The encoder with a run's best weights, the selection of the weights, and the tasks of the final evaluation."""
+    """Outcome of a run: the encoder with the best weights, their score, and the tasks of the final evaluation."""
 
     encoder: Encoder
     best: Best
@@ -98,14 +98,15 @@ def _export(
 
 
 def teacher_identity(source: str) -> dict[str, Any]:
-    """Return the identity of the teacher called `source`, because its folder may later contain a different encoder.
+    """Return the identity of the teacher called `source`, for the run's record.
 
-    If the teacher's folder no longer exists, return only the name, because a finished run does not need the teacher.
+    The name alone does not identify a teacher, because its folder may later contain a different encoder. If the folder
+    no longer exists, return only the name, because a finished run does not need the teacher.
     """
     try:
         found, origin = manifest_of(source), read(source, resolve(source))
     except (SourceError, BundleError) as error:
-        log.warning("teacher: %s; of it the record has the name alone", error)
+        log.warning("teacher: %s; the record contains only its name", error)
         return {"name": source}
     return {
         "name": found.name if found else source,

@@ -1,4 +1,4 @@
-"""The record of a run: `config.json`, `environment.json`, `metrics.jsonl` and TensorBoard events."""
+"""Files that record a run: `config.json`, `environment.json`, `metrics.jsonl` and TensorBoard events."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ METRICS = "metrics.jsonl"
 C = TypeVar("C", bound=Configuration)
 
 WriteMetrics = Callable[[str, int, Mapping[str, float]], None]
-"""Type of `Record.write`. Processes that write no record use a function that does nothing."""
+"""Type of `Record.write`. A process that writes no record uses a function of this type that does nothing."""
 
 
 class RunError(Refused):
@@ -36,8 +36,11 @@ class Record:
     """The open record of a run. Lines of metrics are flushed as they are written."""
 
     def __init__(self, folder: Path, *, step: int) -> None:
-        """Open the record to continue after `step`. Lines of later steps, which a resumed run repeats, are deleted."""
-        # TensorBoard is imported only by the process that writes a record.
+        """Open the record to continue after `step`.
+
+        Delete the lines of later steps, because the resumed run repeats these steps.
+        """
+        # Imported here because only the process that writes the record needs TensorBoard.
         from torch.utils.tensorboard import SummaryWriter
 
         self._file = folder / METRICS
@@ -46,7 +49,7 @@ class Record:
         self._events = SummaryWriter(str(folder), purge_step=step + 1)
 
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
-        """Write one line. `kind` is `train` or `evaluation`."""
+        """Write one line of metrics. `kind` is `train` or `evaluation`."""
         with naming(self._file):
             numbers = {name: value if math.isfinite(value) else None for name, value in values.items()}
             self._metrics.write(json.dumps({"kind": kind, "step": step, **numbers}) + "\n")
@@ -88,13 +91,13 @@ def has_run(folder: Path) -> bool:
 def check_no_run(folder: Path, *, replace: str = "remove it") -> None:
     """Check that `folder` has no run.
 
-    `replace` is the end of the message. It tells the user how to free the folder.
+    `replace` is the part of the message that tells the user how to replace the run.
 
     Raises:
         RunError: the folder already has a run.
     """
     if has_run(folder):
-        raise RunError(f"{folder} holds a run already: go on with it by --resume, {replace}, or name another --out")
+        raise RunError(f"{folder} already contains a run: resume it with --resume, {replace}, or choose another --out")
 
 
 def remove_run(folder: Path) -> None:
@@ -106,7 +109,8 @@ def remove_run(folder: Path) -> None:
     """
     if not has_run(folder):
         return
-    stored_config(folder, RunConfig)  # This call refuses a model folder of transformers, which has a config.json too.
+    # `read_config` refuses a transformers model folder, which also contains a config.json.
+    stored_config(folder, RunConfig)
     with locked(folder):
         try:
             shutil.rmtree(folder)
@@ -121,7 +125,7 @@ def stored_config(folder: Path, kind: type[C]) -> C:
         RunError: the folder has no run, or the run's configuration can't be read.
     """
     if not has_run(folder):
-        raise RunError(f"{folder} holds no run")
+        raise RunError(f"{folder} contains no run")
     return read_config(folder / CONFIG, kind)
 
 

@@ -1,4 +1,4 @@
-"""The speed of a run in sentences, tokens and operations per second, and the utilisation of the device's peak speed."""
+"""Speed of a run in sentences, tokens and operations per second, and as a share of the device's peak speed."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class OperationCount:
     """
 
     weights: int
-    """Number of weights in the linear layers that process each token."""
+    """Number of weights in the linear layers that each token passes through."""
     attention: int
-    """Number of layers times width. For each pair of tokens, attention costs 4 times this number of operations."""
+    """Number of layers times width. Attention costs 4 times this number of operations for each pair of tokens."""
     frozen: int = 0
     """Number of weights without a gradient."""
 
@@ -52,7 +52,7 @@ class OperationCount:
         )
 
     def forward(self, lengths: Iterable[int]) -> float:
-        """Count the operations of one pass over sentences of these lengths in tokens."""
+        """Count the operations of one forward pass over sentences with these lengths in tokens."""
         return sum(2.0 * self.weights * length + 4.0 * self.attention * length * length for length in lengths)
 
     def training(self, lengths: Sequence[int]) -> float:
@@ -65,7 +65,7 @@ class OperationCount:
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedMeter:
-    """A meter that computes the logged speeds of a run."""
+    """Meter for the logged speeds of a run."""
 
     needs: Needs
     work: OperationCount
@@ -74,14 +74,14 @@ class SpeedMeter:
     """Peak operations per second, measured with a large matrix product, of all devices together."""
     processes: int = 1
     cached_after: float = math.inf
-    """Step after which frozen encoders' vectors come from the cache."""
+    """Step after which the vectors of frozen encoders are read from the cache."""
 
     def __call__(self, steps: Sequence[tuple[int, Batch]], seconds: float) -> dict[str, float]:
         """Compute sentences, tokens and operations per second, over all processes.
 
         `utilisation` is the share of the device's peak operations per second. `steps` has pairs of step number and
-        batch, and `seconds` is their total duration. Gradient caching encodes each batch twice, but only one of the two
-        encodings is counted. All processes are assumed to have as many tokens as this one.
+        batch, and `seconds` is their total duration. Gradient caching encodes each batch twice, but the second encoding
+        is not counted. The other processes are assumed to have the same number of tokens as this process.
         """
         passes = self.needs.views + self.needs.clean
         sentences = sum(len(batch.sentences) for _, batch in steps)
@@ -101,9 +101,9 @@ class SpeedMeter:
 
 @cache
 def matmul_peak(device: torch.device, dtype: torch.dtype, *, seconds: float = 0.2) -> float:
-    """Measure the device's peak operations per second, with square matrix products that are compute-bound."""
+    """Measure the device's peak operations per second, with products of large square matrices."""
     size = 8192 if device.type == "cuda" else 1024
-    rng = torch.Generator(device).manual_seed(0)  # A separate generator leaves the run's random state unchanged.
+    rng = torch.Generator(device).manual_seed(0)  # A separate generator does not change the run's random state.
     a, b = torch.randn(2, size, size, generator=rng, device=device).to(dtype)
     best, began = float("inf"), time.perf_counter()
     while time.perf_counter() - began < seconds or best == float("inf"):

@@ -19,12 +19,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     quieten()
     try:
         options = parse(sys.argv[1:] if arguments is None else arguments)
-        command = options.load()  # outside `_run`: an OSError here means a broken installation, not bad input
+        # Outside `_run`, because an OSError of an import means a broken installation, not bad input.
+        command = options.load()
         return _run(command, options)
     except ModuleNotFoundError as error:
         return _fail(not_installed(error), 2)
     except InterruptedRun as error:
-        return _fail(f"{error}; the same command with {error.again} goes on", 130)
+        return _fail(f"{error}; resume with the same command and {error.again}", 130)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
 
@@ -42,14 +43,16 @@ def _run(command: Command, options: argparse.Namespace) -> int:
         return command_line.GONE if command_line.has_gone(error) else _fail(*error_line_and_status(error))
     except (MemoryError, RuntimeError) as error:
         if _lost_a_process(error):
-            return _fail("another process of this run has ended; the same command with --resume goes on", 1)
+            return _fail("another process of this run has ended; resume with the same command and --resume", 1)
         if not out_of_memory(error):
             raise
-        return _fail(f"{first_line(error)}; a smaller batch_size takes less, or the same one in parts (chunk_size)", 1)
+        return _fail(
+            f"{first_line(error)}; use a smaller batch_size, or set chunk_size to encode the batch in parts", 1
+        )
 
 
 def _lost_a_process(error: Exception) -> bool:
-    """Return whether the error is from a connection to another process, by gloo on CPUs or NCCL on GPUs."""
+    """Return whether the error is a lost connection to another process, as gloo (CPUs) or NCCL (GPUs) reports it."""
     return "gloo/transport" in str(error) or type(error).__name__ == "DistBackendError"
 
 

@@ -28,7 +28,7 @@ from training.objectives import OBJECTIVES
 from training.objectives.base import PASSAGES_SETTINGS, PASSAGES_SUFFIX
 
 WHITENING = ("--set", "power=0.3", "--set", "centred=false")
-"""Options of a partial whitening, chosen on SciFact's training queries (ADR 0025)."""
+"""Options of the partial whitening, chosen on SciFact's training queries (ADR 0025)."""
 
 
 def adapt(options: argparse.Namespace) -> int:
@@ -42,9 +42,9 @@ def adapt(options: argparse.Namespace) -> int:
     """
     check_writable(*filter(None, [options.json]))
     if OBJECTIVES[options.objective].needs_named_teacher:
-        raise ConfigError(f"--objective {options.objective} needs a --teacher, which isosphere train takes")
+        raise ConfigError(f"--objective {options.objective} needs a teacher: use isosphere train with --teacher")
     if not any(name.endswith(PASSAGES_SUFFIX) for name in OBJECTIVES[options.objective].presets):
-        raise ConfigError(f"--objective {options.objective} has no settings for passages; isosphere train takes it")
+        raise ConfigError(f"--objective {options.objective} has no preset for passages: use isosphere train")
     if not has_passages(options.corpus, column=options.text_column):
         raise ConfigError(
             f"{options.corpus[0]}: holds single sentences, and adapt takes documents of several sentences, each in a "
@@ -56,14 +56,14 @@ def adapt(options: argparse.Namespace) -> int:
         destination.refuse_foreign(folder)
     config = _described(options, trained, start.pooling)
     if options.resume and options.force:
-        raise ConfigError("--resume goes on with a run, --force replaces it: leave one of them out")
+        raise ConfigError("--resume continues a run and --force replaces it: leave one of them out")
     if options.resume and (changed := record.stored_config(Path(config.run), RunConfig).differences(config)):
-        raise ConfigError(f"--resume goes on with the run as it was; changed: {', '.join(changed)}")
+        raise ConfigError(f"--resume continues the run with its stored options; you changed: {', '.join(changed)}")
     texts = open_corpus(options.corpus, column=options.text_column).census.sentences
     whiten = texts > start.dim
     if not whiten:
         print(
-            f"{texts} texts to fit to are too few to whiten {start.dim} dimensions: {whitened} is not made",
+            f"{texts} texts are too few to whiten {start.dim} dimensions: {whitened} is left out",
             file=sys.stderr,
         )
     with terminable():
@@ -84,19 +84,22 @@ def adapt(options: argparse.Namespace) -> int:
     best = made[report["best"]]
     if options.promote:
         return _run("promote", str(best), *corpus)
-    print(f"next: isosphere serve --bundle {best} tries the better one, isosphere promote {best} serves it by default")
+    print(
+        f"next: isosphere serve --bundle {best} tries the better encoder, isosphere promote {best} serves it by default"
+    )
     return 0
 
 
 def _compare(backbone: str, start: Encoder, made: Mapping[str, Path], collection: Collection) -> dict[str, Any]:
-    """Print the scores of `start` and of the new encoders, which are in the folders of `made`. Return them for JSON.
+    """Print the retrieval scores of `start` and of the new encoders, and return them for JSON.
 
-    `best` is the name of the best new encoder, or None if none is better than `start`.
+    `made` maps each stage to the folder of its encoder. In the result, `best` is the name of the best new encoder, or
+    None if none is better than `start`.
     """
     report: dict[str, Any] = {"queries": len(collection.queries), "passages": len(collection.documents)}
     report |= {"encoders": [], "best": None, "examples": []}
     if not collection.queries:
-        print("too few passages are held out to compare by: judge the results by your own queries")
+        print("too few passages are held out for a comparison: judge the results with your own queries")
         return report
     before = _found(start, collection)
     found = {stage: _found(Encoder.load(folder).eval(), collection) for stage, folder in made.items()}
@@ -110,7 +113,7 @@ def _compare(backbone: str, start: Encoder, made: Mapping[str, Path], collection
         report["encoders"].append({"stage": stage, "encoder": str(made[stage]), **scores})
     best = max(found, key=lambda stage: float(found[stage].values.mean()))
     if found[best].values.mean() <= before.values.mean():
-        print(f"nothing searches better than {backbone}: keep that")
+        print(f"no new encoder searches better than {backbone}: keep using {backbone}")
         return report
     shown = known_item.examples(before, found[best], collection)
     report["best"] = best
@@ -121,7 +124,7 @@ def _compare(backbone: str, start: Encoder, made: Mapping[str, Path], collection
 
 
 def _described(options: argparse.Namespace, out: Path, pooling: str) -> RunConfig:
-    """Return the configuration of a run over passages, with the encoder's own pooling and no head."""
+    """Return the configuration of a run on passages, with the encoder's own pooling and no head."""
     own = {"pooling": pooling, "head": False, "text_column": options.text_column, "max_steps": options.max_steps}
     folders = {"corpus": tuple(options.corpus), "out": str(out), "run": str(Path("runs") / out.name)}
     return from_preset(options.objective, backbone=options.backbone).override({**PASSAGES_SETTINGS, **own, **folders})

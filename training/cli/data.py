@@ -33,7 +33,7 @@ def show(options: argparse.Namespace) -> int:
     for name, dataset in CATALOGUE.items():
         entry = recorded.get(name)
         whole = entry is not None and all((folder / file).is_file() for file in entry.files)
-        state = f"here since {entry.time}" if entry and whole else "incomplete" if entry else "not here"
+        state = f"downloaded at {entry.time}" if entry and whole else "incomplete" if entry else "not here"
         print(f"{name}: {dataset.summary} ({state})")
         for source in dataset.sources:
             print(f"  {source.megabytes:g} MB: {source.file} of {source.repo}, commit {source.commit}")
@@ -52,14 +52,14 @@ def verify(options: argparse.Namespace) -> int:
         if name in recorded or each.present(folder) or downloaded_by_hand(each, folder)
     ]
     if not (names := list(dict.fromkeys(options.names)) or here):
-        raise DataError(f"{folder}: holds none of {', '.join(CATALOGUE)}")
+        raise DataError(f"{folder}: contains none of {', '.join(CATALOGUE)}")
     for name in names:
         provide(name, CATALOGUE[name], folder, sys.stdout, download=None)
     return 0
 
 
 def documented(options: argparse.Namespace) -> int:
-    """Write the documentation of the running Python as a retrieval collection. An existing version is replaced."""
+    """Write the documentation of the running Python as a retrieval collection, and replace an existing collection."""
     made = known_item.documentation()
     place = _folder(options) / beir.FOLDER / known_item.DOCUMENTATION
     beir.save(made, place)

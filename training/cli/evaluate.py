@@ -1,4 +1,4 @@
-"""`evaluate`: score an encoder on the tasks."""
+"""`evaluate`: score an encoder on STS, transfer and retrieval tasks."""
 
 from __future__ import annotations
 
@@ -30,13 +30,17 @@ def evaluate(options: argparse.Namespace) -> int:
     """Evaluate the encoder, print tables of the scores, and write the requested report and JSON files.
 
     Raises:
-        DataError: the data, an evaluation to compare with, or an output path is unusable; nothing was evaluated.
+        DataError: the data, a file of `--beside` or an output path can't be used; the error is raised before the
+            evaluation.
     """
     if options.beside and not options.html:
-        raise DataError("--beside: others stand beside this one in the report, so name that by --html")
+        raise DataError("--beside: the other evaluations appear in the report, so add --html FILE")
     check_writable(*filter(None, (options.json, options.html)))
     if options.record and (options.pooling or options.precision):
-        raise DataError("--record: scores of another pooling or precision are not the adapter's own: leave one out")
+        raise DataError(
+            "--record: the adapter's record needs the scores of its own pooling and precision: leave one of the "
+            "options out"
+        )
     recording = _adapter(options.source) if options.record else None
     beside = [_evaluation(file) for file in options.beside]
     given = load_data(options.data, options.tasks)
@@ -69,7 +73,9 @@ def _adapter(source: str) -> Path:
     """
     folder = resolve(source)
     if hub_id(source) or not is_adapter(folder):
-        raise DataError(f"--record: {source} is no folder of an adapter; `make promote` records the scores of a bundle")
+        raise DataError(
+            f"--record: {source} is not the folder of an adapter; `make promote` records the scores of a bundle"
+        )
     return folder
 
 
@@ -85,7 +91,7 @@ def _command(options: argparse.Namespace) -> str:
 
 
 def _evaluation(file: Path) -> dict[str, Any]:
-    """Read an evaluation that `--json` wrote.
+    """Read an evaluation from a file that `--json` wrote.
 
     Raises:
         DataError: the file can't be read, or a report can't show its content.
@@ -96,26 +102,26 @@ def _evaluation(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise DataError(f"{file}: {error.strerror}") from error
     except RecursionError as error:
-        raise DataError(f"{file}: too deep to be an evaluation") from error
+        raise DataError(f"{file}: nested too deeply for an evaluation") from error
     except ValueError as error:
         raise DataError(f"{file}: {error}") from error
     return evaluation
 
 
 def check_writable(*files: Path) -> None:
-    """Check that the output files can be written before work that takes minutes.
+    """Check that the output files can be written, before an evaluation that takes minutes.
 
     Raises:
-        DataError: the folder of a file is missing or read-only, or the existing file must not be replaced.
+        DataError: the folder of a file is missing or read-only, or a file exists and can't be replaced.
     """
     for file in files:
         if not file.parent.is_dir():
-            raise DataError(f"{file}: {file.parent} is no folder")
+            raise DataError(f"{file}: {file.parent} is not a folder")
         if file.is_dir():
-            raise DataError(f"{file}: a folder, expected a file to write")
+            raise DataError(f"{file}: expected a file to write, got a folder")
         if file.exists() and not file.is_file():
-            raise DataError(f"{file}: a pipe or a device, expected a file to write")
+            raise DataError(f"{file}: expected a file to write, got a pipe or a device")
         if not os.access(file.parent, os.W_OK | os.X_OK):
-            raise DataError(f"{file}: {file.parent} may not be written to")
+            raise DataError(f"{file}: {file.parent} is not writable")
     if len({os.path.realpath(file) for file in files}) < len(files):
-        raise DataError(f"{files[0]}: given for --json and for --html, expected two files to write")
+        raise DataError(f"{files[0]}: is named by both --json and --html; name two different files")

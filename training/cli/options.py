@@ -1,4 +1,7 @@
-"""Options of every command of training. A command's module is only loaded when it runs, so `--help` is fast."""
+"""Options of all training commands.
+
+A command's module is loaded only when the command runs, so `--help` is fast.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ ADAPTED = Path("artifacts/adapted")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the options of one command, with the loader of its function as `load`.
+    """Parse the options of one command.
+
+    The attribute `load` of the result loads the command's function.
 
     Raises:
         SystemExit: an option is wrong; the message explains it.
@@ -33,7 +38,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def parser() -> Parser:
-    """Return the parser of all commands."""
+    """Return the parser for all training commands."""
     top = Parser(prog="isosphere", description="Train and evaluate sentence encoders.")
     commands = top.add_subparsers(required=True, metavar="|".join(ADD_OPTIONS))
     for name, add in ADD_OPTIONS.items():
@@ -50,7 +55,10 @@ def _expand(arguments: Sequence[str]) -> list[str]:
 
 
 def _later(module: str, function: str) -> Callable[[], Command]:
-    """Return a loader of a function in a module of `training.cli`: importing torch takes seconds."""
+    """Return a function that loads `function` from a module of `training.cli`.
+
+    The module is loaded late, because importing torch takes seconds.
+    """
 
     def load() -> Command:
         command: Command = getattr(import_module(f"training.cli.{module}"), function)
@@ -108,8 +116,12 @@ def _train(command: argparse.ArgumentParser) -> None:
         "docs)",
     )
     command.add_argument("--text-column", metavar="NAME", help="column of a table (default: text or sentence)")
-    command.add_argument("--eval-data", metavar="DIR", help="SentEval's data, to select the best by STS-B dev")
-    command.add_argument("--dev-data", metavar="FILE", help="own pairs to select the best: sentence1,sentence2,score")
+    command.add_argument("--eval-data", metavar="DIR", help="SentEval's data, to select weights by STS-B dev")
+    command.add_argument(
+        "--dev-data",
+        metavar="FILE",
+        help="own pairs to select weights: sentence1,sentence2,score",
+    )
     command.add_argument("--teacher", metavar="BUNDLE", help="reference encoder (default: SimCSE trains one first)")
     command.add_argument("--preset", metavar="NAME[+ABLATION]", help="published settings (default: the backbone's)")
     command.add_argument(
@@ -249,14 +261,22 @@ def _study(command: argparse.ArgumentParser) -> None:
         help="set an option; the value of an axis is a list, such as [0, 1]",
     )
     action.add_argument(
-        "--jobs", type=_count, metavar="N", help="concurrent runs (default: 1; with --on ray all that have room)"
+        "--jobs",
+        type=_count,
+        metavar="N",
+        help="number of concurrent runs (default: 1; with --on ray as many as the cluster has room for)",
     )
     action.add_argument("--on", choices=("ray",), help="ray: run on the machines of a Ray cluster, one run on each GPU")
     action.add_argument(
-        "--ray-address", metavar="HOST:PORT", help="the cluster (default: RAY_ADDRESS, or Ray on this machine alone)"
+        "--ray-address",
+        metavar="HOST:PORT",
+        help="address of the cluster (default: RAY_ADDRESS, or a new Ray on this machine)",
     )
     action.add_argument(
-        "--threads", type=_count, metavar="N", help="CPUs of each run on Ray (default: all of a node, or a GPU's part)"
+        "--threads",
+        type=_count,
+        metavar="N",
+        help="CPUs of each run on Ray (default: all CPUs of a node, divided by its number of GPUs)",
     )
     action.add_argument("--out", type=Path, metavar="DIR", help="folder of the study (default: runs/studies/NAME)")
     action.set_defaults(load=_later("study", "run"))
@@ -268,7 +288,7 @@ def _study(command: argparse.ArgumentParser) -> None:
         "study report dclr/table-2 --html report.html",
     )
     action.add_argument("source", type=Path, metavar="NAME|FILE.toml|DIR", help=STUDY)
-    action.add_argument("--against", metavar="ARM", help="arm that the others are compared with (default: the first)")
+    action.add_argument("--against", metavar="ARM", help="baseline arm of the comparisons (default: the first)")
     action.add_argument(
         "--resamples",
         type=_count,
@@ -387,7 +407,7 @@ def _numbers(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"expected numbers with commas between, got {text!r}") from None
+        raise argparse.ArgumentTypeError(f"expected numbers separated by commas, got {text!r}") from None
 
 
 def _rebuild(command: argparse.ArgumentParser) -> None:
@@ -449,14 +469,14 @@ def _add_folder(action: argparse.ArgumentParser) -> None:
 
 
 def _list(command: argparse.ArgumentParser) -> None:
-    """Add no options: the command has none."""
+    """Add no options, because the command has none."""
     command.set_defaults(load=_later("list", "show"))
 
 
 def _finish(command: argparse.ArgumentParser) -> None:
     command.add_argument("run", type=Path, metavar="RUN", help="folder of the run, e.g. runs/dclr")
     command.add_argument(
-        "--out", metavar="DIR", help="folder of the bundle (default: the folder that the run was given)"
+        "--out", metavar="DIR", help="folder of the bundle (default: the folder in the run's configuration)"
     )
     command.set_defaults(load=_later("train", "finish"))
 
@@ -482,4 +502,4 @@ ADD_OPTIONS = {
     "finish": _finish,
     "replay": _replay,
 }
-"""Commands by name, and the functions that add their options."""
+"""Functions that add a command's options, by the command's name."""

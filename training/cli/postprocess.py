@@ -60,7 +60,10 @@ def postprocess(options: argparse.Namespace) -> int:
 
 
 def _overridden(params: Any, texts: Sequence[str]) -> Any:
-    """Return the parameters, overridden by `key=value` texts. Each value is converted to its field's type."""
+    """Return the parameters with the overrides of `texts`, which are `key=value` settings.
+
+    Each value is converted to the type of its field.
+    """
     try:
         return replace(params, **parse_settings(texts, field_types(type(params))))
     except ValueError as error:
@@ -70,7 +73,7 @@ def _overridden(params: Any, texts: Sequence[str]) -> Any:
 def _tasks(data: Path) -> dict[str, Subsets]:
     if tasks := sts_tasks(data):
         return tasks
-    raise DataError(f"{data}: holds none of {', '.join(STS_TASKS)}")
+    raise DataError(f"{data}: contains none of {', '.join(STS_TASKS)}")
 
 
 def _record(

@@ -1,4 +1,4 @@
-"""`pretrain`: train a masked language model, from random or existing weights, as a backbone for encoders."""
+"""`pretrain`: train a masked language model from random or existing weights. The result is a backbone for encoders."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ REQUIRED = ("sts",)
 """Tasks that must have a score by default, if evaluation data is given."""
 REQUIRE = "tasks that must have a score: sts, transfer or names (default: sts if only --data is given, otherwise none)"
 CRUDE = (
-    "the comparison asked no people: with queries whose answers are known, --data DIR --retrieval NAME compares by "
-    "these; --margin says how much worse the bundle may be"
+    "the comparison used no human judgements: if you have queries with known answers, compare by them with "
+    "--data DIR --retrieval NAME; --margin sets how much worse the bundle may be"
 )
-TOLD = "a running server serves it after SIGHUP or POST /admin/reload"
+TOLD = "a running server loads it after SIGHUP or POST /admin/reload"
 
 
 def promote(options: argparse.Namespace) -> int:

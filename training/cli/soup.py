@@ -42,7 +42,7 @@ def rebuild_encoder(options: argparse.Namespace) -> int:
             for step, made in rebuild(plan, options.data, options.corpus, sys.stderr):
                 met &= _reported(step, made)
     except (InterruptedRun, KeyboardInterrupt) as stop:
-        print(f"{str(stop) or 'interrupted'}; the same command goes on", file=sys.stderr)
+        print(f"{str(stop) or 'interrupted'}; the same command continues", file=sys.stderr)
         return 130
     if not met:
         return 1
@@ -58,7 +58,7 @@ def _reported(step: Rebuild, made: Bundle) -> bool:
         print(score, file=sys.stdout if score.met else sys.stderr)
     if step.adapter:
         mean, least = cosines_between(Encoder.load(made.folder), Encoder.load(step.adapter))
-        print(f"cosine to {step.adapter}, the adapter in the repository: mean {mean:.5f}, least {least:.5f}")
+        print(f"cosine to {step.adapter}, the adapter in the repository: mean {mean:.5f}, minimum {least:.5f}")
     if not scores:
-        print(f"{step.study.file} expects no scores: nothing was compared")
+        print(f"{step.study.file} contains no expected scores, so no scores were compared")
     return all(score.met for score in scores)

@@ -23,14 +23,14 @@ from training.studies.table import table
 from training.studies.trial import StudyError
 
 OPTION = {"eval_data": "--data", "corpus": "--corpus"}
-"""Keys of a study that have their own option besides `--set`, with this option."""
+"""Keys of a study that are set by an option of their own instead of `--set`, with that option."""
 
 
 def listed(options: argparse.Namespace) -> int:
     """Print a paragraph about each study of this repository.
 
     Raises:
-        StudyError: there are no studies of such a paper.
+        StudyError: no studies belong to the paper that the user named.
     """
     if options.paper and options.paper not in PAPERS:
         raise StudyError(f"paper {none_of(options.paper, PAPERS)}")
@@ -39,7 +39,7 @@ def listed(options: argparse.Namespace) -> int:
 
 
 def pages(options: argparse.Namespace) -> int:
-    """For each paper, write a page that compares the paper's tables with the recorded results."""
+    """Write one page for each paper. The page compares the paper's tables with the recorded results."""
     folder = options.to or PAGES
     make_folder(folder)
     for paper in PAPERS:
@@ -58,18 +58,18 @@ def run(options: argparse.Namespace) -> int:
     plan = Plan.of(study.override({**without_conflicts(parse_settings(options.set), given, OPTION), **given}))
     plan.check_files()
     folder = options.out or FOLDER / (f"{study.name}-published" if options.published else study.name)
-    jobs = options.jobs or (len(plan.trials) if options.on else 1)  # Ray starts as many as it has room for
+    jobs = options.jobs or (len(plan.trials) if options.on else 1)  # Ray starts as many runs as it has room for.
     with _carrier(options) as carry_out, locked(folder):
         plan.save(folder)
         try:
             failures = run_trials(plan.trials, folder, sys.stderr, carry_out, jobs=jobs)
         except KeyboardInterrupt:
-            print("interrupted; the same command goes on", file=sys.stderr)
+            print("interrupted; the same command continues", file=sys.stderr)
             return STOPPED
         finally:
             collect_results(plan.trials, folder)
     elsewhere = sum(failure.elsewhere for failure in failures)
-    counts = {"failed": len(failures) - elsewhere, "are at work elsewhere": elsewhere}
+    counts = {"failed": len(failures) - elsewhere, "are active in other processes": elsewhere}
     said = ", ".join(f"{count} runs {what}" for what, count in counts.items() if count)
     print(f"{folder / RESULTS}: {said or 'every run finished'}")
     return 1 if failures else 0
@@ -77,20 +77,20 @@ def run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _carrier(options: argparse.Namespace) -> Iterator[Carrier]:
-    """Yield the executor of runs: processes of this machine, or tasks of a Ray cluster."""
+    """Yield the executor of runs, which uses processes of this machine or tasks of a Ray cluster."""
     if options.on == "ray":
         from training.studies.on_ray import tasks
 
         with tasks(options.ray_address, threads=options.threads) as carrier:
             yield carrier
     elif options.ray_address or options.threads:
-        raise StudyError(f"{'--ray-address' if options.ray_address else '--threads'}: is for --on ray")
+        raise StudyError(f"{'--ray-address' if options.ray_address else '--threads'} needs --on ray")
     else:
         yield Processes()
 
 
 def report(options: argparse.Namespace) -> int:
-    """Print the tables of a study's results, and write its page."""
+    """Print the tables of a study's results, and write the page if `--html` names a file."""
     folder = study_folder(options.source, options.out)
     about = Plan.load(folder) if (folder / PLAN).exists() else Plan(folder.resolve().name, "", ())
     results = read_results(folder)

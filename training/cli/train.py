@@ -37,7 +37,7 @@ def train(options: argparse.Namespace) -> int:
             run_folder, says = shlex.quote(config.run), str(stop)
             # If there is no checkpoint, the teacher's run was interrupted.
             if (Path(config.run) / CHECKPOINT).is_file():
-                says += f"; isosphere finish {run_folder} makes a bundle of the best so far"
+                says += f"; isosphere finish {run_folder} exports the best weights so far"
             named = options.out or any(each.startswith("run=") for each in options.set)
             unnamed = f"--resume --set run={run_folder}" if options.config and not named else "--resume"
             raise InterruptedRun(says, again=unnamed) from stop
@@ -56,14 +56,18 @@ def evaluate_and_publish(config: RunConfig, outcome: Outcome) -> int:
     if outcome.best.step:
         folder = shlex.quote(str(bundle.folder))
         print(
-            f"next: isosphere serve --bundle {folder} tries it, isosphere promote {folder} serves it by default",
+            f"next: isosphere serve --bundle {folder} tries the encoder, isosphere promote {folder} serves it by "
+            "default",
             file=sys.stderr,
         )
     return 0
 
 
 def _compare(config: RunConfig, encoder: Encoder) -> None:
-    """Report retrieval scores before and after training, on held-out passages that were not used to select weights."""
+    """Report retrieval scores on held-out passages, before and after training.
+
+    The held-out passages were not used to select weights.
+    """
     collection = known_item.test_collection(run.open_run_corpus(config))
     if collection.queries:
         start = Encoder.load(config.backbone, pooling=config.pooling).eval()
@@ -89,9 +93,9 @@ def resolve(options: argparse.Namespace) -> RunConfig:
     check_folders(wanted)
     if options.resume:
         if options.config and "run" not in given:
-            raise ConfigError("--resume: name the run that --config began, by --out or --set run=FOLDER")
+            raise ConfigError("--resume: name the run to continue, by --out or --set run=FOLDER")
         if options.force:
-            raise ConfigError("--resume goes on with a run, --force replaces it: leave one of them out")
+            raise ConfigError("--resume continues a run and --force replaces it: leave one of them out")
         return resumed(wanted.run, given, RunConfig)
     return _in_free_folders(wanted, given) if options.config else wanted
 
@@ -108,14 +112,14 @@ def _described(options: argparse.Namespace) -> RunConfig:
     config = record.read_config(options.config, RunConfig)
     for option in ("preset", "backbone"):
         if getattr(options, option) is not None:
-            raise ConfigError(f"--{option}: the run in {options.config} has its own")
+            raise ConfigError(f"--{option}: the configuration in {options.config} already sets it")
     if options.objective not in (None, config.objective):
-        raise ConfigError(f"{options.config} is a run of {config.objective}, not of {options.objective}")
+        raise ConfigError(f"{options.config} has the objective {config.objective}, not {options.objective}")
     return config
 
 
 def _on_passages(options: argparse.Namespace, backbone: str) -> str | None:
-    """Return the preset for passages.
+    """Return the name of the preset for passages, if the run should use it.
 
     Return None if the corpus has no passages, the backbone has no such preset, or `--set` names an augmentation.
     """
@@ -151,39 +155,44 @@ def resumed(folder: str, given: Mapping[str, Any], kind: type[C]) -> C:
     """
     stored = record.stored_config(Path(folder), kind)
     if differences := stored.differences(stored.override(given)):
-        raise ConfigError(f"--resume goes on with the run as it was; changed: {', '.join(differences)}")
+        raise ConfigError(f"--resume continues the run with its stored options; you changed: {', '.join(differences)}")
     return stored
 
 
 def without_conflicts(
     put: Mapping[str, Any], given: Mapping[str, Any], spelt: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return `put`, the settings of `--set`. Check that none of its fields is in `given`, the fields of other options.
+    """Return `put`, the settings of `--set`, after checking that no other option sets the same field.
 
-    `spelt` maps a field to its option, if the option's name differs from the field's.
+    `given` has the fields of the other options. `spelt` maps a field to its option, if the names differ.
 
     Raises:
-        ConfigError: `put` and `given` set the same field. `--set run` is allowed together with `--out`, which only
-            implies `run`.
+        ConfigError: `put` and `given` set the same field. `--set run` is allowed together with `--out`, because `--out`
+            only implies a folder for the run.
     """
     if twice := sorted(put.keys() & given.keys() - {"run"}):
         option = (spelt or {}).get(twice[0], "--" + twice[0].replace("_", "-"))
-        raise ConfigError(f"--set {twice[0]}: {option} is given, too, and sets the same")
+        raise ConfigError(f"--set {twice[0]}: {option} sets the same field; leave one of them out")
     return dict(put)
 
 
 def _in_free_folders(wanted: RunConfig, given: Mapping[str, Any]) -> RunConfig:
-    """Return `wanted` with the first free folders beside the original run's, unless folders are given."""
+    """Return `wanted` with new output folders, unless the user named them.
+
+    The new folders are the first free ones beside the original run's folders.
+    """
     if given.keys() >= {"run", "out"}:
         return wanted
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError("--config with several processes needs --out: each would look for a free folder of its own")
+        raise ConfigError(
+            "--config with several processes needs --out, because each process would choose its own free folder"
+        )
     free = next(n for n in count(2) if not any(Path(f"{folder}-{n}").exists() for folder in (wanted.run, wanted.out)))
     return wanted.override({"run": f"{wanted.run}-{free}", "out": f"{wanted.out}-{free}"} | dict(given))
 
 
 def finish(options: argparse.Namespace) -> int:
-    """Evaluate and publish the best weights of a stopped or diverged run, as at the end of `train`."""
+    """Evaluate and publish the best weights of a stopped or diverged run, as `train` does at its end."""
     moved = {"run": str(options.run)} | ({} if options.out is None else {"out": options.out})
     config = record.stored_config(options.run, RunConfig).override(moved)
     check_folders(config)
@@ -192,7 +201,10 @@ def finish(options: argparse.Namespace) -> int:
 
 
 def replay(options: argparse.Namespace) -> int:
-    """Repeat the step at which a run diverged. Print its terms, and the sentences whose views are not finite."""
+    """Repeat the step at which a run diverged.
+
+    Print the terms of the loss, and the sentences whose views are not finite.
+    """
     config = record.stored_config(options.run, RunConfig)
     file = loop.last_divergence(options.run)
     step, values, odd = run.replay(config, file)

@@ -67,7 +67,7 @@ def _documents(file: Path) -> Iterator[str]:
     for where, row in strict_json.rows(lines([file]), file, CorpusError):
         title, text = row.get("title"), row.get("text")
         if not isinstance(title, str | None) or not isinstance(text, str):
-            raise CorpusError(f"{where}: title or text is missing or no string")
+            raise CorpusError(f"{where}: title or text is missing or not a string")
         yield f"{title or ''}\n\n{text}"
 
 

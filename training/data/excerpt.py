@@ -44,7 +44,7 @@ class Excerpt:
         """
         paths = [Path(file) for file in files]
         if absent := [path for path in paths if not path.is_file()]:
-            raise CorpusError(f"{absent[0]}: is no file")
+            raise CorpusError(f"{absent[0]}: is not a file")
         known = f"{self}{[sha256(path) for path in paths]}"
         written = folder / f"{hashlib.blake2b(known.encode('utf-8'), digest_size=6).hexdigest()}.txt"
         if written.exists():

@@ -1,4 +1,4 @@
-"""Packing: sentences of different lengths go through an encoder as one sequence of tokens, almost without padding.
+"""Packing of sentences of different lengths into one sequence of tokens, almost without padding.
 
 A pass is a group of sentences with the same padded length. Every operation of a layer except attention treats each
 token separately, so each matrix product, norm and dropout is computed once for all passes of a step. Only attention is
@@ -25,17 +25,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 GRANULE = {"cpu": 64}
-"""Each copy of the batch is padded to a multiple of this many tokens, by device type.
+"""Multiple of tokens to which each copy of the batch is padded, by device type.
 
-Other devices need no padding.
-
-oneDNN compiles bf16 matrix products for each number of rows, which takes a tenth of a step. With padding, steps of
-similar length use the same compiled products (docs/log.md).
+Other devices need no padding. On CPUs, oneDNN compiles bf16 matrix products for each number of rows, which takes a
+tenth of a step. With padding, steps of similar length use the same compiled products (docs/log.md).
 """
 
 
 class Pass(NamedTuple):
-    """Sentences of similar length, padded to the longest one."""
+    """A group of sentences of similar length, padded to the longest one."""
 
     rows: Tensor
     """Rows of the batch, (n,)."""
@@ -44,7 +42,7 @@ class Pass(NamedTuple):
     attention_mask: Tensor
     """Attention mask, (n, L)."""
     first: Pass | None = None
-    """The pass over the first view's texts, if they differ from the texts of the remaining views."""
+    """The same sentences' texts for the first view, if these differ from the texts of the remaining views."""
 
 
 def encode_passes(encoder: Encoder, passes: Sequence[Pass], copies: int = 1, *, clean: bool = False) -> Tensor:
@@ -69,7 +67,7 @@ def encode_passes(encoder: Encoder, passes: Sequence[Pass], copies: int = 1, *, 
 
 
 def _can_exempt(backbone: PreTrainedModel) -> bool:
-    """Return whether some packed sentences can be exempt from dropout."""
+    """Return whether dropout can be switched off for some of the packed sentences."""
     dropouts = [module for module in backbone.modules() if isinstance(module, nn.Dropout)]
     return supports_packing(backbone) and all(isinstance(module, Dropout) for module in dropouts)
 
@@ -81,8 +79,8 @@ def _encode_separately(encoder: Encoder, passes: Sequence[Pass], copies: int) ->
 def _encode_packed(encoder: Encoder, passes: Sequence[Pass], copies: int, clean: bool) -> list[Tensor]:
     """Compute one tensor of vectors (copies x n, D) for each pass, in a single forward pass over (1, T) tokens.
 
-    With `clean`, vectors (n, D) of each pass, computed without dropout, follow. Each copy has an equal share of the T
-    tokens, including padding.
+    With `clean`, the result also has a tensor (n, D) for each pass, computed without dropout, after the others. Each
+    copy has an equal share of the T tokens, including padding.
     """
     parts = [(each, copies) for each in passes] + [(each, 1) for each in passes] * clean
     ids = [each.input_ids.repeat(times, 1) for each, times in parts]
@@ -106,7 +104,7 @@ def _encode_packed(encoder: Encoder, passes: Sequence[Pass], copies: int, clean:
 
 
 def _sequence(parts: Sequence[Tensor], margins: tuple[int, int]) -> Tensor:
-    """Concatenate the parts, each (n, L), to one sequence (1, T) with `margins` zeros before and after it."""
+    """Concatenate the parts, each (n, L), into one sequence (1, T) with `margins` zeros before and after it."""
     return F.pad(torch.cat([each.flatten() for each in parts]), margins)[None]
 
 
@@ -141,7 +139,7 @@ def _only_first_tokens(packed: PackedLayout, *, of: nn.Module | None) -> Iterato
 
 
 def _additive(mask: Tensor) -> Tensor:
-    """Return the term that is added to the scores (n, heads, L, L) of sentences with this mask (n, L)."""
+    """Return the additive attention mask of the boolean `mask` (n, L), for the scores (n, heads, L, L)."""
     return torch.where(mask[:, None, None, :].bool(), 0.0, torch.finfo(torch.float32).min)
 
 
@@ -151,9 +149,8 @@ def _first_position(encoder: Encoder) -> int:
     return 0 if table is None or table.padding_idx is None else table.padding_idx + 1
 
 
-# Division of a batch into passes of similar length, to reduce padding.
-#
-# The batch and its in-batch negatives stay as the corpus drew them. Only the sentences that are padded together change.
+# Division of a batch into passes of similar length, to reduce padding. The division changes only which sentences are
+# padded together. The batch and its in-batch negatives stay the same.
 
 PASS_COST = {"cpu": 50}
 """Fixed cost of a pass by device type. The unit is the time to encode one token.
@@ -185,7 +182,8 @@ def _cuts(longest: np.ndarray, cost: int, most: int) -> list[tuple[int, int]]:
     A pass costs `cost` plus its number of rows times its longest row.
     """
     size = len(longest)
-    least = np.zeros(size + 1)  # least[k] is the minimal cost of the first k rows.
+    # least[k] is the minimal cost of the first k rows, and begin[k] is the start of the last pass of that division.
+    least = np.zeros(size + 1)
     begin = np.zeros(size + 1, dtype=int)  # begin[k] is the start of their last pass.
     for end in range(1, size + 1):
         starts = np.arange(max(0, end - most), end)

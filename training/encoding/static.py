@@ -1,7 +1,7 @@
-"""A static student: one vector per token, which starts as a linear fit to the vectors of its base.
+"""A static student: an encoder with one vector per token, initialised by a linear fit to the vectors of its base.
 
-Sources: Model2Vec (Tulkens and van Dongen, 2024) makes a static encoder of the token vectors of an encoder. The weights
-of frequent tokens are from Arora, Liang and Ma (ICLR 2017).
+Sources: Model2Vec (Tulkens and van Dongen, 2024) builds a static encoder from an encoder's vectors of single tokens.
+The weights of frequent tokens are from Arora, Liang and Ma (ICLR 2017).
 """
 
 from __future__ import annotations
@@ -19,21 +19,30 @@ from models.encoder.static import StaticConfig, StaticModel
 from training.encoding.views import Teacher
 
 SENTENCES = 32_768
-"""Sentences to which the start is fitted."""
+"""Maximum number of sentences to which the initial vectors are fitted."""
 SMOOTHING = 1e-3
-"""a of the weight a / (a + p) of a token with the relative frequency p."""
+"""Constant a in the weight a / (a + p).
+
+Here, p is the relative frequency of the token.
+"""
 RIDGE = 0.1
 """Penalty of the linear map, relative to the mean variance of a dimension."""
 SCALE = 2.0
-"""Mean length of a token vector at the start. Cosines don't depend on it, but the step size relative to it does."""
+"""Mean length of the initial token vectors.
+
+Cosines do not depend on this length, but the relative size of a training step does.
+"""
 SPECIAL = 1e-3
-"""Length of the special tokens' vectors. It gives an empty text a direction, and changes no other text's vector."""
+"""Length of the special tokens' vectors.
+
+They give an empty text a direction. They are too short to change another text's vector noticeably.
+"""
 CHUNK = 256
-"""Texts that the base encodes at once."""
+"""Number of texts that the base encodes at once."""
 
 
 def without_layers(base: Encoder) -> Encoder:
-    """Return a static encoder with the tokenizer, length and prompts of `base`. Its token vectors are random."""
+    """Return a static encoder with the tokenizer, maximum length and prompts of `base`, and random token vectors."""
     (empty,) = base.tokenizer.encode([""])
     config = StaticConfig(
         vocab_size=len(base.backbone.get_input_embeddings().get_parameter("weight")),
@@ -51,10 +60,11 @@ def without_layers(base: Encoder) -> Encoder:
 
 
 def start(student: Encoder, base: Encoder, sentences: Sequence[str], autocast: torch.dtype | None = None) -> None:
-    """Set the token vectors of `student` from its base.
+    """Initialise the token vectors of `student` from its base.
 
-    The vector of a token is w · v A. v is the base's vector of the token alone. w is small for frequent tokens. A is
-    the ridge regression from the student's vectors of `sentences` to the base's.
+    The vector of a token is w v A. v is the base's vector of the token as a text of its own. The weight w is small for
+    frequent tokens. A is the matrix of a ridge regression from the student's vectors of `sentences` to the base's
+    vectors.
     """
     table = student.backbone.get_input_embeddings().get_parameter("weight")
     tokens = student.tokenizer.encode(sentences)
@@ -70,7 +80,7 @@ def start(student: Encoder, base: Encoder, sentences: Sequence[str], autocast: t
 
 
 def _alone(teacher: Teacher, student: Encoder, rows: int) -> Tensor:
-    """Return the unit vectors (rows, D) of each token as a text of its own."""
+    """Return the teacher's unit vector of each token as a text of its own, (rows, D)."""
     (empty,) = student.tokenizer.encode([""])
     first, last = empty.ids[: len(empty.ids) // 2], empty.ids[len(empty.ids) // 2 :]
     texts = [Tokens(ids := np.array([*first, token, *last]), len(ids)) for token in range(rows)]

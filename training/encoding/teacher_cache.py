@@ -1,4 +1,4 @@
-"""A cache of a frozen encoder's vectors, which are the same in every epoch."""
+"""Cache of a frozen encoder's vectors, which are the same in every epoch."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ class TeacherCache:
         except OSError as error:
             if error.errno not in EXHAUSTED:
                 raise
-            log.warning("%s: %s; from here on every epoch asks for every sentence", self._file, error.strerror)
+            log.warning(
+                "%s: %s; the cache is off, so every epoch encodes every sentence again", self._file, error.strerror
+            )
             self._file.unlink()
             self._full, self._counts[self._file.name] = True, 0
             return

@@ -1,4 +1,4 @@
-"""Encoding of views, the vectors of the same sentences from different encoder passes.
+"""Encoding of views: the vectors of the same sentences from different encoder passes.
 
 All encoder passes of training are in this module.
 """
@@ -21,15 +21,14 @@ from training.encoding.packing import Pass, encode_passes, group_by_length
 from training.objectives.base import Needs, Views
 
 GRANULE = {"cuda": 8}
-"""Multiple of tokens that sentences are padded to, by device type.
+"""Multiple of tokens to which sentences are padded, by device type.
 
-Other devices need no padding.
-
-Padding reduces the number of shapes, so fewer steps must be recorded. Matrix units are also faster with such lengths.
+Other devices need no padding. Padding reduces the number of different shapes, so fewer CUDA graphs must be recorded.
+Matrix units are also faster with such lengths.
 """
 
 Augmentation = Callable[[Encoder, Tensor, Tensor], Tensor]
-"""A function from an encoder, token ids and mask (n, L) to pooled vectors (n, D) of augmented sentences."""
+"""Type of a function from an encoder, token ids and mask (n, L) to pooled vectors (n, D) of augmented sentences."""
 
 
 def make_passes(
@@ -62,7 +61,7 @@ def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
 
 
 def in_batch_order(passes: Iterable[Pass], pooled: Tensor) -> Tensor:
-    """Reorder the n vectors of (..., n, D) from the order of the passes to the order of the batch."""
+    """Reorder n vectors (..., n, D) from the order of the passes to the order of the batch."""
     return pooled[..., torch.cat([each.rows for each in passes]).argsort(), :]
 
 
@@ -77,7 +76,10 @@ class ViewEncoder(nn.Module):
         autocast: torch.dtype | None = None,
         augmentation: Augmentation | None = None,
     ) -> None:
-        """Store the dtype of matrix products, `autocast` (None: float32), and the augmentation of the last view."""
+        """Initialise the module.
+
+        `autocast` is the dtype of matrix products, and None means float32. `augmentation` changes the last view.
+        """
         super().__init__()
         self.encoder = encoder
         self.needs = needs
@@ -87,8 +89,8 @@ class ViewEncoder(nn.Module):
     def forward(self, passes: Sequence[Pass]) -> Tensor:
         """Encode the n sentences of all passes to (V, n, D) views, with the clean views last.
 
-        A clean view is computed without dropout, if the objective needs it. For positive pairs of two texts, there are
-        two clean views, one for each text. The result is float32 under any `autocast`. If possible, one run of the
+        If the objective needs clean views, they are computed without dropout. Positive pairs of two texts have two
+        clean views, one for each text. The result is float32 under any `autocast`. If possible, a single run of the
         encoder computes all views except an augmented one.
         """
         plain, clean = self.needs.views - (self.augmentation is not None), self.needs.clean
@@ -112,12 +114,12 @@ class ViewEncoder(nn.Module):
 
 
 FrozenEncoder = Callable[[Sequence[Tokens]], Tensor]
-"""Function from the token ids of n sentences to vectors (n, D') of a frozen encoder of dimension D'."""
+"""Type of a function from the token ids of n sentences to the vectors (n, D') of a frozen encoder."""
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """A frozen encoder that encodes each sentence once per step, without dropout and without gradient."""
+    """A frozen encoder without dropout and gradient. It encodes each sentence once per step."""
 
     encoder: Encoder
     autocast: torch.dtype | None = None

@@ -13,9 +13,9 @@ from training.data import strict_json
 from training.evaluation.pairs import DataError, lines
 
 FOLDER = "retrieval"
-"""Folder of the collections, in a folder of evaluation data."""
+"""Name of the subfolder of evaluation data that contains the collections."""
 TEST = "test"
-"""Split of a collection if its name contains no split."""
+"""Default split, for names that contain no split."""
 
 CORPUS = "corpus.jsonl"
 HEADER = "query-id\tcorpus-id\tscore"
@@ -53,7 +53,10 @@ def collections(data: Path) -> dict[str, Path]:
 
 
 def part(name: str) -> tuple[str, str]:
-    """Return the collection and split of a name. `scifact:train` is the training split, `scifact` the test split."""
+    """Return the collection and the split that a name refers to.
+
+    `scifact:train` is the training split of `scifact`. A name without a split refers to the test split.
+    """
     collection, _, split = name.partition(":")
     return collection, split or TEST
 
@@ -64,7 +67,7 @@ def files(split: str) -> tuple[str, str, str]:
 
 
 def find(data: Path, name: str) -> Collection:
-    """Load a collection, or a split of a collection, by its name (see `part`) from `data`.
+    """Load a collection or a split from the folder `data`, by a name as in `part`.
 
     Raises:
         DataError: the collection is missing or broken.
@@ -103,7 +106,7 @@ def load(folder: Path, split: str = TEST) -> Collection:
             raise DataError(f"{where}: document {document!r} is judged twice for query {query!r}")
         grades[document] = grade
     if not any(document in documents for grades in judgements.values() for document in grades):
-        raise DataError(f"{judged}: no document of {corpus} has one of the ids that are judged, such as {document!r}")
+        raise DataError(f"{judged}: none of the judged ids is a document of {corpus}, for example {document!r}")
     return Collection(documents, {query: text for query, text in queries.items() if query in judgements}, judgements)
 
 
@@ -130,9 +133,9 @@ def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
     for where, row in strict_json.rows(lines(file), file, DataError):
         identity = _string(row, "_id", where)
         if not identity:
-            raise DataError(f"{where}: an empty _id")
+            raise DataError(f"{where}: the _id is empty")
         if identity in seen:
-            raise DataError(f"{where}: the _id {identity!r} comes twice")
+            raise DataError(f"{where}: the _id {identity!r} occurs twice")
         seen.add(identity)
         yield identity, row, where
 
@@ -145,21 +148,21 @@ def _title(row: Mapping[str, Any], where: str) -> str:
 def _string(row: Mapping[str, Any], field: str, where: str) -> str:
     value = row.get(field)
     if not isinstance(value, str):
-        raise DataError(f"{where}: {field} is missing or no string")
+        raise DataError(f"{where}: {field} is missing or not a string")
     return value
 
 
 def _judgements(file: Path) -> Iterator[tuple[str, str, int, str]]:
     header, *rows = lines(file)
     if header.rstrip("\r") != HEADER:
-        raise DataError(f"{file}:1: expected the header {' '.join(HEADER.split())}, with tabs between")
+        raise DataError(f"{file}:1: expected the header {' '.join(HEADER.split())}, separated by tabs")
     if not rows:
         raise DataError(f"{file}: no judgements below the header")
     for number, line in enumerate(rows, start=2):
         where = f"{file}:{number}"
         columns = line.rstrip("\r").split("\t")
         if len(columns) != 3:
-            raise DataError(f"{where}: {len(columns)} columns with tabs between, expected 3")
+            raise DataError(f"{where}: {len(columns)} columns separated by tabs, expected 3")
         query, document, grade = columns
         try:
             score = int(grade[:LONGEST_GRADE])

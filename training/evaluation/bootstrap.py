@@ -2,8 +2,8 @@
 
 The percentile bootstrap (Efron and Tibshirani 1993, chapter 13) draws n pairs with replacement from a test set of n
 pairs, many times, and recomputes every score. Compared encoders are scored on the same resampled pairs, so a pair that
-is hard for both encoders does not affect the comparison. The intervals account for the choice of test pairs. They do
-not account for the choice of training seeds.
+is hard for both encoders does not affect the comparison. The intervals cover the uncertainty from the choice of test
+pairs. They do not cover the uncertainty from the training seed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ from training.evaluation.vectors import EvaluationError
 
 Values = NDArray[np.floating[Any]]
 Tasks = Mapping[str, Values]
-"""Values of the pairs (n,), by task."""
+"""Values (n,) of the pairs of each task."""
 Gains = Mapping[str, NDArray[Any]]
-"""Scores (n,) of a task's examples, from 0 to 1: correctness of a class, or a query's retrieval score."""
+"""Scores (n,) from 0 to 1 of the examples of each task.
+
+A score is 1 or 0 for a correct or wrong class, or the retrieval score of a query.
+"""
 
 AT_ONCE = 1 << 19
 """Maximum number of elements (pairs times resamples) in one array.
@@ -110,8 +113,9 @@ def resample_means(runs: Sequence[Gains], *, resamples: int = 1000, seed: int = 
     sizes = {task: len(gains) for task, gains in runs[0].items()}
     for run in runs:
         if (found := {task: len(gains) for task, gains in run.items()}) != sizes or not all(sizes.values()):
-            raise EvaluationError(f"examples of {found} and of {sizes} can't be compared")
-    shares = {task: np.mean([run[task] for run in runs], axis=0) for task in sizes}  # The mean is over encoders, (n,).
+            raise EvaluationError(f"encoders with the examples {found} and {sizes} can't be compared")
+    # The mean over encoders has the shape (n,).
+    shares = {task: np.mean([run[task] for run in runs], axis=0) for task in sizes}
     means = np.zeros(resamples)
     for task, these, weights in _redrawn(sizes, resamples, seed):
         means[these] += shares[task] @ weights / sizes[task]
@@ -152,15 +156,15 @@ def compare(
 def weighted_spearman(cosines: Values, golds: Values) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
     """Return a function from weights (n, B) to B Spearman correlations. A weight is the number of copies of a pair.
 
-    If all cosines or all human scores are equal, the correlation is 0. Tied values get their mean rank: w + (v + 1) /
-    2, where w is the total weight of smaller values and v is the total weight of equal values. All sums are multiples
-    of 1/4 far below 2^53, so they are exact.
+    If all cosines or all human scores are equal, the correlation is 0. Tied values get their mean rank, w + (v + 1) /
+    2. Here, w is the total weight of smaller values, and v is the total weight of equal values. All sums are multiples
+    of 1/4 far below 2^53, so float64 represents them exactly.
     """
     rank_cosines, rank_golds = _ranker(cosines), _ranker(golds)
 
     def correlate(weights: NDArray[np.float64]) -> NDArray[np.float64]:
         total = weights.sum(axis=0)
-        middle = (total + 1) / 2  # The mean rank is the same with and without ties.
+        middle = (total + 1) / 2  # The mean rank of all pairs is the same with and without ties.
         x, y = rank_cosines(weights) - middle, rank_golds(weights) - middle
         spread = np.sqrt(np.einsum("nb,nb,nb->b", weights, x, x) * np.einsum("nb,nb,nb->b", weights, y, y))
         together = np.einsum("nb,nb,nb->b", weights, x, y)
@@ -221,19 +225,19 @@ def _check(runs: Sequence[Tasks], golds: Tasks, resamples: int) -> None:
     _check_number(resamples, bool(runs and golds))
     for task, scores in golds.items():
         if any(task not in run for run in runs):
-            raise EvaluationError(f"{task}: an encoder has no cosines of it")
+            raise EvaluationError(f"{task}: an encoder has no cosines for this task")
         for cosines in (run[task] for run in runs):
             if cosines.shape != scores.shape or cosines.ndim != 1:
                 raise EvaluationError(f"{task}: cosines of shape {cosines.shape} for scores of shape {scores.shape}")
             for what, values in (("cosines", cosines), ("people's scores", scores)):
                 if not np.isfinite(values).all():
-                    raise EvaluationError(f"{task}: {what} hold NaN or infinity")
+                    raise EvaluationError(f"{task}: {what} contain NaN or infinity")
                 if len(values) < 2 or np.ptp(values) == 0:
                     raise EvaluationError(f"{task}: all {what} are equal, so there is nothing to correlate")
 
 
 def _check_number(resamples: int, encoders_and_tasks: bool) -> None:
     if resamples < 1:
-        raise EvaluationError(f"{resamples} resamples give no interval")
+        raise EvaluationError(f"{resamples} resamples are too few for an interval")
     if not encoders_and_tasks:
         raise EvaluationError("an interval needs at least one encoder and one task")

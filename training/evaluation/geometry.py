@@ -1,4 +1,4 @@
-"""Geometry of an encoder's vectors, which papers use to explain task scores."""
+"""Geometry of an encoder's vectors: measures that papers use to explain task scores."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from training.evaluation.vectors import Encode, EvaluationError, unit_vectors
 Floats = NDArray[np.float64]
 
 BLOCK = 1024
-"""Rows of a cosine matrix computed at a time."""
+"""Number of rows of a cosine matrix that are computed at a time."""
 CLOSE = 4.0
-"""Threshold of the gold score with which an STS pair counts as a positive pair."""
+"""Gold score that separates positive pairs from other pairs, for alignment."""
 HISTOGRAM_BATCH = 256
 HISTOGRAM_BINS = 40
 TOP = 4
@@ -31,7 +31,7 @@ NEAREST_BATCHES = 100
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Singular values of N vectors as shares of their sum, largest first, and their effective rank."""
+    """Singular values of N vectors as shares of their sum, in descending order, and their effective rank."""
 
     effective_rank: float
     values: tuple[float, ...]
@@ -47,14 +47,14 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Geometry:
-    """The result of `evaluate`. Most fields are defined by the function of the same name."""
+    """Results of `evaluate`. Most fields are defined by the function of the same name."""
 
     alignment: float
     """Alignment of the pairs with a gold score above 4 (SimCSE's text)."""
     alignment_at_least_4: float
     """Alignment of the pairs with a gold score of 4 or above (DCLR's code)."""
     uniformity: float
-    """Uniformity of both sides of all pairs together."""
+    """Uniformity of all texts of all pairs."""
     random_cosine_mean: float
     random_cosine_sd: float
     spectrum: Spectrum
@@ -67,7 +67,7 @@ class Geometry:
     """Mean cosines of the four nearest neighbours, nearest first, by batch size."""
     correlation_rank: int
     correlation_rank_of_64: float | None
-    """Mean over batches of 64. None with fewer sentences."""
+    """Mean rank over batches of 64 sentences, or None if there are fewer sentences."""
     pairs: int
     sentences: int
     dim: int
@@ -78,7 +78,7 @@ class Geometry:
 
 
 def of_pairs(encode: Encode, pairs: Sequence[Pair]) -> dict[str, float]:
-    """Compute `alignment`, `uniformity` and `effective_rank`, which a run monitors.
+    """Compute the measures that a run monitors: `alignment`, `uniformity` and `effective_rank`.
 
     Alignment is computed from the pairs with a gold score above 4, uniformity from both texts of all pairs. The
     effective rank is computed from the uncentred vectors of the distinct texts.
@@ -123,7 +123,7 @@ def evaluate(
     if sentences is not None:
         unit, _ = _encoded(encode, sentences)
     if len(unit) < 2:
-        raise EvaluationError(f"{len(unit)} different sentences, expected two at least")
+        raise EvaluationError(f"{len(unit)} different sentences, expected at least two")
     shuffled = unit[np.random.default_rng(seed).permutation(len(unit))]
     nearest = {size: nearest_cosines(shuffled, size) for size in TOP_BATCHES if size <= len(unit)}
     mean, deviation = random_cosines(unit)
@@ -173,7 +173,7 @@ def uniformity(unit: Floats, counts: NDArray[np.int64] | None = None) -> float:
     times = np.ones(len(unit)) if counts is None else counts.astype(np.float64)
     pairs = times.sum() * (times.sum() - 1) / 2
     if not pairs:
-        raise EvaluationError(f"uniformity is of pairs, and there are {int(times.sum())} vectors")
+        raise EvaluationError(f"uniformity needs at least two vectors, got {int(times.sum())}")
     squares = (unit**2).sum(axis=1)
     total = float((times * (times - 1) / 2).sum())  # Pairs of equal vectors contribute e^0 each.
     for start in range(0, len(unit), BLOCK):
@@ -210,7 +210,7 @@ def spectrum(vectors: Floats) -> Spectrum:
         EvaluationError: all vectors are zero. Centred vectors are zero if the encoder gives all texts the same vector.
     """
     values = np.linalg.svd(vectors, compute_uv=False)
-    # The tolerance is the rounding error of float32, the vectors' original type.
+    # The tolerance is the rounding error of float32, the dtype in which the vectors were computed.
     if values[0] <= np.finfo(np.float32).eps * np.sqrt(len(vectors)):
         raise EvaluationError("all vectors are equal, or zero, so they have no spectrum")
     parts = values / values.sum()
@@ -234,28 +234,28 @@ def cosine_histogram(unit: Floats) -> Histogram:
 
 
 def nearest_cosines(unit: Floats, size: int) -> tuple[float, ...]:
-    """Return the four highest cosines between a sentence and the rest of its batch of `size`, highest first.
+    """Return the mean cosines of the four nearest neighbours in batches of `size`, highest first.
 
-    Each of the four values is the mean over the sentences of up to 100 batches. A batch is `size` consecutive rows of
-    (N, D). The cosines increase with `size`, because larger batches have negatives nearer to the anchor (GS-InfoNCE,
-    Figure 1).
+    A batch is `size` consecutive rows of (N, D). For each sentence, the four highest cosines to the rest of its batch
+    are taken. Each result is a mean over the sentences of up to 100 batches. The cosines increase with `size`, because
+    larger batches have negatives nearer to the anchor (GS-InfoNCE, Figure 1).
 
     Raises:
         EvaluationError: there are fewer than `size` rows, or `size` is below five.
     """
     if not TOP < size <= len(unit):
-        raise EvaluationError(f"a batch of {size}, expected {TOP + 1} to {len(unit)} sentences")
+        raise EvaluationError(f"a batch size of {size}, expected {TOP + 1} to {len(unit)} sentences")
     batches = _batches(unit, size, most=NEAREST_BATCHES)
     nearest = [np.sort(np.partition(_others(batch), -TOP, axis=1)[:, -TOP:], axis=1).mean(axis=0) for batch in batches]
     return tuple(np.mean(nearest, axis=0)[::-1].tolist())
 
 
 def correlation_rank(vectors: Floats) -> int:
-    """Return the rank of the correlation matrix (D, D) of the dimensions of (N, D), which is at most N - 1.
+    """Return the rank of the correlation matrix (D, D) of the dimensions of (N, D).
 
-    ImSimCSE calls N - 1 < D the rank bottleneck of a batch. As in `numpy.linalg.matrix_rank`, singular values count if
-    they are above D * eps times the largest one. eps is that of float32, the vectors' original type. A constant
-    dimension adds nothing to the rank.
+    The rank is at most N - 1. ImSimCSE calls N - 1 < D the rank bottleneck of a batch. As in
+    `numpy.linalg.matrix_rank`, singular values count if they exceed D * eps times the largest one. eps is the precision
+    of float32, the dtype in which the vectors were computed. A constant dimension does not increase the rank.
     """
     eps = float(np.finfo(np.float32).eps)
     centred = vectors - vectors.mean(axis=0)

@@ -27,12 +27,12 @@ from training.evaluation.vectors import Encode
 
 METRIC = "known_item_ndcg10"
 SELECTION_DOCUMENTS = 1024
-"""Maximum number of passages that are searched during training."""
+"""Maximum number of passages that are searched when weights are selected during training."""
 MAX_WORDS = 100
-"""Maximum words of a document.
+"""Maximum number of words in a document.
 
-Documents are shortened, because evaluation with whole articles would take longer than training. Training also truncates
-passages.
+Longer documents are cut, because evaluation with whole articles would take longer than training. Training also
+truncates passages.
 """
 TEST_DOCUMENTS = 2048
 """Maximum number of passages that are searched at the end of a run."""
@@ -109,12 +109,12 @@ def _take_query(text: str) -> tuple[str, str]:
     return asks, rest
 
 
-# The effect of training on passages: retrieval of held-out passages before and after.
+# The effect of training on passages: scores of held-out passages before and after training.
 
 RESAMPLES = 1000
 EXAMPLES = 3
 SHOWN = 90
-"""Characters of a text in an example."""
+"""Maximum characters of a text in an example."""
 
 
 @dataclass(frozen=True)
@@ -132,11 +132,11 @@ class SearchResult:
         return cls(found, 100 * retrieval.by_query(found, collection)[:, MEASURES.index(NDCG10)])
 
     def gain(self, start: SearchResult) -> Comparison:
-        """Compare the mean score with that of `start`, with a bootstrap interval over queries."""
+        """Return the difference of the mean score from the score of `start`, with a bootstrap interval over queries."""
         return bootstrap.compare_means(self.values, start.values, resamples=RESAMPLES)
 
     def against(self, start: SearchResult) -> str:
-        """Format the mean score, and its difference from that of `start` with its interval."""
+        """Format the mean score, and its difference from the score of `start` with its interval."""
         found = self.gain(start)
         return f"{self.values.mean():.2f}, {found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
 
@@ -149,7 +149,7 @@ def gain(start: Encode, result: Encode, collection: Collection) -> Iterator[str]
         f"{before.values.mean():.2f} at the start, now {after.against(before)} (95 %, bootstrap over the queries)"
     )
     for example in examples(before, after, collection):
-        yield f"  “{example.query}” finds first"
+        yield f"  first result for “{example.query}”"
         for label, first in (("at the start", example.before), ("now", example.after)):
             yield f"    {label}: {'its own passage' if first.own else 'another one'}: {first.text}"
 
@@ -163,7 +163,7 @@ class First(NamedTuple):
 
 
 class Example(NamedTuple):
-    """A query, and what is found for it before and after training. Long texts are shortened."""
+    """A query with the first passages found before and after training. Long texts are shortened."""
 
     query: str
     before: First
@@ -204,11 +204,9 @@ def documentation() -> Collection:
 def collection_of(documented: Iterable[Section]) -> Collection:
     """Make a collection in which each section's first sentence is the query for the rest of the section.
 
-    If several sections have the same first sentence, all of them are relevant to this query.
-
-    A section whose first sentence is not clean, or with little more text, has no query and stays whole among the
-    documents. This is known-item search, an inverse cloze task. There are no judgements of whether other sections are
-    relevant too.
+    If several sections have the same first sentence, all of them are relevant to this query. A section has no query if
+    its first sentence is not clean or the rest is too short. The whole text of this section is then a document. The
+    task is known-item search, an inverse cloze task. No judgements say whether other sections are relevant too.
     """
     documents: dict[str, str] = {}
     queries: dict[str, str] = {}

@@ -22,7 +22,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Labelled:
-    """The examples of a task by split. If `dev` or `test` is missing, cross-validation on `train` replaces it."""
+    """The examples of a task by split. Without `dev` or `test`, cross-validation on `train` is used instead."""
 
     train: Sequence[Example]
     dev: Sequence[Example] = ()
@@ -30,7 +30,7 @@ class Labelled:
 
     @property
     def rows(self) -> tuple[int, int, int]:
-        """Return the numbers of examples in train, dev and test."""
+        """Return the numbers of examples in the splits train, dev and test."""
         return len(self.train), len(self.dev), len(self.test)
 
 
@@ -41,7 +41,7 @@ class LabelledFiles:
     folder: str
     files: tuple[str, ...]
     read: Callable[..., Labelled]
-    """A function from the paths of `files`, in their order, to the examples."""
+    """Function from the paths of `files`, in their order, to the examples."""
     rows: tuple[int, int, int]
     """Expected numbers of examples in train, dev and test."""
 
@@ -64,9 +64,9 @@ class LabelledFiles:
 
 
 def opposites(positive: Path, negative: Path) -> Labelled:
-    """Read one file of sentences for each of two classes.
+    """Read two files of sentences, one for each class.
 
-    CR has four empty lines and MPQA three. SentEval and the published counts treat them as sentences.
+    CR has four empty lines and MPQA has three. SentEval and the published counts treat them as sentences.
     """
     return Labelled(
         [Example((_single(line),), label) for label, file in ((1, positive), (0, negative)) for line in lines(file)]
@@ -79,13 +79,16 @@ def treebank(train: Path, dev: Path, test: Path) -> Labelled:
 
 
 def paraphrases(train: Path, test: Path) -> Labelled:
-    """Read MRPC below its header: 0 or 1, two numbers, two sentences."""
+    """Read MRPC, whose rows have 0 or 1, two numbers and two sentences, below a header."""
     parts = (list(_table(file, columns=5, texts=(3, 4), label=0, header="Quality")) for file in (train, test))
     return Labelled(next(parts), test=next(parts))
 
 
 def questions(train: Path, test: Path) -> Labelled:
-    """Read TREC: a coarse class, a colon, a fine class, a question. The encoding is Latin-1, unlike other tasks."""
+    """Read TREC, whose lines have a coarse class, a colon, a fine class and a question.
+
+    The files are in Latin-1, unlike those of other tasks.
+    """
     return Labelled(list(_questions(train)), test=list(_questions(test)))
 
 
@@ -99,7 +102,7 @@ def _table(
             continue
         cells = [_single(cell) for cell in line.split("\t")]
         if len(cells) != columns:
-            raise DataError(f"{file}:{number}: {len(cells)} columns with tabs between, expected {columns}")
+            raise DataError(f"{file}:{number}: {len(cells)} columns separated by tabs, expected {columns}")
         if cells[label] not in {"0", "1"}:
             raise DataError(f"{file}:{number}: {cells[label]!r} is not a label, expected 0 or 1")
         yield _example(tuple(cells[i] for i in texts), int(cells[label]), file=file, number=number)
@@ -110,7 +113,7 @@ def _questions(file: Path) -> Iterator[Example]:
         classes, _, question = line.partition(" ")
         coarse, colon, _ = classes.partition(":")
         if not colon:
-            raise DataError(f"{file}:{number}: expected two classes with a colon between, then a question")
+            raise DataError(f"{file}:{number}: expected two classes separated by a colon, then a question")
         if coarse not in QUESTIONS:
             raise DataError(f"{file}:{number}: {coarse!r} is not a label, expected one of {', '.join(QUESTIONS)}")
         yield _example((_single(question),), QUESTIONS.index(coarse), file=file, number=number)
@@ -118,7 +121,7 @@ def _questions(file: Path) -> Iterator[Example]:
 
 def _example(texts: tuple[str, ...], label: int, *, file: Path, number: int) -> Example:
     if not all(texts):
-        raise DataError(f"{file}:{number}: an empty sentence")
+        raise DataError(f"{file}:{number}: the sentence is empty")
     return Example(texts, label)
 
 

@@ -19,18 +19,18 @@ Classes = NDArray[np.int64]
 
 STEPS = 1000
 TOLERANCE = 1e-10
-"""A fit stops when the predicted decrease of the mean loss is below this value."""
+"""Convergence criterion: a fit stops when the predicted decrease of the mean loss is below this value."""
 VARIANCE = 0.15
-"""Typical variance p (1 - p) of a predicted class. It affects the number of steps but not the solution."""
+"""Assumed variance p (1 - p) of a predicted class. It affects the number of steps but not the solution."""
 TINY = np.float32(1e-30)
 
 
 def predictions(features: Floats, labels: Classes, rows: NDArray[np.bool_], grid: Sequence[float]) -> Iterator[Classes]:
-    """For each C of an ascending `grid`, yield the classes (K, N) that K classifiers predict for all N rows.
+    """Yield the classes (K, N) that K classifiers predict for all N rows, for each C of an ascending `grid`.
 
-    `features` (N, F), `labels` (N,). `rows` (K, N) selects the rows of each fit. The loss is scikit-learn's: the summed
-    cross-entropy of the rows, plus 1/C times the L2 penalty of the weights without the intercept. Two classes share one
-    logit. Each fit starts from the solution for the previous C.
+    `features` are (N, F) and `labels` (N,). `rows` (K, N) selects the training rows of each fit. The loss is
+    scikit-learn's: the summed cross-entropy of the rows, plus 1/C times the L2 penalty of the weights without the
+    intercept. Two classes share one logit. Each fit starts from the solution for the previous C.
 
     Raises:
         EvaluationError: a fit doesn't converge.
@@ -66,7 +66,7 @@ def _fit(
     """Minimise the loss by conjugate gradients (Polak and Ribière), preconditioned by an estimate of the curvature.
 
     Shapes: axes (N, F), targets (N, 1, J), used (N, K, 1), penalty (F, 1, 1), curvature (F, K, 1), weights (F, K, J).
-    The step length is that of Newton's method.
+    The step length is the one of Newton's method along the direction.
     """
     enough = TOLERANCE * used.sum(axis=(0, 2))
     logits = _product(axes, weights)
@@ -81,7 +81,7 @@ def _fit(
         if (gain <= enough).all():
             return weights
         kept = np.maximum(gain - _dot(last_gradient, scaled), 0) / np.maximum(last_gain, TINY)
-        kept[kept * _dot(gradient, direction) >= gain] = 0  # Otherwise the direction would not be a descent direction.
+        kept[kept * _dot(gradient, direction) >= gain] = 0  # Restart if the direction would not be a descent direction.
         direction = kept[:, None] * direction - scaled
         change = _product(axes, direction)
         spread = (p * change**2).sum(axis=2) - (p * change).sum(axis=2) ** 2

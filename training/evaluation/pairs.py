@@ -35,7 +35,7 @@ class TaskFiles:
 
     folder: str
     files: str
-    """Pattern of the task's file names, because files of several tasks or splits may share the folder."""
+    """Pattern of the task's file names. Files of several tasks or splits may be in the same folder."""
     read: Callable[[Path], dict[str, list[Pair]]]
     pairs: int
 
@@ -66,22 +66,28 @@ def texts(tasks: Mapping[str, Subsets]) -> list[str]:
 
 
 def sts_year(*subsets: str) -> Callable[[Path], dict[str, list[Pair]]]:
-    """Return a reader for one year of SemEval, which has a file of pairs and a file of scores for each subset."""
+    """Return a reader for one year of SemEval.
+
+    The year's folder has a file of pairs and a file of scores for each subset.
+    """
     return lambda folder: {name: list(_semeval(folder, name)) for name in subsets}
 
 
 def sts_benchmark(part: str) -> Callable[[Path], dict[str, list[Pair]]]:
-    """Return a reader for a split of STS-B, which has the score and the two sentences in columns 5 to 7."""
+    """Return a reader for a split of STS-B.
+
+    Columns 5 to 7 of the file are the score and the two sentences.
+    """
     return lambda folder: {part: list(_table(folder / f"sts-{part}.csv", gold=4, a=5, b=6, header=False))}
 
 
 def sick(part: str, file: str) -> Callable[[Path], dict[str, list[Pair]]]:
-    """Return a reader for a split of SICK, with the relatedness scores."""
+    """Return a reader for a split of SICK, which uses the relatedness scores."""
     return lambda folder: {part: list(_table(folder / file, gold=3, a=1, b=2, header=True))}
 
 
 OWN = ("sentence1", "sentence2", "score")
-"""Columns of a user's own file of pairs, named as in similarity data sets on the hub."""
+"""Columns of a user's own file of pairs. Similarity datasets on the hub use the same names."""
 
 
 def own_pairs(file: str) -> list[Pair]:
@@ -102,13 +108,13 @@ def own_pairs(file: str) -> list[Pair]:
     except CorpusError as error:
         raise DataError(str(error)) from error
     if len({pair.gold for pair in pairs}) < 2:
-        raise DataError(f"{file}: {len(pairs)} pairs, whose scores don't differ, so they can't rank anything")
+        raise DataError(f"{file}: {len(pairs)} pairs with the same score, which can't rank encoders")
     return pairs
 
 
 def _own_pair(where: str, a: Any, b: Any, gold: Any) -> Pair:
     if not (isinstance(a, str) and isinstance(b, str) and a.strip() and b.strip()):
-        raise DataError(f"{where}: {OWN[0]} and {OWN[1]} must both be a text")
+        raise DataError(f"{where}: {OWN[0]} and {OWN[1]} must both be texts")
     try:
         score = float(gold)
     except (TypeError, ValueError):
@@ -119,7 +125,10 @@ def _own_pair(where: str, a: Any, b: Any, gold: Any) -> Pair:
 
 
 def _semeval(folder: Path, subset: str) -> Iterator[Pair]:
-    """Yield the scored pairs of a subset. Pairs without a score were never rated and are skipped, as in SentEval."""
+    """Yield the scored pairs of a subset.
+
+    Pairs without a score are skipped, as in SentEval, because they were never rated.
+    """
     inputs, scores = (folder / f"STS.{kind}.{subset}.txt" for kind in ("input", "gs"))
     rows, golds = lines(inputs), lines(scores)
     if len(rows) != len(golds):
@@ -128,7 +137,7 @@ def _semeval(folder: Path, subset: str) -> Iterator[Pair]:
         if gold.strip():
             columns = row.split("\t")
             if len(columns) < 2:
-                raise DataError(f"{inputs}:{number}: expected two sentences with a tab between")
+                raise DataError(f"{inputs}:{number}: expected two sentences separated by a tab")
             yield _pair(columns[0], columns[1], gold, where=inputs, scored=scores, number=number)
 
 
@@ -139,7 +148,7 @@ def _table(file: Path, *, gold: int, a: int, b: int, header: bool) -> Iterator[P
         columns = line.split("\t")
         if len(columns) <= max(gold, a, b):
             raise DataError(
-                f"{file}:{number}: {len(columns)} columns with tabs between, expected {max(gold, a, b) + 1}"
+                f"{file}:{number}: {len(columns)} columns separated by tabs, expected {max(gold, a, b) + 1}"
             )
         yield _pair(columns[a], columns[b], columns[gold], where=file, scored=file, number=number)
 
@@ -147,7 +156,7 @@ def _table(file: Path, *, gold: int, a: int, b: int, header: bool) -> Iterator[P
 def _pair(a: str, b: str, gold: str, *, where: Path, scored: Path, number: int) -> Pair:
     a, b = " ".join(a.split()), " ".join(b.split())
     if not (a and b):
-        raise DataError(f"{where}:{number}: an empty sentence")
+        raise DataError(f"{where}:{number}: the sentence is empty")
     try:
         score = float(gold)
     except ValueError:
@@ -158,7 +167,7 @@ def _pair(a: str, b: str, gold: str, *, where: Path, scored: Path, number: int) 
 
 
 def lines(file: Path, *, encoding: str = "utf-8") -> list[str]:
-    """Read lines, split only at newlines, because the texts contain Unicode's other line breaks.
+    """Read lines that are split only at newlines, because the texts contain other line breaks of Unicode.
 
     Raises:
         DataError: the file can't be read, or a line is not in `encoding`.
@@ -177,7 +186,7 @@ def lines(file: Path, *, encoding: str = "utf-8") -> list[str]:
 
 
 def data_root(data: Path) -> Path:
-    """Return the folder `senteval/downstream` or `downstream` in `data`. Without such a folder, return `data`."""
+    """Return the folder `senteval/downstream` or `downstream` in `data`, or else `data` itself."""
     nested = (data / "senteval" / "downstream", data / "downstream")
     return next((folder for folder in nested if folder.is_dir()), data)
 

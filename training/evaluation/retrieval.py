@@ -1,4 +1,4 @@
-"""Retrieval measured as in BEIR: nDCG@10, MRR@10 and Recall@100."""
+"""Retrieval scores as in BEIR: nDCG@10, MRR@10 and Recall@100."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from training.evaluation.beir import Collection
 from training.evaluation.vectors import Encode, EvaluationError, unit_vectors
 
 DEPTH = 100
-"""Number of documents in a ranking. It is the largest cutoff of the measures."""
+"""Number of documents in a ranking, which is the largest cutoff of the measures."""
 
 NDCG10 = "nDCG@10"
 MEASURES = (NDCG10, "MRR@10", "Recall@100")
-"""Columns of `by_query`."""
+"""Names of the columns of `by_query`."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,12 @@ class RetrievalScore:
     Gain is the grade, discounted by log2(rank + 1). This is `ndcg_cut_10` of trec_eval (Järvelin and Kekäläinen 2002).
     """
     mrr10: float
-    """Mean of 1 / rank of the first relevant document, 0 beyond rank 10."""
+    """Mean of 1 / rank of the first relevant document.
+
+    A rank beyond 10 counts as 0.
+    """
     recall100: float
-    """Share of the relevant documents that are among the first hundred."""
+    """Share of the relevant documents that are among the first hundred documents."""
     queries: int
     documents: int
     missing: int = 0
@@ -74,7 +77,7 @@ def rankings(
     asked = _encode_with_prompt(prompt_for(prompts, QUERY), encode, collection.queries)
     index = faiss.IndexFlatIP(vectors.shape[1])
     index.add(vectors)
-    found = _nearest(index, asked, depth + 1)  # One more, because the query's own id is removed.
+    found = _nearest(index, asked, depth + 1)  # One more document, because the query's own id is removed afterwards.
     return {
         query: [documents[row] for row in rows if documents[row] != query][:depth]
         for query, rows in zip(queries, found, strict=True)
@@ -126,9 +129,9 @@ def _of_query(ranking: Sequence[str], judgements: Mapping[str, int]) -> tuple[fl
 def _checked(query: str, ranking: Sequence[str], collection: Collection) -> list[str]:
     unknown = next((document for document in ranking if document not in collection.documents), None)
     if unknown is not None:
-        raise EvaluationError(f"the ranking for query {query!r} holds {unknown!r}, which is no document")
+        raise EvaluationError(f"the ranking for query {query!r} contains {unknown!r}, which is not a document")
     if len(set(ranking)) < len(ranking):
-        raise EvaluationError(f"the ranking for query {query!r} holds a document twice")
+        raise EvaluationError(f"the ranking for query {query!r} contains a document twice")
     return [document for document in ranking if document != query]
 
 
@@ -143,7 +146,7 @@ def _encode_with_prompt(prompt: str | None, encode: Encode, texts: Mapping[str, 
 def _nearest(index: faiss.IndexFlatIP, queries: NDArray[np.float32], k: int) -> list[NDArray[np.int64]]:
     """Return the rows of each query's k nearest documents. Ties are ordered by row.
 
-    The search depth is increased until the last document found is farther than the k-th, so that all ties are found.
+    The search depth is increased until the last result is farther than the k-th. The results then contain all ties.
     """
     k = min(k, index.ntotal)
     nearest: dict[int, NDArray[np.int64]] = {}
@@ -151,7 +154,8 @@ def _nearest(index: faiss.IndexFlatIP, queries: NDArray[np.float32], k: int) -> 
     while len(pending):
         asked = min(2 * asked, index.ntotal)
         cosines, rows = index.search(queries[pending], asked)
-        cosines = cosines.round(6)  # The last bits depend on a vector's position in a block and would break ties.
+        # The last bits of a score depend on a vector's position in a block, and would break ties arbitrarily.
+        cosines = cosines.round(6)
         whole = (cosines[:, -1] < cosines[:, k - 1]) | (asked == index.ntotal)
         for i in np.flatnonzero(whole):
             nearest[pending[i]] = rows[i][np.lexsort((rows[i], -cosines[i]))][:k]

@@ -1,4 +1,4 @@
-"""Criteria for choosing the best weights of a run."""
+"""Criteria for selecting the best weights of a run."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from training.evaluation.vectors import ConstantError, Encode, cached, unit_vect
 OWN_DEV_METRIC = "dev_spearman"
 SICKR_DEV_METRIC, STS_DEV_METRIC = "sickr_dev_spearman", "sts_dev_spearman"
 COLLAPSED = 0.0
-"""Score of an encoder that gives every text the same vector. It is the chance level, as in self-retrieval."""
+"""Score of a collapsed encoder, which gives every text the same vector. The chance level of Spearman and MRR is 0."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The score that chooses the best weights of a run, and the figures that are logged with it."""
+    """The score that selects the best weights of a run, and the figures that are logged with it."""
 
     metric: str
-    """Name of the score that chooses the weights, in metrics and manifest. Higher is better."""
+    """Name of the score in metrics and manifest. A higher score is better."""
     criterion: str
     """Description of the score in words."""
     scores: Callable[[Encode], Mapping[str, float]]
-    """A function that computes the score and the geometry: uniformity, effective rank and, with labels, alignment.
+    """Function that computes the score and the geometry: uniformity, effective rank and, with labels, alignment.
 
     Source of the geometry: DCLR, figure 4.
     """
@@ -93,7 +93,8 @@ def _by_spearman(
 def _spearman(encode: Encode, pairs: list[Pair]) -> float:
     try:
         return sts.evaluate(encode, {"dev": {"pairs": pairs}})["dev"].spearman.all
-    except ConstantError:  # All vectors are equal. The encoder may recover, and any other score is better until then.
+    # All vectors are equal. The encoder may recover later, so the run continues with the lowest score.
+    except ConstantError:
         return COLLAPSED
 
 
@@ -106,7 +107,8 @@ def by_self_retrieval(corpus: Corpus) -> Selection:
     pairs = [pair for pair in map(vectors.halves, corpus.census.monitored) if pair]
     if len(pairs) < 2:
         raise CorpusError(
-            f"{corpus.name}: choosing the best without --dev-data and --eval-data needs two held-out sentences of "
+            f"{corpus.name}: without --dev-data and --eval-data, the best weights are selected by two or more "
+            "held-out sentences of "
             f"{vectors.MIN_WORDS} words or more, and there are {len(pairs)}: one in 20 is held out"
         )
 
@@ -128,9 +130,10 @@ def by_known_items(corpus: Corpus) -> Selection:
     collection = known_item.selection_collection(corpus)
     if not collection.queries:
         raise CorpusError(
-            f"{corpus.name}: choosing the best without --dev-data and --eval-data needs held-out passages with a title "
-            f"or several sentences; {len(corpus.census.held_out)} are held out, and none has; "
-            "--preset minilm takes sentences"
+            f"{corpus.name}: without --dev-data and --eval-data, the best weights are selected by held-out "
+            "passages with a title "
+            f"or several sentences; {len(corpus.census.held_out)} are held out, and none of them is suitable; "
+            "use --preset minilm for sentences"
         )
 
     def scores(encode: Encode) -> dict[str, float]:

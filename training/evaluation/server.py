@@ -23,11 +23,11 @@ from training.evaluation.retrieval import DEPTH
 from training.evaluation.vectors import EvaluationError
 
 TEXTS = 32
-"""Texts per request. Every server with `/embed` accepts this many."""
+"""Number of texts per request. Every server with `/embed` accepts this many."""
 DOCUMENTS = 256
 QUERIES = 64
 PATIENCE = 120.0
-"""Seconds to wait for an answer, and for a busy server to accept a request."""
+"""Maximum seconds to wait for an answer, and for a busy server to accept a request."""
 PAUSE = 0.05
 """Minimum seconds between two requests to a busy server."""
 BUSY = frozenset((429, 503))
@@ -49,9 +49,9 @@ KINDS = {str: "text", int: "a whole number", dict: "an object"}
 
 
 class Server:
-    """A client of an embedding server.
+    """Client of an embedding server.
 
-    If the URL has a user and password, they are sent, but never stored or printed.
+    A user and a password in the URL are sent, but never stored or printed.
 
     Raises:
         EvaluationError: the server doesn't answer or lacks the interface; the message names URL and route.
@@ -102,13 +102,13 @@ class Server:
             try:
                 self._ask("DELETE", corpus)
             except EvaluationError as left:
-                error.add_note(f"and its corpus is left there: {left}")
+                error.add_note(f"and the temporary corpus could not be deleted: {left}")
             raise
         self._ask("DELETE", corpus)
         return found
 
     def _search(self, corpus: str, asked: Sequence[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
-        """Yield each query's id and the ids of its hits. A hit with the query's own id is left out."""
+        """Yield each query's id with the ids of its hits, without a hit that has the query's own id."""
         wanted = {"queries": [text for _, text in asked], "k": DEPTH + 1, "with_text": False}
         answer = self._ask("POST", f"{corpus}/search", wanted)
         try:
@@ -127,7 +127,9 @@ class Server:
         """
         answer = self._ask("POST", "/embed", {"inputs": list(texts), "encoding_format": "base64"})
         if not isinstance(answer, list) or len(answer) != len(texts):
-            raise EvaluationError(f"{self.url}/embed: {len(texts)} texts did not give as many vectors")
+            raise EvaluationError(
+                f"{self.url}/embed: {len(texts)} texts sent, but the answer has another number of vectors"
+            )
         for text, vector in zip(texts, answer, strict=True):
             try:
                 yield _vector(vector)
@@ -138,7 +140,7 @@ class Server:
         """Check that `info` is an object with known fields of the right types, and return it."""
         where = f"{self.url}/info"
         if not isinstance(info, dict):
-            raise EvaluationError(f"{where}: the answer is {json.dumps(info)[:50]}, not an object")
+            raise EvaluationError(f"{where}: expected an object, got {json.dumps(info)[:50]}")
         for name, kind in INFO.items():
             if not isinstance(info.get(name), kind | None):
                 raise EvaluationError(f"{where}: {name} is {json.dumps(info[name])[:50]}, not {KINDS[kind]}")
@@ -197,9 +199,9 @@ def _vector(given: object) -> NDArray[np.float32]:
 
 
 def _seconds(said: str) -> float:
-    """Return the seconds to wait according to a Retry-After header: seconds or a date (RFC 9110, section 10.2.3).
+    """Return the seconds to wait according to a Retry-After header (RFC 9110, section 10.2.3).
 
-    The result for a past date is 0.
+    The header is a number of seconds or a date. A past date means 0.
 
     Raises:
         ValueError: the header is neither a number nor a date.

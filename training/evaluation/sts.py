@@ -123,7 +123,10 @@ def aggregate(
 
 
 def mean_of_tasks(scores: Mapping[str, TaskScore]) -> float:
-    """Return the mean over tasks as in the papers: each task's "all" Spearman is first rounded to two decimals."""
+    """Return the mean over tasks as in the papers.
+
+    Each task's "all" Spearman is first rounded to two decimals.
+    """
     return fmean(round(score.spearman.all, 2) for score in scores.values())
 
 
@@ -139,7 +142,8 @@ def table(scores: Mapping[str, TaskScore]) -> str:
 def _cosines(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the cosine of each row of `a` with the same row of `b`.
 
-    Cosines are rounded, so that all pairs of two equal sentences are ties. Otherwise rounding errors would rank them.
+    Cosines are rounded, so that all pairs of two equal sentences have the same rank. Without rounding, the last bits
+    would order them.
     """
     cosines: NDArray[np.float64] = np.einsum("nd,nd->n", a, b).round(12)
     return cosines

@@ -1,4 +1,4 @@
-"""Encoders to evaluate: bundles, `minilm` and its adapters (as ONNX graphs), other encoders (by torch), and servers."""
+"""Encoders to evaluate: bundles and adapters (as ONNX graphs), other local encoders (by torch), and servers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ AUTOCAST = {FP32: None, "bf16": torch.bfloat16}
 
 
 class SubjectError(Refused):
-    """The encoder can't be evaluated with these options. The message says why."""
+    """The encoder can't be evaluated with these options. The message contains the reason."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class OtherGraph:
     """The same encoder in a different precision or on a different runtime."""
 
     encode: Encode
-    """The function that encodes. It loads the graph at the first call."""
+    """Function that encodes texts. It loads the graph at the first call."""
     bytes: int
     """Size of the graph's file in bytes."""
 
@@ -57,17 +57,21 @@ class Subject:
     others: Mapping[str, OtherGraph] = field(default_factory=dict)
     """Other ways to run the same bundle on this machine, by precision and runtime (see `variant`)."""
     prompts: Mapping[str, str] = field(default_factory=dict)
-    """Prompts of the encoder by name. Retrieval puts the prompts for queries and documents before the texts."""
+    """Prompts of the encoder by name. In retrieval, queries and documents are encoded with the prompts for their roles.
+    """
     run: Mapping[str, Any] | None = None
     """The manifest's record of the training run."""
     rankings: Callable[[Collection], Mapping[str, list[str]]] | None = None
-    """A search to evaluate. None means exact search."""
+    """Function that ranks a collection's documents for each query. None means exact search."""
     close: Callable[[], None] = lambda: None
-    """A function to call after the evaluation."""
+    """Function to call after the evaluation."""
 
     @property
     def variant(self) -> str:
-        """Return runtime and precision, or only the precision if the runtime is ONNX Runtime or torch."""
+        """Return a name for runtime and precision.
+
+        ONNX Runtime and torch are the usual runtimes, so for these the name has only the precision.
+        """
         return _variant(str(self.facts["engine"]).split()[0], str(self.facts["precision"]))
 
 
@@ -80,18 +84,18 @@ def open_subject(
     precision: str | None = None,
     key: str | None,
 ) -> Subject:
-    """Open the encoder to evaluate, which a name, a path or a server's URL identifies.
+    """Open the encoder to evaluate.
 
-    Bundles, `minilm` and its adapters run by their ONNX graphs, all other local encoders by torch. `key` is the API key
-    of a server.
+    `source` is a name, a path or a server's URL. Bundles, `minilm` and its adapters run as ONNX graphs, all other local
+    encoders run on torch. `key` is the API key of a server.
 
     Raises:
-        SubjectError: the options don't fit together, or this machine can't run the bundle with them.
+        SubjectError: the options contradict each other, or this machine can't run the bundle with them.
         SourceError, BundleError, EvaluationError: the encoder or bundle does not exist, or the server does not answer.
     """
     if source.lower().startswith(("http://", "https://")):
         if pooling or by_torch or engine or precision:
-            raise SubjectError(f"{without_user(source)}: a server has its own pooling, engine and precision")
+            raise SubjectError(f"{without_user(source)}: pooling, engine and precision can't be set for a server")
         if key and without_user(source) != source:
             raise SubjectError(f"{without_user(source)}: a user in the URL and a key can't both be sent: give one")
         return _served(Server(source, key=key))
@@ -100,7 +104,7 @@ def open_subject(
     if not (by_torch or pooling) and (said := manifest_without_torch(source)):
         return _assembled(source, said.name, engine, precision)
     if engine:
-        raise SubjectError(f"{source}: torch judges it, so there is no engine {engine} to be chosen")
+        raise SubjectError(f"{source}: this encoder runs on torch, so --engine {engine} does not apply")
     return _by_torch(source, pooling, precision or FP32)
 
 
@@ -146,7 +150,7 @@ def _exported(opened: Bundle, source: str, engine: str | None, precision: str | 
 
 
 def bundle_facts(opened: Bundle, source: str, *, engine: str, precision: str) -> dict[str, Any]:
-    """Describe a bundle, and the graph by which it is evaluated on the CPU."""
+    """Describe a bundle, and the graph that runs on the CPU in the evaluation."""
     manifest = opened.manifest
     return {
         "source": source,
@@ -167,7 +171,7 @@ def bundle_facts(opened: Bundle, source: str, *, engine: str, precision: str) ->
 
 
 def _prompted(prompts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the non-empty retrieval prompts, for the facts about an encoder."""
+    """Return the non-empty retrieval prompts, as facts about an encoder."""
     return {"prompts": put} if (put := nonempty(prompts)) else {}
 
 
@@ -176,14 +180,17 @@ def _variant(runtime: str, precision: str) -> str:
 
 
 def _file(opened: Bundle, precision: str) -> Path:
-    """Return the graph file of a precision. A precision without a file is derived from the fp32 graph at load."""
+    """Return the graph file of a precision.
+
+    A precision without a file of its own is derived from the fp32 graph when that is loaded.
+    """
     return opened.graphs.get(precision, opened.onnx)
 
 
 def _by_torch(source: str, pooling: str | None, precision: str) -> Subject:
     if precision not in AUTOCAST:
         raise SubjectError(
-            f"torch judges in {' or '.join(AUTOCAST)}, not in {precision}; a bundle's graphs may be in it"
+            f"torch evaluates in {' or '.join(AUTOCAST)}, not in {precision}, which only bundles may support"
         )
     encoder = Encoder.load(source, pooling=pooling)
     made = manifest_of(source)

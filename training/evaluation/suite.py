@@ -1,4 +1,4 @@
-"""The complete evaluation of one encoder, as one JSON object and as tables (docs/evaluation.md describes it)."""
+"""The complete evaluation of one encoder, as one JSON object and as tables (see docs/evaluation.md)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from training.machine.environment import environment
 
 FORMAT = 1
 TASKS = ("sts", "transfer", "retrieval", "geometry")
-"""Names of task families, and geometry. A single STS or transfer task is selected by its own name."""
+"""Names of the task families, and geometry. Single STS and transfer tasks have names of their own."""
 LATENCY_TEXTS = 50
-"""Texts encoded one by one to measure latency."""
+"""Number of texts that are encoded one by one to measure latency."""
 SENTENCES_OF = "STS-B dev, first of each pair"
 """Description of the sentences whose nearest neighbours are measured.
 
@@ -35,7 +35,7 @@ Only the first sentence of each pair is used. Otherwise a batch could contain pa
 
 @dataclass(frozen=True)
 class EvaluationData:
-    """Data of the requested tasks. Tasks that were not requested are empty."""
+    """Data of the requested tasks. Fields of other tasks are empty."""
 
     sts: Mapping[str, Subsets] = field(default_factory=dict)
     transfer: Mapping[str, Labelled] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class TimedEncoder:
         return vectors
 
     def speed(self) -> dict[str, float]:
-        """Return the speed over all texts so far, tokenising included. At least one text must have been encoded."""
+        """Return the speed over all texts so far, including tokenisation. At least one text must have been encoded."""
         return {
             "texts": self.texts,
             "seconds": round(self._seconds, 2),
@@ -163,9 +163,9 @@ def _some_texts(given: EvaluationData) -> list[str]:
 
 
 def _precisions(subject: Subject, tasks: Mapping[str, Subsets]) -> dict[str, dict[str, Any]]:
-    """Compare the bundle's graphs: STS mean, minimum cosine to the reference's vectors, speed and size.
+    """Compare the bundle's graphs by STS mean, minimum cosine to the reference's vectors, speed and size.
 
-    The reference is the fp32 graph, or the evaluated graph if there is no fp32.
+    The reference is the fp32 graph, or the evaluated graph if there is no fp32 graph.
     """
     judged = subject.variant
     graphs = {judged: OtherGraph(subject.encode, subject.facts["bytes"]), **subject.others}
@@ -269,7 +269,7 @@ def _speed(found: Mapping[str, Any]) -> Iterator[str]:
     latency = found["latency_ms"]
     yield (
         f"{found['texts']} texts in {found['seconds']} s, {found['texts_per_second']:.0f} a second; "
-        f"one alone {latency['p50']:.1f} ms (median), {latency['p95']:.1f} ms (95th percentile)"
+        f"a single text {latency['p50']:.1f} ms (median), {latency['p95']:.1f} ms (95th percentile)"
     )
 
 

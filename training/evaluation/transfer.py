@@ -1,4 +1,4 @@
-"""SentEval's transfer tasks: logistic regression on frozen vectors."""
+"""SentEval's transfer tasks: accuracy of logistic regression on frozen vectors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Fold:
-    """A chosen C, and the test score of the classifier that was fitted with this C."""
+    """The chosen C of a fold, and the test score of the classifier that was fitted with this C."""
 
     c: float
     dev_accuracy: float
@@ -56,9 +56,9 @@ class TransferScore:
     dev_accuracy: float
     accuracy: float
     f1: float | None
-    """F1 of label 1, if the examples are pairs."""
+    """F1 of label 1, if the examples are pairs of sentences."""
     folds: tuple[Fold, ...]
-    """Results of the folds: ten for tasks without a test split (MR, CR, SUBJ, MPQA), else one."""
+    """Results of the folds: ten for tasks without a test split (MR, CR, SUBJ, MPQA), one for the others."""
     seed: int = SEED
     """Seed of every shuffle into folds."""
 
@@ -99,7 +99,7 @@ def classify(encode: Encode, tasks: Mapping[str, Labelled]) -> dict[str, Classif
 
 
 def _classified(encode: Encode, labelled: Labelled, task: str) -> Classified:
-    # scikit-learn is imported lazily, here and below: it takes half a second, and only these tasks need it.
+    # scikit-learn is imported lazily, here and below, because it takes half a second and only these tasks need it.
     from sklearn.metrics import f1_score
 
     parts = [
@@ -150,7 +150,7 @@ def _splits(rows: Rows, labels: Rows, task: str) -> list[tuple[Rows, Rows]]:
 
     fewest = int(np.unique(labels[rows], return_counts=True)[1].min())
     if fewest < FOLDS:
-        raise EvaluationError(f"{task}: a class of {fewest} examples can't be cut into {FOLDS} folds")
+        raise EvaluationError(f"{task}: a class of {fewest} examples can't be divided into {FOLDS} folds")
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=SEED)
     return [(rows[train], rows[held]) for train, held in folds.split(rows, labels[rows])]
 
@@ -158,7 +158,10 @@ def _splits(rows: Rows, labels: Rows, task: str) -> list[tuple[Rows, Rows]]:
 def _tested(
     features: NDArray[np.float32], labels: Rows, trials: Sequence[Trial], grid: Sequence[float]
 ) -> Iterator[tuple[float, float, Rows]]:
-    """Yield for each trial the chosen C, its mean validation accuracy x 100, and the predicted classes of test rows."""
+    """Yield the result of each trial.
+
+    A result has the chosen C, its mean validation accuracy x 100, and the predicted classes of the test rows.
+    """
     fits = [fit for trial in trials for fit in (*trial.splits, (trial.train, trial.test))]
     rows = np.zeros((len(fits), len(labels)), dtype=bool)
     for selected, (train, _) in zip(rows, fits, strict=True):

@@ -11,11 +11,11 @@ from models.errors import Failed
 from training.data.sentences import word_starts
 
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
-"""A function from N texts to vectors (N, D), in order."""
+"""Type of a function from N texts to vectors (N, D), in order."""
 
 
 class EvaluationError(Failed):
-    """A score can't be computed. The message says why."""
+    """A score can't be computed. The message contains the reason."""
 
 
 class ConstantError(EvaluationError):
@@ -36,7 +36,8 @@ def unit_vectors(encode: Encode, texts: Sequence[str]) -> NDArray[np.float64]:
     broken = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(broken):
         raise EvaluationError(
-            f"{len(broken)} of {len(texts)} vectors hold NaN or infinity, the first that of {texts[broken[0]]!r}"
+            f"{len(broken)} of {len(texts)} vectors contain NaN or infinity, the first is the vector of "
+            f"{texts[broken[0]]!r}"
         )
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit: NDArray[np.float64] = vectors / np.where(norms > 0, norms, 1)
@@ -59,16 +60,16 @@ def cached(encode: Encode) -> Encode:
     return look_up
 
 
-# Self-retrieval, a score without labels: one half of a sentence has to retrieve the other half.
+# Self-retrieval: a score without labels, in which one half of a sentence must retrieve the other half.
 
 METRIC = "self_retrieval_mrr10"
 MIN_WORDS = 4
 
 
 def halves(sentence: str) -> tuple[str, str] | None:
-    """Return the first and the second half of a sentence's words. If their number is odd, the first half is longer.
+    """Return the first and the second half of a sentence's words, or None if the sentence has too few words.
 
-    The result is None if the sentence has too few words.
+    If the number of words is odd, the first half is longer.
     """
     flat = " ".join(sentence.split())
     words = word_starts(flat)
@@ -88,10 +89,10 @@ def mrr10(encode: Encode, pairs: Sequence[tuple[str, str]]) -> float:
 
 
 def reciprocal_ranks(encode: Encode, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float64]:
-    """Return for each pair the mean of two reciprocal ranks, (n,). Each half of a pair is the query for the other half.
+    """Return for each pair the mean of two reciprocal ranks, (n,).
 
-    All halves are ranked, and ranks beyond 10 count as 0. Ties count against the encoder, so an encoder that gives
-    every text the same vector gets the lowest score.
+    Each half of a pair is the query for the other half. All halves are ranked, and ranks beyond 10 count as 0. Ties
+    count against the encoder, so an encoder that gives every text the same vector gets the lowest score.
 
     Raises:
         EvaluationError: a vector is not finite.

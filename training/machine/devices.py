@@ -1,10 +1,9 @@
 """Data-parallel training, with one process for each device, on one machine or on several.
 
-`torchrun`, `accelerate` or Ray Train starts the processes.
-
-Every process has all weights and encodes its share of each batch. The vectors are then gathered, and each process
-computes the loss of the whole batch. All processes draw noise and permutations from the same seed, so negatives, noise
-and batch statistics are the same as with a single process. So no objective needs to know the number of devices.
+`torchrun`, `accelerate` or Ray Train starts the processes. Every process has all weights and encodes its share of each
+batch. The vectors are then gathered, and each process computes the loss of the whole batch. All processes draw noise
+and permutations from the same seed. Negatives, noise and batch statistics are therefore the same as with a single
+process, and no objective needs to know the number of devices.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from training.machine.hardware import HardwareError, pick_device
 
 
 class Devices:
-    """Collective operations of the processes of a run. With a single process, they do nothing."""
+    """Collective operations of a run's processes. With a single process, they do nothing."""
 
     def __init__(self, name: str) -> None:
         """Select the device called `name` (see `pick_device`).
@@ -34,31 +33,32 @@ class Devices:
         With several processes, `auto` selects a different device for each process.
 
         Raises:
-            HardwareError: there is no such device.
+            HardwareError: the device does not exist.
         """
         self._group = _group(name) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else None
         self.device = pick_device(name)
         if self._group and self.device.type != "cpu":
             self.device = self._group.device
         if self.device.index is not None and self.device.type == "cuda":
-            torch.cuda.set_device(self.device)  # CUDA records a step on the current device.
+            torch.cuda.set_device(self.device)  # CUDA graphs are recorded on the current device.
         self.count = self._group.num_processes if self._group else 1
         self.rank = self._group.process_index if self._group else 0
 
     @property
     def first(self) -> bool:
-        """Return whether this process is the one that evaluates, reports and writes."""
+        """True if this process evaluates, reports and writes."""
         return self.rank == 0
 
     @property
     def single_cuda(self) -> bool:
-        """Return whether a single process trains on CUDA: only then can a step be recorded as a CUDA graph."""
+        """True if a single process trains on CUDA. Only then can a step be recorded as a CUDA graph."""
         return self.device.type == "cuda" and self.count == 1
 
     def own_seed(self, seed: int) -> int:
-        """Return the seed for the random numbers that differ between processes, such as dropout.
+        """Return the seed for random numbers that differ between processes, such as dropout.
 
-        The first process gets `seed`. The others get hashes, which differ from the seeds of runs with nearby seeds.
+        The first process gets `seed`. The others get hashes of it, which differ from the seeds of runs with nearby
+        seeds.
         """
         return int(np.random.SeedSequence((seed, self.rank)).generate_state(1)[0]) if self.rank else seed
 
@@ -111,7 +111,7 @@ class Devices:
     def average(self, gradients: Iterable[Tensor | None]) -> None:
         """Replace each gradient by its mean over the processes.
 
-        Gradients that should be equal on all devices can differ in the last bit.
+        The gradients are equal in theory, but can differ in the last bit between devices.
         """
         if self._group is not None:
             for gradient in gradients:
@@ -130,30 +130,35 @@ class Devices:
             self._group.wait_for_everyone()
 
     def wait_for(self, file: Path) -> None:
-        """Wait until every process reaches this point, and check that all see `file`, which the first one has written.
+        """Wait until every process reaches this point, and check that all processes see `file`.
+
+        The first process has written the file.
 
         Raises:
-            HardwareError: a process does not see the file, because its machine has another folder of this name.
+            HardwareError: a process does not see the file, because its machine does not share the folder.
         """
         self.wait()
         if not all(self.from_all(file.exists())):
-            raise HardwareError(f"{file.parent}: some machines do not see this folder: name one that all of them share")
+            raise HardwareError(
+                f"{file.parent}: some machines do not see this folder: use a folder that all machines share"
+            )
 
 
 def _group(name: str) -> Accelerator:
     device = pick_device(name)
     if device.index is not None:
-        raise HardwareError(f"device {name!r}: of several processes each takes one of its own")
-    # Buffers are constants (position ids), so broadcasting them before each pass would waste time. This package handles
-    # precision itself.
+        raise HardwareError(f"device {name!r}: several processes need one device each: use auto, cuda or cpu")
+    # Without broadcasts, because the buffers are constants (position ids). Precision is handled by this package.
     data_parallel = DistributedDataParallelKwargs(broadcast_buffers=False)
     group = Accelerator(cpu=device.type == "cpu", mixed_precision="no", kwargs_handlers=[data_parallel])
     if group.num_processes != int(os.environ["WORLD_SIZE"]):
-        raise HardwareError(f"{os.environ['WORLD_SIZE']} processes were started, and they have not found each other")
+        raise HardwareError(
+            f"{os.environ['WORLD_SIZE']} processes were started, but they did not connect to each other"
+        )
     return group
 
 
-# States of torch's generators, so that dropout can be repeated.
+# States of torch's generators. Restoring them repeats dropout.
 
 
 @dataclass(frozen=True)

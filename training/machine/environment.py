@@ -1,4 +1,4 @@
-"""The environment of a run, recorded for traceability and reproduction."""
+"""Record of a run's environment, for traceability and reproduction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CUDA graphs: a computation is recorded after a few calls, and then launched with one call.
+"""CUDA graphs: computations that are recorded after a few calls and then launched with a single call.
 
 A step of BERT-base is about 1,400 kernel launches of a few microseconds each, and Python takes longer to launch a
 kernel than the device to run it. A graph needs one launch. Each replay draws new random numbers from the generators'
@@ -20,22 +20,28 @@ from torch import Tensor
 from models.errors import Failed, first_line
 
 RUNS_BEFORE_RECORDING = 3
-"""Number of calls with inputs of the same shapes before the computation is recorded.
+"""Number of calls with the same input shapes before the computation is recorded.
 
 During these calls, kernels are chosen and loaded, and the optimiser's state is created.
 """
 MAX_GRAPHS = 16
-"""Maximum number of recorded shapes. Graphs reserve a memory pool that nothing else can use."""
+"""Maximum number of recorded shapes.
+
+The limit exists because graphs reserve memory that nothing else can use.
+"""
 
 Shapes = tuple[torch.Size, ...]
 
 
 class RecordingError(Failed):
-    """A computation cannot be recorded because it waits for the host. The message says why, and what to change."""
+    """A computation cannot be recorded because it waits for the host.
+
+    The message contains the cause and a setting that avoids recording.
+    """
 
 
 class GraphInputs(Protocol):
-    """The inputs of a recorded computation: tensors, and values that depend only on the tensors' shapes."""
+    """Inputs of a recorded computation: tensors, and values that depend only on the tensors' shapes."""
 
     def tensors(self) -> Sequence[Tensor]:
         """Return all tensors."""
@@ -57,11 +63,12 @@ class RecordedGraph(NamedTuple):
 
 
 class CudaGraphs(Generic[G]):
-    """A computation on a CUDA device that returns named numbers and may change weights in place.
+    """Launcher of a computation on a CUDA device, which records the computation and replays the recording.
 
-    The computation must not wait for the device. Tensors that it reads or writes, apart from its arguments and results,
-    must keep their addresses. At most `MAX_GRAPHS` shapes are recorded. Without a recording, the computation runs
-    kernel by kernel. If the device has no memory for a recording, nothing is recorded any more.
+    The computation returns named numbers and may change weights in place. It must not wait for the device. Tensors that
+    it reads or writes, apart from its arguments and results, must keep their addresses. At most `MAX_GRAPHS` shapes are
+    recorded. Other shapes run kernel by kernel. If the device has no memory for a recording, no further shape is
+    recorded.
     """
 
     def __init__(self, draws: Sequence[torch.Generator] = ()) -> None:
@@ -71,7 +78,8 @@ class CudaGraphs(Generic[G]):
         self._recorded: dict[Shapes, RecordedGraph] = {}
         self._room = True
         self._memory = torch.cuda.graph_pool_handle()
-        # The stream must be on the current device. Torch's default would be on the device of the first recording.
+        # The stream must be on the current device. Torch's default stream would be on the device of the first
+        # recording.
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, compute: Callable[[G], dict[str, Tensor]], given: G) -> dict[str, Tensor]:
@@ -95,9 +103,9 @@ class CudaGraphs(Generic[G]):
         return dict(zip(found, values, strict=True))
 
     def _ripe(self, compute: Callable[[G], dict[str, Tensor]], given: G, shapes: Shapes) -> RecordedGraph | None:
-        """Return the recorded graph for inputs of these shapes, or None.
+        """Return the graph for inputs of these shapes, or None if the shapes have not occurred often enough.
 
-        Record it if the shapes have occurred often enough.
+        If they have, and there is no graph, record one.
         """
         self._met[shapes] += 1
         if self._met[shapes] <= RUNS_BEFORE_RECORDING or len(self._recorded) >= MAX_GRAPHS or not self._room:
@@ -106,10 +114,11 @@ class CudaGraphs(Generic[G]):
             self._recorded[shapes] = self._record(compute, given)
         except torch.OutOfMemoryError as error:
             log.warning(
-                "steps are launched kernel by kernel from here on: no room to record them: %s", first_line(error)
+                "steps are launched kernel by kernel from now on, because there is no memory to record them: %s",
+                first_line(error),
             )
             self._room = False
-            self._recorded.clear()  # Unrecorded steps could not use the graphs' memory otherwise.
+            self._recorded.clear()  # Free the graphs' memory, which unrecorded steps could not use.
         return self._recorded.get(shapes)
 
     def _record(self, compute: Callable[[G], dict[str, Tensor]], given: G) -> RecordedGraph:
@@ -128,20 +137,25 @@ class CudaGraphs(Generic[G]):
                 torch.cuda.graph(graph, pool=self._memory, stream=self._stream, capture_error_mode="thread_local"),
             ):
                 found = compute(given.with_tensors(places))
-        except RuntimeError as error:  # The error only says that capture failed. The error's context has the cause.
+        # The error only says that the capture failed. The cause is in the error's context.
+        except RuntimeError as error:
             torch.cuda.set_stream(current)  # Torch leaves the capture stream current if a recording fails.
             cause = error.__context__ if isinstance(error.__context__, RuntimeError) else error
             if isinstance(cause, torch.OutOfMemoryError):
                 raise cause from None
             raise RecordingError(
-                f"a step can't be recorded: {first_line(cause)}; a run begun with --set chunk_size=N has none recorded"
+                f"a step can't be recorded: {first_line(cause)}; start the run with --set chunk_size=N, which "
+                "records no steps"
             ) from error
         return RecordedGraph(graph, places, found)
 
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Disable Python's garbage collector inside the block: freeing a CUDA tensor or graph would end a recording."""
+    """Disable Python's garbage collector inside the block.
+
+    Freeing a CUDA tensor or graph would end a recording.
+    """
     collecting = gc.isenabled()
     gc.collect()
     gc.disable()

@@ -27,14 +27,14 @@ def pick_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.ones(1, device=device).item()  # The device `meta` accepts tensors without values, so a value is read.
+        torch.ones(1, device=device).item()  # The device `meta` accepts tensors but has no values, so a value is read.
     except (RuntimeError, AssertionError) as error:
         raise HardwareError(f"device {name!r}: {str(error).splitlines()[0]}") from error
     return device
 
 
 def autocast_dtype(precision: Precision, device: torch.device) -> torch.dtype | None:
-    """Return the type of the encoder's matrix products: bfloat16, float16, or None for float32.
+    """Return the dtype of the encoder's matrix products: bfloat16, float16, or None for float32.
 
     `auto` is bfloat16 if the hardware supports it. On a CPU with AMX or AVX512-BF16, a training step of MiniLM then
     takes little more than half the time. On other CPUs, bfloat16 is emulated and slower than float32.
@@ -45,7 +45,7 @@ def autocast_dtype(precision: Precision, device: torch.device) -> torch.dtype | 
 
 
 def precision_name(dtype: torch.dtype | None) -> Precision:
-    """Return the name of a precision."""
+    """Return the name of the precision with this dtype of matrix products."""
     return {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "fp32")  # type: ignore[return-value, arg-type]
 
 

@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C and SIGTERM, which stop a run after the current step, and the lock on the run's folder."""
+"""Interruption of a run by Ctrl-C or SIGTERM after the current step, and the lock on the run's folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class InterruptedRun(Exception):
     """The run was asked to stop and has saved a checkpoint."""
 
     def __init__(self, says: str, *, again: str = "--resume") -> None:
-        """Store the message `says`, and `again`, the options with which the same command resumes."""
+        """Store the message, and the options `again` with which the same command resumes."""
         super().__init__(says)
         self.again = again
 
@@ -47,10 +47,10 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Handle SIGTERM like Ctrl-C inside the block. During a run, both signals stop at the end of the step.
+    """Handle SIGTERM like Ctrl-C inside the block.
 
-    If Ctrl-C is ignored, as under nohup, SIGTERM raises `KeyboardInterrupt`. Outside the main thread, which alone gets
-    signals, nothing changes.
+    During a run, both signals stop the run at the end of the step. If Ctrl-C is ignored, as under nohup, SIGTERM raises
+    `KeyboardInterrupt`. Nothing changes outside the main thread, because only that thread gets signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -68,7 +68,7 @@ def terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-# A file lock for one process at a time. The system releases it if the process dies.
+# A file lock, which one process at a time can have. The system releases the lock if the process dies.
 
 LOCK = "lock"
 
@@ -89,5 +89,5 @@ def locked(folder: Path, *, wait: bool = False, name: str = LOCK) -> Iterator[No
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError as error:
-            raise LockError(f"{folder}: another process is at work there") from error
+            raise LockError(f"{folder}: another process is using this folder") from error
         yield

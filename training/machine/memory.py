@@ -13,11 +13,11 @@ import sys
 KERNELS = 256
 """Capacity of oneDNN's cache of compiled matrix products.
 
-256 suffices for the numbers of tokens that steps are padded to (`training.encoding.packing.GRANULE`). The default of
-1024 would only use more memory, because attention's shapes seldom recur.
+Steps are padded to few different numbers of tokens (`training.encoding.packing.GRANULE`), so 256 products suffice. The
+default of 1024 would only use more memory, because attention's shapes seldom recur.
 """
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
-"""Parameters of glibc's mallopt(3)."""
+"""Numbers of two parameters of glibc's mallopt(3)."""
 
 
 def reuse_memory() -> None:

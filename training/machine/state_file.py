@@ -1,4 +1,4 @@
-"""State files: tensors in safetensors format, with single numbers in the header."""
+"""Files of a run's state: tensors in safetensors format, with single numbers in the header."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def save_state(file: Path, tensors: dict[str, Tensor], facts: Mapping[str, objec
     Raises:
         OSError: `file` can't be written.
     """
-    # A killed process leaves temporary files of safetensors. No other process writes here.
+    # Temporary files of safetensors here are from a killed process, because no other process writes in this folder.
     for left in file.parent.glob(".tmp??????"):
         left.unlink(missing_ok=True)
     with replacing(file) as beside:
         mode = beside.stat().st_mode
         try:
             save_file(tensors, beside, metadata={"state": json.dumps(facts)})
-            beside.chmod(mode)  # safetensors replaces the file with one that only its owner may read.
+            beside.chmod(mode)  # Only the owner could read the file of safetensors, so the usual permissions are set.
         except SafetensorError as error:  # safetensors reports a full disk with this general error.
             raise OSError(errno.EIO, str(error)) from error
 
@@ -44,7 +44,7 @@ def read_header(file: Path) -> dict[str, Any]:
 
 
 def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors with `prefix` before their names."""
+    """Return the tensors under their names with `prefix` added."""
     return {prefix + name: tensor.contiguous() for name, tensor in tensors.items()}
 
 
@@ -63,7 +63,7 @@ def without_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tens
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the optimiser's moments of every weight. The rest of its state follows from the configuration."""
+    """Return the optimiser's moments of every weight. The remaining state follows from the configuration."""
     slots = optimiser.state_dict()["state"].items()
     return {f"optimiser.{i}.{name}": x for i, tensors in slots for name, x in tensors.items()}
 
@@ -80,9 +80,9 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Te
         slots.setdefault(int(i), {})[slot] = tensor
     weights = [weight for group in optimiser.param_groups for weight in group["params"]]
     for place, weight in enumerate(weights):
-        # The slot "step" is a number, without a weight's shape.
+        # The optimiser's value "step" is a number, so its shape is not compared.
         if any(x.ndim and x.shape != weight.shape for x in slots.get(place, {}).values()):
-            raise ValueError(f"the moments of weight {place} are another weight's")
+            raise ValueError(f"the moments of weight {place} have another weight's shape")
     optimiser.load_state_dict({"state": slots, "param_groups": optimiser.state_dict()["param_groups"]})
 
 

@@ -1,4 +1,4 @@
-"""The table of objectives. To add one, write a module in this folder and register its recipe here."""
+"""Table of the objectives. To add one, write a module in this folder and register its recipe here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface of an objective: the encoder passes that it needs, and the loss that it computes from their vectors."""
+"""Interface of an objective: the encoder passes that it needs, and the loss that it computes from their vectors."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Needs:
     views: int = 2
     """Number of dropout passes over the same sentences."""
     clean: bool = False
-    """True if the objective needs one more pass over each text, with gradient and without dropout."""
+    """True if the objective needs one more pass over each text, without dropout and with gradient."""
     teacher: bool = False
     """True if the objective needs the vectors of a frozen teacher."""
     start: bool = False
-    """True if the objective needs vectors by the encoder's weights from before training."""
+    """True if the objective needs vectors that are computed with the encoder's initial weights."""
     host: bool = False
     """True if the host must wait for the device to compute the loss, for example for eigenvectors."""
 
@@ -37,16 +37,15 @@ class Views:
     teacher: Tensor | None = None
     """Vectors of the teacher, (N, D'), without gradient and without dropout."""
     start: Tensor | None = None
-    """Vectors of the starting weights, (N, D), without gradient and without dropout."""
+    """Vectors computed with the initial weights, (N, D), without gradient and without dropout."""
 
 
 class Objective(Protocol):
-    """A function from views to named terms whose sum is the loss.
+    """Protocol of a function from views to named terms whose sum is the loss.
 
     In practice, an objective is an `nn.Module`. It contains all layers that are discarded after training, such as head,
     batch norm and whitening. It draws random numbers only from `rng`, so that a run can be repeated and resumed. It is
-    called outside autocast. It always gets the whole batch, from all devices and, with gradient caching, from all
-    passes.
+    called outside autocast. Its input is always the whole batch, from all devices and all parts of gradient caching.
     """
 
     @property
@@ -56,7 +55,7 @@ class Objective(Protocol):
     def __call__(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
         """Compute the scalar terms of the loss.
 
-        The terms are finite on any finite input, even on a batch of one sentence.
+        The terms are finite for any finite input, even for a batch of one sentence.
         """
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -77,7 +76,7 @@ class Objective(Protocol):
 
 @runtime_checkable
 class Reports(Protocol):
-    """An objective that reports figures besides its terms."""
+    """Protocol of an objective that reports figures besides its terms."""
 
     def report(self) -> dict[str, float]:
         """Return figures of the last batch.
@@ -88,7 +87,7 @@ class Reports(Protocol):
 
 @runtime_checkable
 class Measures(Protocol):
-    """An objective that measures every batch besides computing its terms."""
+    """Protocol of an objective that measures every batch besides computing its terms."""
 
     def measured(self) -> dict[str, Tensor]:
         """Return scalars of the last batch, on its device and without gradient.
@@ -112,7 +111,7 @@ AugmentationName = Literal[
     "cloze",
     "title",
 ]
-"""Ways, besides dropout, to make the views of a sentence differ."""
+"""Names of the augmentations, which make the views of a sentence differ in addition to dropout."""
 
 P = TypeVar("P")
 
@@ -126,7 +125,7 @@ class Preset(Generic[P]):
     learning_rate: float
     params: P
     pooling: str = "cls"
-    """Pooling. The papers use [CLS]."""
+    """Pooling of token vectors. The papers use [CLS]."""
     epochs: int = 1
     dropout: float | None = None
     """Dropout of hidden states and attention weights. None keeps the backbone's own rate."""
@@ -134,9 +133,9 @@ class Preset(Generic[P]):
     max_length: int = 32
     """Maximum tokens of a sentence or passage."""
     layers: tuple[int, ...] | None = None
-    """Layers of the backbone that the student keeps. None keeps all, an empty list keeps none."""
+    """Layers of the backbone that the student keeps. None keeps all layers, and an empty list keeps none."""
     teacher_backbone: str | None = None
-    """Backbone of the teacher that SimCSE trains if the user names no teacher. None means the run's own backbone."""
+    """Backbone of the teacher that SimCSE trains if the user names none. None means the run's own backbone."""
 
 
 PASSAGES_SUFFIX = "-passages"
@@ -144,17 +143,17 @@ PASSAGES_SUFFIX = "-passages"
 
 
 PASSAGES_SETTINGS: Mapping[str, Any] = {"augmentation": "cloze", "max_length": 64, "learning_rate": 1e-5, "epochs": 3}
-"""Settings for passages. The positive of a passage is one of its sentences.
+"""Settings for passages, with a sentence of a passage as the positive of its rest.
 
-These settings suit all objectives (ADR 0048).
+The same settings suit all objectives (ADR 0048).
 """
 
 
 def minilm_presets(source: str, learning_rate: float, params: P, *, published: P) -> dict[str, Preset[P]]:
-    """Return three presets for MiniLM: [CLS] pooling with `published` parameters, mean pooling, and passages.
+    """Return three presets for MiniLM: [CLS] pooling, mean pooling, and passages.
 
-    The [CLS] preset has the papers' values for BERT-base, with the same batch size and learning rate for all
-    objectives. `source`, `learning_rate` and `params` are for the preset with mean pooling.
+    The [CLS] preset has the `published` parameters and the papers' values for BERT-base, with the same batch size and
+    learning rate for all objectives. `source`, `learning_rate` and `params` are for the preset with mean pooling.
     """
     minilm = Preset(source=source, batch_size=64, learning_rate=learning_rate, pooling="mean", params=params)
     on_cls = "the papers' values for BERT-base, on minilm's [CLS]; batch 64 and 3e-5 for every objective"
@@ -174,17 +173,18 @@ class Recipe(Generic[P]):
     citation: str
     """BibTeX of the paper, for the model card."""
     build: Callable[[P, int], Objective]
-    """A factory that takes the parameters and the encoder's width."""
+    """Function that builds the objective from the parameters and the encoder's width."""
     presets: Mapping[str, Preset[P]]
-    """Presets by backbone."""
+    """Presets by name. A preset for one backbone has the backbone's name."""
     as_simcse: Mapping[str, Any] = field(default_factory=dict)
     """Parameters that reduce the loss to SimCSE's."""
     needs_named_teacher: bool = False
-    """True if the objective learns from a teacher instead of contrasting.
+    """True if the user must name a teacher.
 
-    A SimCSE encoder of the same backbone is not a useful teacher then, so the user must name a teacher.
+    The objective then imitates a teacher instead of contrasting sentences, so a SimCSE encoder of the same backbone
+    would not be a useful teacher.
     """
     ablations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Ablations by name. Each lists the parameters that differ."""
+    """Ablations by name. Each ablation lists the parameters that differ from the preset."""
     added_params: Mapping[str, Any] = field(default_factory=dict)
-    """Parameters that configurations of earlier versions lack, with the values that those versions used."""
+    """Parameters that configurations of earlier versions lack, with the values that apply to those configurations."""

@@ -1,4 +1,7 @@
-"""Losses between sentences and between dimensions, in float32 or wider under any autocast, and the head before them."""
+"""Contrastive losses between sentences and between dimensions, and the head before them.
+
+The losses are computed in float32 or wider under any autocast.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,18 @@ def cosine_logits(anchors: Tensor, candidates: Tensor, temperature: float) -> Te
 
 
 def similarity_distance(own: Tensor, target: Tensor) -> Tensor:
-    """Compute the mean of (cos(z_i, z_j) - cos(t_i, t_j))^2 over all pairs of a batch, for (N, D) and (N, D')."""
+    """Compute the mean of (cos(z_i, z_j) - cos(t_i, t_j))^2 over all pairs of a batch.
+
+    Shapes: `own` z (N, D) and `target` t (N, D') to a scalar.
+    """
     return (cosine_logits(own, own, 1.0) - cosine_logits(target, target, 1.0)).square().mean()
 
 
 def info_nce(logits: Tensor) -> Tensor:
-    """Compute the mean over N rows of -log softmax at the positive. Positives are on the diagonal of (N, M >= N)."""
+    """Compute InfoNCE: the mean over N rows of -log softmax at the positive.
+
+    The positives are on the diagonal of `logits` (N, M >= N). Source: SimCSE (Gao et al., EMNLP 2021), equation 1.
+    """
     with torch.autocast(logits.device.type, enabled=False):
         positives = torch.arange(len(logits), device=logits.device)
         return F.cross_entropy(full_precision(logits), positives)
@@ -37,7 +46,7 @@ def info_nce(logits: Tensor) -> Tensor:
 
 
 class MLP(nn.Sequential):
-    """A linear layer with tanh, (…, D) to (…, D). Initialisation is BERT's: weights N(0, 0.02), biases 0."""
+    """A linear layer with tanh, (…, D) to (…, D). The initialisation is BERT's: weights N(0, 0.02), biases 0."""
 
     def __init__(self, dim: int) -> None:
         dense = nn.Linear(dim, dim)
@@ -49,7 +58,7 @@ class MLP(nn.Sequential):
 # Losses between the D dimensions of two views: dimension-wise contrast and Barlow Twins.
 
 BATCH_NORM_EPS = 1e-5
-"""Term added to the variance of a dimension, as in PyTorch's batch norm."""
+"""Constant that is added to the variance of a dimension, as in PyTorch's batch norm."""
 
 DCLForm = Literal["per-sentence", "printed"]
 """Scaling of the loss of dimension-wise contrast.
@@ -69,10 +78,10 @@ def standardised(x: Tensor, *, correction: int = 0, eps: float = BATCH_NORM_EPS)
 def dimension_contrast(
     z1: Tensor, z2: Tensor, temperature: float, *, form: DCLForm = "per-sentence", eps: float = BATCH_NORM_EPS
 ) -> Tensor:
-    """Compute -log softmax_d(<z1_c, z2_d> / tau)[c] of the standardised columns of (N, D).
+    """Compute the mean over c of -log softmax_d(<z1_c, z2_d> / tau)[c].
 
-    The loss is low if each dimension of one view is most similar to the same dimension of the second view. Source:
-    SimCSE++ (Xu et al., EMNLP 2023), equation 5.
+    z1 and z2 are the standardised columns of two views (N, D). The loss is low if each dimension of one view is most
+    similar to the same dimension of the second view. Source: SimCSE++ (Xu et al., EMNLP 2023), equation 5.
     """
     with torch.autocast(z1.device.type, enabled=False):
         correction = 1 if form == "printed" else 0
@@ -87,8 +96,8 @@ def cross_correlation(z1: Tensor, z2: Tensor, artificial: Tensor | None = None, 
     """Compute the cross-correlation C (D, D) of the columns of two views (N, D).
 
     M artificial rows (M, D) are appended to both views. By default C contains the cosines of columns, as in the paper,
-    and has rank min(N + M, D). With `centred`, as in the paper's code, columns are centred first, so N + M - 1 replaces
-    N + M.
+    and has rank min(N + M, D). With `centred`, as in the paper's code, columns are centred first, and the rank is at
+    most N + M - 1.
     """
     with torch.autocast(z1.device.type, enabled=False):
         views = [full_precision(z) for z in (z1, z2)]
@@ -100,9 +109,9 @@ def cross_correlation(z1: Tensor, z2: Tensor, artificial: Tensor | None = None, 
 
 
 def barlow_twins(correlation: Tensor, off_diagonal: float) -> Tensor:
-    """Compute sum_c (1 - C_cc)^2 + lambda sum_{c != d} C_cd^2.
+    """Compute sum_c (1 - C_cc)^2 + lambda sum_{c != d} C_cd^2 for a cross-correlation C (D, D).
 
-    Source: SimCSE++, equation 4. The minus sign before the equation's sum is left out.
+    Source: SimCSE++, equation 4, without the minus sign that the paper prints before the sum.
     """
     identity = torch.eye(len(correlation), dtype=correlation.dtype, device=correlation.device)
     return ((correlation - identity).square() * identity.lerp(torch.ones_like(identity), off_diagonal)).sum()

@@ -22,7 +22,8 @@ from training.objectives.base import (
 from training.objectives.contrastive import MLP, cosine_logits, info_nce
 from training.objectives.noise import ascend, check_ratio, gaussian_negatives
 
-# Weights of negatives by a judge (DCLR), which is the teacher or the encoder itself, and the terms that use them.
+# Weights of negatives, and the terms that use them. A judge, which is the teacher or the encoder itself, sets the
+# weights.
 
 
 def instance_weights(anchors: Tensor, sentences: Tensor, noise: Tensor, threshold: float) -> Tensor:
@@ -41,7 +42,7 @@ def instance_weights(anchors: Tensor, sentences: Tensor, noise: Tensor, threshol
 
 
 def removed_share(weights: Tensor) -> Tensor:
-    """Return the share of the N (N - 1) in-batch negatives with weight 0 in alpha (N, N + M).
+    """Return the share of the N (N - 1) in-batch negatives that have weight 0 in alpha (N, N + M).
 
     For a single sentence, the share is 0.
     """
@@ -50,10 +51,11 @@ def removed_share(weights: Tensor) -> Tensor:
 
 
 def binary_cross_entropy(logits: Tensor) -> Tensor:
-    """Compute the mean over (N, M >= N) of -(y log p + (1 - y) log(1 - p)). p is a row's softmax, y its diagonal.
+    """Compute the binary cross-entropy of the softmax of each row of `logits` (N, M >= N).
 
-    This is the loss in DCLR's published code, except that log(1 - p) stays finite if p rounds to 1. In that case it is
-    computed from the exponentials of the remaining logits.
+    The result is the mean of -(y log p + (1 - y) log(1 - p)) over all entries, where p is the softmax and y is 1 on the
+    diagonal. This is the loss in DCLR's published code, except that log(1 - p) stays finite if p rounds to 1. In that
+    case it is computed from the exponentials of the remaining logits.
     """
     log_shares = logits.log_softmax(dim=1)
     largest = logits.argmax(dim=1, keepdim=True)  # Only the largest share can round to 1.
@@ -65,13 +67,12 @@ def binary_cross_entropy(logits: Tensor) -> Tensor:
 
 
 def distillation(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Compute the mean over N rows of KL(teacher || student) between softmax distributions of the rows.
+    """Compute the mean over N rows of KL(teacher || student) between the softmax distributions of similarities.
 
-    `logits` (N, N) are the student's.
-
-    The teacher's logits are the cosines of its vectors (N, D') at the same temperature. The paper names this ablation
-    without details, so the definition is ours. As in RankCSE (Liu et al., ACL 2023), the diagonal is left out. A
-    sentence's similarity to itself carries no information, and at a temperature of 0.05 it would dominate the row.
+    `logits` (N, N) are the student's. The teacher's logits are the cosines of its vectors (N, D') at the same
+    temperature. The paper names this ablation without details, so the definition is ours. As in RankCSE (Liu et al.,
+    ACL 2023), the diagonal is left out. A sentence's similarity to itself carries no information, and at a temperature
+    of 0.05 it would dominate the row.
     """
     targets = cosine_logits(teacher.detach(), teacher.detach(), temperature)
     shares, wanted = (_others(each).log_softmax(dim=1) for each in (logits, targets))
@@ -86,7 +87,7 @@ def _others(square: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class DCLRParams:
-    """The parameters of DCLR. Defaults are the published values for BERT-base."""
+    """Parameters of DCLR. The defaults are the published values for BERT-base."""
 
     temperature: float = 0.05
     noise_ratio: float = 1.0
@@ -94,23 +95,27 @@ class DCLRParams:
     ascent_steps: int = 4
     """t, the number of gradient steps that make the noise less uniform."""
     ascent_rate: float = 1e-3
-    """Beta, the length of a step. For comparison, the noise has a norm of about sqrt(D)."""
+    """Beta, the length of a gradient step. For comparison, the norm of a noise vector is about sqrt(D)."""
     ascent_temperature: float = 0.05
-    """Tau_u, from the published code. The paper gives no value."""
+    """Tau_u, the temperature of the non-uniformity loss, from the published code. The paper gives no value."""
     ascent_loss: Literal["paper", "reference"] = "paper"
-    """Denominator of the non-uniformity loss: only the noise ("paper"), or also the batch ("reference", the published
-    code)."""
+    """Denominator of the non-uniformity loss.
+
+    "paper" uses only the noise. "reference", the published code, also uses the batch.
+    """
     weighting: Literal["paper", "reference", "none"] = "paper"
-    """Treatment of false negatives: removed from the denominator ("paper"), or with a logit of 0 ("reference", the
-    published code)."""
+    """Treatment of false negatives.
+
+    "paper" removes them from the denominator. "reference", the published code, sets their logits to 0.
+    """
     threshold: float = 0.9
-    """Phi, the minimum cosine with which a negative counts as a false negative."""
+    """Phi, the cosine from which on a negative counts as a false negative."""
     judge: Literal["teacher", "self"] = "teacher"
     """Encoder whose cosines are compared with the threshold to find false negatives."""
     distillation: float = 0.0
     """Weight of the term that distils the teacher's similarities."""
     head: bool = True
-    """True for a linear layer with tanh between the pooled vector and the loss."""
+    """True to put a linear layer with tanh between the pooled vector and the loss."""
 
     def __post_init__(self) -> None:
         for name in ("temperature", "ascent_temperature"):
@@ -121,14 +126,15 @@ class DCLRParams:
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} {getattr(self, name)} is not a number of at least 0")
         if not -1 <= self.threshold <= 1:
-            raise ValueError(f"threshold {self.threshold} is no cosine")
+            raise ValueError(f"threshold {self.threshold} is not a cosine, from -1 to 1")
 
 
 class DCLR(nn.Module):
-    """-log exp s(z_i, z'_i) / sum over c of alpha_ic exp s(z_i, c), for c among the sentences z'_j and the noise n_m.
+    """DCLR: InfoNCE with noise as additional negatives and weights alpha for all negatives, equation 6 of the paper.
 
-    This is equation 6, except that the positive stays in the denominator. `training.objectives.dclr` has the
-    weighting of the published code and the distillation term.
+    The loss of a sentence i is -log exp s(z_i, z'_i) / sum over c of alpha_ic exp s(z_i, c). The candidates c are the
+    sentences z'_j and the noise n_m. Unlike in the paper, the positive stays in the denominator. Options select the
+    weighting of the published code and a distillation term.
     """
 
     def __init__(self, params: DCLRParams, dim: int) -> None:
@@ -139,7 +145,7 @@ class DCLR(nn.Module):
 
     @property
     def needs(self) -> Needs:
-        """Return two views. A teacher is needed to judge negatives, or for distillation."""
+        """The passes: two views, and a teacher if it judges negatives or is distilled."""
         judges = self.params.weighting != "none" and self.params.judge == "teacher"
         return Needs(views=2, teacher=judges or self.params.distillation > 0)
 
@@ -159,7 +165,7 @@ class DCLR(nn.Module):
         return terms
 
     def measured(self) -> dict[str, Tensor]:
-        """Return the share of in-batch negatives that were removed. Without weighting, return nothing."""
+        """Return the share of in-batch negatives that were removed, or nothing without weighting."""
         return {} if self._removed is None else {REMOVED_SHARE: self._removed}
 
     def _noise(self, anchors: Tensor, positives: Tensor, rng: torch.Generator) -> Tensor:
@@ -223,7 +229,8 @@ CITATION = """\
 """
 
 RECIPE = Recipe(
-    summary="SimCSE with noise moved to where sentences are lacking, and a frozen encoder's word on false negatives",
+    summary="SimCSE with noise negatives, moved to regions without sentences, and false negatives removed by a "
+    "frozen encoder",
     citation=CITATION,
     build=DCLR,
     presets={

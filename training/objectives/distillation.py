@@ -1,6 +1,6 @@
-"""Distillation: a teacher's vectors and the encoder's starting vectors as targets.
+"""Distillation: a teacher's vectors and the encoder's initial vectors as targets.
 
-Source of the teacher's part: Reimers and Gurevych, EMNLP 2020. In the paper a student reproduces the teacher's vectors.
+Source of the teacher's term: Reimers and Gurevych, EMNLP 2020. In the paper a student reproduces the teacher's vectors.
 Here the student keeps its own space, and an isometry maps this space to the teacher's space. The isometry preserves
 cosines, so it can be discarded after training.
 """
@@ -21,7 +21,7 @@ from training.objectives.contrastive import similarity_distance
 NEGLIGIBLE = 1e-5
 """Smallest singular value that is used, relative to the largest.
 
-Smaller singular values belong to directions that the sentences so far do not span. R maps these directions to 0.
+Smaller singular values belong to directions that the sentences so far do not span. The isometry maps them to 0.
 """
 
 
@@ -30,13 +30,13 @@ class DistillationParams:
     """The parameters of distillation. The defaults are ours, not from a paper."""
 
     share: float = 0.5
-    """Weight of the loss's term for the teacher. The term for the starting vectors has the weight 1 - `share`."""
+    """Weight of the teacher's term. The weight of the term for the initial vectors is 1 - `share`."""
     similarity: float = 0.0
-    """Weight of the term for the teacher's similarities within the batch. A student of few layers needs this term."""
+    """Weight of the term for the teacher's similarities within the batch. Students with few layers need this term."""
     aligned: int = 6000
-    """Number of sentences to which the isometry is fitted. Afterwards the isometry is fixed.
+    """Number of sentences to which the isometry is fitted before it is fixed.
 
-    With 0 there is no isometry: the student learns the teacher's own space, which must have the same width.
+    With 0 there is no isometry. The student then learns the teacher's own space, which must have the same width.
     """
 
     def __post_init__(self) -> None:
@@ -49,18 +49,19 @@ class DistillationParams:
 
 
 class Distillation(nn.Module):
-    """share · (1 - cos(z_i R, t_i)) + (1 - share) · (1 - cos(z_i, s_i)), the mean over the N sentences.
+    """Distillation loss between the encoder's vectors and two targets: the teacher's vectors and the initial vectors.
 
-    With `similarity`, similarity · (cos(z_i, z_j) - cos(t_i, t_j))^2, the mean over all pairs of the batch, is added.
+    The loss is the mean over N sentences of share · (1 - cos(z_i R, t_i)) + (1 - share) · (1 - cos(z_i, s_i)). With
+    `similarity`, the mean over all pairs of the batch of similarity · (cos(z_i, z_j) - cos(t_i, t_j))^2 is added.
 
-    z_i (D) is the encoder's vector of a sentence, s_i (D) is the starting encoder's vector, and t_i (D') is the
-    teacher's vector. R (D, D') is the isometry that maps every s_i as near as possible to t_i: the polar factor of the
-    sum of s_i^T t_i (Schönemann 1966). While R is being fitted, it overfits the current batch, so the errors, and with
-    them the first updates, are small.
+    z_i (D) is the encoder's vector of a sentence, s_i (D) is the initial encoder's vector, and t_i (D') is the
+    teacher's vector. R (D, D') is the isometry that maps every s_i as near as possible to t_i. It is the polar factor
+    of the sum of s_i^T t_i (Schönemann 1966). While R is being fitted, it overfits the current batch, so the errors and
+    the updates are small at first.
     """
 
     covariance: Tensor
-    """Sum of s_i^T t_i so far, (D, D')."""
+    """Sum of s_i^T t_i over all sentences so far, (D, D')."""
     isometry: Tensor
     """R, (D, D'). The first batch determines D'. Before it, this buffer and `covariance` have the shape (D, 0)."""
 
@@ -73,12 +74,12 @@ class Distillation(nn.Module):
 
     @property
     def needs(self) -> Needs:
-        """Return the passes. The starting vectors are needed for the isometry, and as targets."""
+        """The passes. The initial vectors are needed as targets, and to fit the isometry."""
         aligned = self.params.aligned > 0
         return Needs(views=1, teacher=True, start=aligned or self.params.share < 1, host=aligned)
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:  # noqa: ARG002 - nothing is drawn
-        """Compute the terms of the loss. There are no in-batch negatives.
+        """Compute the terms of the loss. No sentence is a negative of another.
 
         Raises:
             ValueError: there is no isometry, and the teacher's vectors have another width.
@@ -97,7 +98,7 @@ class Distillation(nn.Module):
         return terms
 
     def _turned(self, own: Tensor, start: Tensor | None, teacher: Tensor) -> Tensor:
-        """Return z_i R, in the teacher's space."""
+        """Return z_i R (N, D'), the encoder's vectors in the teacher's space."""
         if not self.params.aligned:
             if own.shape[1] != teacher.shape[1]:
                 raise ValueError(
@@ -117,7 +118,7 @@ class Distillation(nn.Module):
         self._seen += len(start)
 
     def get_extra_state(self) -> Tensor:
-        """Return the number of sentences seen.
+        """Return the number of sentences seen so far, for a checkpoint.
 
         The count is a Python number, so that reading it does not wait for the device.
         """
@@ -155,7 +156,7 @@ CITATION = """\
 """
 
 RECIPE = Recipe(
-    summary="a teacher's vectors as targets, and the encoder's own of before; no sentence is a negative of another",
+    summary="a teacher's vectors and the encoder's initial vectors as targets, without negatives",
     citation=CITATION,
     build=Distillation,
     needs_named_teacher=True,

@@ -15,7 +15,7 @@ from training.objectives.noise import check_ratio, gaussian_negatives
 
 @dataclass(frozen=True, kw_only=True)
 class GSInfoNCEParams:
-    """The parameters of GS-InfoNCE. Defaults are as published."""
+    """Parameters of GS-InfoNCE. The defaults are the published values."""
 
     temperature: float = 0.05
     noise_ratio: float = 3.0
@@ -23,7 +23,7 @@ class GSInfoNCEParams:
     noise_weight: float = 1.0
     """Lambda, the weight of a noise negative relative to an in-batch negative."""
     head: bool = True
-    """True for a linear layer with tanh between the pooled vector and the loss."""
+    """True to put a linear layer with tanh between the pooled vector and the loss."""
 
     def __post_init__(self) -> None:
         for name in ("temperature", "noise_weight"):
@@ -44,9 +44,10 @@ def smoothed_logits(
 
 
 class GSInfoNCE(nn.Module):
-    """-log exp s(z_i, z'_i) / (sum_j exp s(z_i, z'_j) + lambda sum_k exp s(z_i, g_k)).
+    """GS-InfoNCE: InfoNCE with Gaussian noise as additional negatives, equation 5 of the paper.
 
-    The noise g_k ~ N(0, 1) is drawn anew in each step.
+    The loss of a sentence i is -log exp s(z_i, z'_i) / (sum_j exp s(z_i, z'_j) + lambda sum_k exp s(z_i, g_k)). The
+    noise g_k ~ N(0, 1) is drawn anew in each step.
     """
 
     needs = Needs(views=2)
@@ -98,7 +99,7 @@ CITATION = """\
 """
 
 RECIPE = Recipe(
-    summary="SimCSE with Gaussian noise as further negatives",
+    summary="SimCSE with Gaussian noise as additional negatives",
     citation=CITATION,
     build=GSInfoNCE,
     presets={
@@ -109,7 +110,10 @@ RECIPE = Recipe(
             128, 2e-5, dropout=0.1, noise_ratio=1.5, source=f"{SCRIPT}; the paper says a batch of 64 and a ratio of 3"
         ),
         "roberta-large-paper": _published(
-            64, 3e-5, dropout=0.1, source="the paper's batch and ratio; the rest as SimCSE, as it says: 3e-5"
+            64,
+            3e-5,
+            dropout=0.1,
+            source="the paper's batch and ratio; everything else as SimCSE, as the paper states: 3e-5",
         ),
         **minilm_presets(
             "ours: the paper's noise; head and learning rate chosen by STS-B dev, the search in docs/log.md",

@@ -1,4 +1,4 @@
-"""ImSimCSE: negatives without dropout's noise, and a contrast between dimensions (SimCSE++, Xu et al., EMNLP 2023)."""
+"""ImSimCSE: negatives without dropout noise, and a contrast between dimensions (SimCSE++, Xu et al., EMNLP 2023)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from training.objectives.contrastive import (
 from training.objectives.noise import MAX_DRAWS, gaussian
 
 MAX_ROWS = 100_000
-"""Maximum of `artificial_rows`, which is far more than is useful."""
+"""Maximum of `artificial_rows`. The limit is far above useful values."""
 Pair = Literal["dropout", "gaussian-noise", "mean-sampling", "off-dropout", "shared-mean"]
-"""The two vectors whose similarity is computed:
+"""Kinds of the two vectors whose similarity is computed.
 
 * `dropout`: two dropout views;
 * `gaussian-noise`: two dropout views with Gaussian noise added (table 1, "+");
@@ -43,16 +43,16 @@ class ImSimCSEParams:
 
     temperature: float = 0.05
     head: bool = True
-    """True for a linear layer with tanh between the features and the loss."""
+    """True to put a linear layer with tanh between the features and the loss."""
     positives: Literal["dropout", "gaussian-noise", "mean-sampling"] = "dropout"
     negatives: Pair = "off-dropout"
     m: float = 0.9
-    """Weight of the negatives."""
+    """Factor m of equation 3, which is a weight of the negatives."""
     m_on: WeightOn = "negatives"
-    """The factor `m` applies to the sum of the negatives (equation 3), or to the positive's logit (published code)."""
+    """Term to which `m` applies: the sum of the negatives (equation 3), or the positive's logit (published code)."""
     noise_variance: float = 0.1
     samples: int = 10
-    """K, the number of views in a mean."""
+    """K, the number of dropout views in a mean."""
     contrast_weight: float = 1.0
     """Weight of InfoNCE. With 0 the loss has only the contrast between dimensions (table 4)."""
     dcl_weight: float = 0.1
@@ -63,7 +63,7 @@ class ImSimCSEParams:
     barlow_off_diagonal: float = 0.012
     barlow_centred: bool = False
     artificial_rows: int = 0
-    """Gaussian rows added to both views before their correlation is taken."""
+    """Number of Gaussian rows that are added to both views before their correlation is computed."""
 
     def __post_init__(self) -> None:
         for name in ("temperature", "m", "noise_variance", "samples", "dcl_temperature"):
@@ -74,7 +74,7 @@ class ImSimCSEParams:
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} {getattr(self, name)} is below 0")
         if not any(getattr(self, name) for name in weights):
-            raise ValueError(f"{', '.join(weights)} are all 0: nothing is left to learn from")
+            raise ValueError(f"{', '.join(weights)} are all 0, so the loss is empty: set one above 0")
         for name, most in (("samples", MAX_DRAWS), ("artificial_rows", MAX_ROWS)):
             if getattr(self, name) > most:
                 raise ValueError(f"{name} {getattr(self, name)} is more than {most}")
@@ -91,7 +91,10 @@ def off_info_nce(positives: Tensor, negatives: Tensor, m: float, m_on: WeightOn 
 
 
 class ImSimCSE(nn.Module):
-    """InfoNCE with positives and negatives from different passes, and terms between dimensions."""
+    """ImSimCSE: InfoNCE whose positives and negatives are from different passes, and terms between dimensions.
+
+    InfoNCE is equation 3 of the paper. The terms between dimensions are equations 4 (Barlow Twins) and 5.
+    """
 
     def __init__(self, params: ImSimCSEParams, dim: int) -> None:
         super().__init__()
@@ -101,7 +104,7 @@ class ImSimCSE(nn.Module):
 
     @property
     def needs(self) -> Needs:
-        """Return the passes that the active terms need.
+        """The passes that the active terms need.
 
         `host` is true with Barlow Twins, because its rank is computed on the host.
         """
@@ -131,14 +134,14 @@ class ImSimCSE(nn.Module):
         return terms
 
     def report(self) -> dict[str, float]:
-        """Return the rank of the cross-correlation of the last batch. Empty if Barlow Twins is not active."""
+        """Return the rank of the cross-correlation of the last batch, or nothing if Barlow Twins is not active."""
         if self._correlated is None:
             return {}
         return {"correlation_rank": rank_of_cross_correlation(*self._correlated, centred=self.params.barlow_centred)}
 
     @property
     def _kinds(self) -> tuple[Pair, ...]:
-        """Return the kinds of pairs for positives and negatives. Empty if the weight of InfoNCE is 0."""
+        """The kinds of pairs for positives and negatives, or nothing if the weight of InfoNCE is 0."""
         return (self.params.positives, self.params.negatives) if self.params.contrast_weight else ()
 
     def _pair(self, kind: Pair, noisy: Tensor, clean: Tensor | None, rng: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -180,7 +183,7 @@ CITATION = """\
 """
 
 RECIPE = Recipe(
-    summary="InfoNCE with negatives encoded without dropout, and a contrast between dimensions",
+    summary="InfoNCE with negatives that are encoded without dropout, and a contrast between dimensions",
     citation=CITATION,
     build=ImSimCSE,
     presets={
@@ -200,9 +203,9 @@ RECIPE = Recipe(
     ablations={
         "no-head": {"head": False},
         "off-dropout-only": {"dcl_weight": 0.0},
-        # The published program computes with a temperature of 10, although its help text says 20.
+        # The published program uses a temperature of 10, although its help text says 20.
         "dcl-only": {"negatives": "dropout", "m": 1.0, "dcl_temperature": 10.0},
-        # Table 4: no InfoNCE at all, and this temperature.
+        # Table 4 has no InfoNCE term, and uses this temperature.
         "dcl-alone": {"contrast_weight": 0.0, "dcl_temperature": 0.05},
         "positives-plus-noise": {**SIMCSE, "positives": "gaussian-noise"},
         "positives-minus-noise": {**SIMCSE, "positives": "mean-sampling"},

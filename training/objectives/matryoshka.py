@@ -1,7 +1,6 @@
 """Matryoshka representation learning: an objective that is also computed on prefixes of the vectors.
 
-Source: Kusupati et al., NeurIPS 2022. A vector whose prefixes were trained can be truncated with a small loss of
-quality.
+Source: Kusupati et al., NeurIPS 2022. Training on prefixes allows vectors to be truncated with a small loss of quality.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ CITATION = """\
 
 
 class Matryoshka(nn.Module):
-    """The mean of an objective's loss over several widths, 1/K · sum_k L_k(z_1, …, z_(m_k)).
+    """Mean of an objective's loss over several widths, 1/K · sum_k L_k(z_1, …, z_(m_k)).
 
     The last of the K widths is that of the whole vector. Each width has an objective of its own, with its own head and
-    statistics. The vectors of the teacher and of the starting weights are not truncated.
+    statistics. The vectors of the teacher and of the initial weights are not truncated.
     """
 
     def __init__(self, build: Callable[[int], Objective], widths: Sequence[int], dim: int) -> None:
@@ -55,7 +54,10 @@ class Matryoshka(nn.Module):
         return needs
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
-        """Compute the terms of each width, divided by the number of widths. Names of narrow terms end with `@width`."""
+        """Compute the terms of each width, divided by the number of widths.
+
+        The names of terms of truncated vectors end with `@width`.
+        """
         terms = {}
         for width, objective in zip(self.widths, self.objectives, strict=True):
             suffix = "" if width == self.widths[-1] else f"@{width}"
@@ -64,12 +66,12 @@ class Matryoshka(nn.Module):
         return terms
 
     def report(self) -> dict[str, float]:
-        """Return the figures of the whole width."""
+        """Return the figures of the objective on whole vectors."""
         whole = self.objectives[-1]
         return whole.report() if isinstance(whole, Reports) else {}
 
     def measured(self) -> dict[str, Tensor]:
-        """Return the measures of the whole width."""
+        """Return the measures of the objective on whole vectors."""
         whole = self.objectives[-1]
         return whole.measured() if isinstance(whole, Measures) else {}
 

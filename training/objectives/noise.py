@@ -1,4 +1,4 @@
-"""Gaussian noise, and negatives made of noise, whose directions are uniformly distributed."""
+"""Gaussian noise, and negatives made of noise, whose directions are uniformly distributed on the sphere."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from models.encoder.encoder import full_precision
 from training.objectives.contrastive import cosine_logits
 
 MAX_DRAWS = 1000
-"""Maximum noise draws per sentence. It bounds memory, and is far more than is useful."""
+"""Maximum number of noise negatives per sentence. The limit bounds memory and is far above useful values."""
 
 
 def check_ratio(ratio: float) -> None:
-    """Check the number of noise draws per sentence.
+    """Check the ratio of noise negatives to sentences.
 
     Raises:
         ValueError: the ratio is not from 0 to `MAX_DRAWS`.
@@ -48,7 +48,7 @@ def ascend(
     temperature: float,
     sentences: Tensor | None = None,
 ) -> Tensor:
-    """Move `noise` (M, D) by steps n + rate * g / |g|, where g is the gradient of the non-uniformity loss at n.
+    """Move `noise` (M, D) along the gradient g of the non-uniformity loss, by steps n + rate * g / |g|.
 
     The result has no gradient. Source: DCLR, equations 2 to 4. If given, `sentences` (K, D) are added to the
     denominator of the non-uniformity loss, unlike in the paper.
@@ -62,11 +62,12 @@ def ascend(
 
 
 def _steepest(noise: Tensor, anchors: Tensor, log_shares: Tensor) -> Tensor:
-    """Return unit vectors (M, D) along the gradient of -log exp s(h_i, h'_i) / sum_m exp s(h_i, n_m), summed over i.
+    """Return unit vectors (M, D) along the gradient of the non-uniformity loss with respect to the noise (M, D).
 
-    The gradient is the sum over i of p_im (h_i - cos(h_i, n_m) n_m) / tau |n_m|. Here h_i is scaled to unit length, and
-    so is n_m outside |n_m|. p_im (N, M) is the share of n_m in row i. The shares of a column are scaled by a softmax
-    over the column, which does not change the direction and cannot underflow.
+    The loss is the sum over i of -log exp s(h_i, h'_i) / sum_m exp s(h_i, n_m). Its gradient is the sum over i of p_im
+    (h_i - cos(h_i, n_m) n_m) / tau |n_m|, with h_i and n_m scaled to unit length. p_im (N, M) is the share of n_m in
+    row i. The shares of a column are scaled by a softmax over the column, which does not change the direction and
+    cannot underflow.
     """
     unit_anchors, unit_noise = F.normalize(anchors, dim=1), F.normalize(noise, dim=1)
     shares = log_shares.softmax(dim=0)

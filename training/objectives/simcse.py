@@ -13,11 +13,11 @@ from training.objectives.contrastive import MLP, cosine_logits, info_nce
 
 @dataclass(frozen=True, kw_only=True)
 class SimCSEParams:
-    """The parameters of SimCSE. Defaults are as published."""
+    """Parameters of SimCSE. The defaults are the published values."""
 
     temperature: float = 0.05
     head: bool = True
-    """True for a linear layer with tanh between the pooled vector and the loss."""
+    """True to put a linear layer with tanh between the pooled vector and the loss."""
 
     def __post_init__(self) -> None:
         if not self.temperature > 0:
@@ -25,7 +25,10 @@ class SimCSEParams:
 
 
 class SimCSE(nn.Module):
-    """Mean over the N anchors z_i of -log exp(cos(z_i, z'_i) / tau) / sum_j exp(cos(z_i, z'_j) / tau)."""
+    """SimCSE: InfoNCE between two dropout views, equation 1 of the paper.
+
+    The loss is the mean over the N anchors z_i of -log exp(cos(z_i, z'_i) / tau) / sum_j exp(cos(z_i, z'_j) / tau).
+    """
 
     needs = Needs(views=2)
 
@@ -58,7 +61,7 @@ CITATION = """\
 """
 
 RECIPE = Recipe(
-    summary="InfoNCE between two dropout views, the other sentences of the batch as negatives",
+    summary="InfoNCE between two dropout views, with the other sentences of the batch as negatives",
     citation=CITATION,
     build=SimCSE,
     presets={

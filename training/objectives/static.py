@@ -1,6 +1,6 @@
-"""Static distillation: token vectors whose means imitate the vectors of the encoder that they are made from.
+"""Static distillation: token vectors whose means imitate the vectors of an encoder.
 
-The student has no layers (`training.encoding.static`), so its batches are large and cheap.
+The student has no layers (`training.encoding.static`), so large batches are cheap.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from training.objectives.contrastive import similarity_distance
 
 @dataclass(frozen=True, kw_only=True)
 class StaticParams:
-    """The parameters of static distillation. The defaults are ours, not from a paper."""
+    """Parameters of static distillation. The defaults are ours, not from a paper."""
 
     similarity: float = 4.0
     """Weight of the term for the similarities within the batch."""
@@ -29,10 +29,11 @@ class StaticParams:
 
 
 class Static(nn.Module):
-    """(1 - cos(z_i, s_i)) + similarity · (cos(z_i, z_j) - cos(s_i, s_j))^2, each the mean over the batch.
+    """Mean over the batch of (1 - cos(z_i, s_i)) + similarity · (cos(z_i, z_j) - cos(s_i, s_j))^2.
 
-    z_i is the student's vector of a sentence, and s_i the vector of the whole encoder from before training. A prefix of
-    z_i is compared with the prefix of s_i, but its similarities with those of the whole s_i.
+    z_i (N, D) are the student's vectors, and s_i (N, D) are the vectors of the whole encoder before training. A prefix
+    of z_i is compared with the prefix of s_i. The prefix's similarities are compared with the similarities of the whole
+    s_i.
     """
 
     needs = Needs(views=1, start=True)
@@ -42,7 +43,7 @@ class Static(nn.Module):
         self.params = params
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:  # noqa: ARG002 - nothing is drawn
-        """Compute the two terms."""
+        """Compute the two terms of the loss."""
         assert views.start is not None, "needs say so"
         own = full_precision(views.noisy[0])
         target = views.start.detach().to(own)

@@ -15,16 +15,15 @@ from training.objectives.base import Needs, Preset, Recipe, Views, minilm_preset
 from training.objectives.contrastive import MLP, cosine_logits
 from training.objectives.whitening import Gradient, GroupWhitening, MomentumWhitening
 
-# Losses for several positives of one anchor: a sum of InfoNCE, and interpretations of WhitenedCSE's equation 8.
-#
-# s_ip is the similarity of anchor i to its p-th positive, divided by tau. Z_ip is the sum of exp s over the candidates
-# of view p. lambda_p is the weight of the p-th positive.
+# Losses for several positives of one anchor: a sum of InfoNCE, and interpretations of WhitenedCSE's equation 8. In
+# these formulas, s_ip is the similarity of anchor i to its p-th positive, divided by tau. Z_ip is the sum of exp s over
+# the candidates of view p. lambda_p is the weight of the p-th positive.
 
 MultiPositive = Literal["L1", "L2-eq8", "L2-no-minus", "L2-intended"]
 
 
 def positive_logits(views: Tensor, temperature: float) -> Tensor:
-    """Compute the logits of the anchors, which are the first view, against the P views after it: (P, N, N)."""
+    """Compute the logits (P, N, N) of the anchors, which are the first view, against each of the P views after it."""
     anchors, positives = views[0], views[1:]
     logits = cosine_logits(anchors, positives.flatten(0, 1), temperature)  # (N, P N)
     return logits.reshape(len(anchors), len(positives), -1).transpose(0, 1)
@@ -33,13 +32,12 @@ def positive_logits(views: Tensor, temperature: float) -> Tensor:
 def multi_positive_loss(logits: Tensor, weights: Sequence[float], reading: MultiPositive) -> Tensor:
     """Compute the mean loss over N anchors, from (P, N, N) logits with positives on the diagonals, and P weights.
 
-    L1 is equation 7, sum_p lambda_p (log Z - s). The remaining options are interpretations of equation 8.
-
-    L2-eq8, as printed: -log sum_p lambda_p exp(-s) / Z. This loss is smallest if the positives are least similar.
-
-    L2-no-minus, as in commented-out published code: -log sum_p lambda_p exp(s) / Z.
-
-    L2-intended: log sum_p lambda_p Z exp(-s). Its gradient is largest for the least similar positive.
+    * L1, equation 7: sum_p lambda_p (log Z - s).
+    * L2-eq8, equation 8 as printed: -log sum_p lambda_p exp(-s) Z. This loss is smallest if the positives are least
+      similar.
+    * L2-no-minus, as in commented-out published code: -log sum_p lambda_p exp(s) Z.
+    * L2-intended, the probable intention of equation 8: log sum_p lambda_p Z exp(-s). Its gradient is largest for the
+      least similar positive.
     """
     log_shares = positive_log_shares(logits)
     match reading:
@@ -71,16 +69,18 @@ def _log_weighted_sum(weights: Sequence[float], exponents: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class WhitenedCSEParams:
-    """The parameters of WhitenedCSE. Defaults are the paper's for BERT-base."""
+    """Parameters of WhitenedCSE. The defaults are the paper's values for BERT-base."""
 
     temperature: float = 0.05
     views: int = 3
     """Number of views including the anchor, which the paper calls "number of positives"."""
     head: bool = True
-    """True for a linear layer with tanh between the features and the loss."""
+    """True to put a linear layer with tanh between the features and the loss."""
     single_feature: bool = False
-    """True if the views are shuffles of a single dropout pass (figure 2). By default each view has a pass of its
-    own."""
+    """True if the views are shuffles of a single dropout pass (figure 2).
+
+    By default, each view has a dropout pass of its own.
+    """
     whitening: Literal["none", "pca", "zca", "group", "shuffled-group"] = "shuffled-group"
     groups: int = 384
     """Number of groups of channels, each whitened separately: the paper's "group size"."""
@@ -88,10 +88,13 @@ class WhitenedCSEParams:
     """Term added to every eigenvalue, because the covariance of a single sentence has only zero eigenvalues."""
     gradient: Gradient = "detached"
     momentum: float = 0.99
-    """Momentum of the statistics for the whitening kinds pca and zca. The paper gives no value."""
+    """Momentum of the running statistics for the whitening kinds pca and zca. The paper gives no value."""
     chunking: Literal["views", "reference"] = "views"
-    """Rows that are whitened together: those of a view, or those of a part of the interleaved rows ("reference", the
-    published code)."""
+    """Rows that are whitened together.
+
+    "views" whitens the rows of each view. "reference", the published code, whitens the rows of each part of the
+    interleaved views.
+    """
     multi_positive: MultiPositive = "L1"
     positive_weights: tuple[float, ...] | None = None
     """lambda, one weight for each positive. None means 1 for each."""
@@ -100,7 +103,7 @@ class WhitenedCSEParams:
         if not self.temperature > 0:
             raise ValueError(f"temperature {self.temperature} is not above 0")
         if self.views < 2:
-            raise ValueError(f"views {self.views} is below 2, an anchor and a positive")
+            raise ValueError(f"views {self.views} is below 2, but an anchor and a positive are needed")
         if self.groups < 1:
             raise ValueError(f"groups {self.groups} is below 1")
         if not self.eps > 0:
@@ -110,11 +113,11 @@ class WhitenedCSEParams:
         if len(self.weights) != self.views - 1 or not all(weight > 0 for weight in self.weights):
             raise ValueError(f"positive_weights {self.positive_weights} are not {self.views - 1} numbers above 0")
         if self.gradient == "full" and self.whitening == "pca":
-            raise ValueError("gradient full: principal axes have none where two eigenvalues are equal")
+            raise ValueError("gradient full: principal axes have no gradient if two eigenvalues are equal")
         if self.single_feature and (self.whitening, self.chunking) != ("shuffled-group", "views"):
-            raise ValueError("single_feature: without a shuffle for each view all of them are the same")
+            raise ValueError("single_feature: without shuffled groups all views would be the same")
         if self.chunking == "reference" and self.whitening not in ("group", "shuffled-group"):
-            raise ValueError(f"chunking reference: whitening {self.whitening} has no parts")
+            raise ValueError(f"chunking reference: whitening {self.whitening} does not divide the rows into parts")
 
     @property
     def weights(self) -> tuple[float, ...]:
@@ -123,7 +126,7 @@ class WhitenedCSEParams:
 
 
 class WhitenedCSE(nn.Module):
-    """Apply whitening and the head, and compute InfoNCE of the first view against each of the remaining views.
+    """WhitenedCSE: whitening, the head, and InfoNCE of the first view against each other view (equations 7 and 8).
 
     Raises:
         ValueError: the groups do not divide the width.
@@ -137,7 +140,7 @@ class WhitenedCSE(nn.Module):
 
     @property
     def needs(self) -> Needs:
-        """Return one dropout pass for each view, or a single pass for all views with `single_feature`."""
+        """One dropout pass for each view, or a single pass for all views with `single_feature`."""
         views = 1 if self.params.single_feature else self.params.views
         return Needs(views=views, host=self.whitening is not None and self.whitening.host)
 
@@ -158,7 +161,10 @@ class WhitenedCSE(nn.Module):
 
 
 def interleaved(views: Tensor) -> Tensor:
-    """Regroup views (V, N, D) into V parts, as in the published code. A part has all views of about N / V sentences."""
+    """Regroup views (V, N, D) into V parts, as in the published code.
+
+    A part contains all views of about N / V sentences.
+    """
     return views.transpose(0, 1).reshape(views.shape)
 
 
@@ -214,18 +220,18 @@ CITATION = """\
 """
 
 RECIPE = Recipe(
-    summary="InfoNCE with several positives, each a whitening of other groups of channels",
+    summary="InfoNCE with several positives, each whitened in different groups of channels",
     citation=CITATION,
     build=WhitenedCSE,
     presets={
         "bert-base-uncased": _preset(PAPER, 384),
         "bert-large-uncased": _preset(
-            f"{PAPER}; its 384 groups do not divide 1024: 512, as in BERT-base 2 channels each", 512
+            f"{PAPER}; its 384 groups do not divide 1024, so there are 512 groups of 2 channels, as in BERT-base", 512
         ),
         "roberta-base": _preset(PAPER, 256),
         "roberta-large": _preset(PAPER, 256),
         **minilm_presets(
-            "ours: 2 channels a group as for BERT; head and learning rate chosen by STS-B dev, see docs/log.md",
+            "ours: groups of 2 channels as for BERT; head and learning rate chosen by STS-B dev, see docs/log.md",
             1e-5,
             WhitenedCSEParams(groups=192, head=False),
             published=WhitenedCSEParams(groups=192),

@@ -1,7 +1,7 @@
 """Whitening over the sentences of a batch: in groups of channels, shuffled or not, or over all channels.
 
-Whitened vectors have mean 0 and the identity as covariance. ZCA, x C^(-1/2), changes vectors least. PCA, x U L^(-1/2),
-rotates vectors onto the principal axes.
+Whitened vectors have mean 0 and the identity as covariance. ZCA, x C^(-1/2), is the whitening that changes vectors
+least. PCA, x U L^(-1/2), rotates vectors onto the principal axes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from torch.autograd.function import once_differentiable
 from models.encoder.encoder import full_precision
 
 Gradient = Literal["detached", "full"]
-"""Gradient of the covariance. "detached" treats the covariance as a constant, "full" differentiates it. The mean is
-always differentiated."""
+"""Treatment of the covariance in the gradient.
+
+"detached" treats the covariance as a constant, and "full" differentiates it. The mean is always differentiated.
+"""
 
 
 def covariance(centred: Tensor, *, correction: int = 0) -> Tensor:
@@ -49,22 +51,25 @@ def shuffled_group_whitening(
 
 
 class Statistics(NamedTuple):
-    """Mean (D,) and covariance (D, D) of vectors."""
+    """Mean (D,) and covariance (D, D) of a set of vectors."""
 
     mean: Tensor
     covariance: Tensor
 
     def updated(self, rows: Tensor, momentum: float) -> Statistics:
-        """Return beta · self + (1 - beta) · the statistics of `rows` (N, D) (WhitenedCSE, equation 13)."""
+        """Return beta · self + (1 - beta) · S, where S are the statistics of `rows` (N, D).
+
+        Source: WhitenedCSE, equation 13. beta is the momentum.
+        """
         mean = rows.mean(0)
         spread = covariance(rows - mean, correction=1)
         return Statistics(self.mean.lerp(mean, 1 - momentum), self.covariance.lerp(spread, 1 - momentum))
 
 
 class GroupWhitening(nn.Module):
-    """Whitening of each view over its own batch, in k groups of channels.
+    """Whitening of each view over the batch, in k groups of channels.
 
-    With `shuffled`, each view draws its own groups.
+    With `shuffled`, the groups of each view are drawn at random.
 
     Raises:
         ValueError: the groups do not divide the width.
@@ -77,7 +82,7 @@ class GroupWhitening(nn.Module):
             raise ValueError(f"groups: {groups} does not divide the width {dim}; these do: {valid}")
         self.groups = groups
         self.host = dim // groups != CLOSED_FORM_SIZE
-        """True if whitening needs eigenvectors, because the host must wait for them."""
+        """True if whitening needs eigenvectors, which the host computes or waits for."""
         self.shuffled = shuffled
         self.eps = eps
         self.gradient = gradient
@@ -91,11 +96,11 @@ class GroupWhitening(nn.Module):
 
 
 class MomentumWhitening(nn.Module):
-    """Whitening of all channels together, by moving statistics over the rows of all views and all batches so far.
+    """Whitening of all channels together, by running statistics over the rows of all views and all batches so far.
 
     The statistics start with mean 0 and identity covariance, because the covariance of a batch with fewer rows than
-    channels is singular. They are float64, because float32 can't separate axes whose eigenvalues are as close as at the
-    start.
+    channels is singular. They are float64, because at the start the eigenvalues are too close for float32 to separate
+    the axes.
     """
 
     host = True
@@ -114,7 +119,7 @@ class MomentumWhitening(nn.Module):
         self.gradient = gradient
 
     def forward(self, views: Tensor, rng: torch.Generator) -> Tensor:  # noqa: ARG002 - nothing is drawn
-        """Whiten (V, N, D) to the same shape. The result becomes more precise with the number of steps."""
+        """Whiten (V, N, D) to the same shape. The running statistics become more precise with each step."""
         with torch.autocast(views.device.type, enabled=False):
             rows = views.double()
             mean, spread = Statistics(self.mean, self.covariance).updated(rows.flatten(0, 1), self.momentum)
@@ -129,7 +134,7 @@ class MomentumWhitening(nn.Module):
 # Inverse square roots of batches of covariance matrices, with finite gradients at repeated eigenvalues.
 
 CLOSED_FORM_SIZE = 2
-"""Matrices of this size have a closed form of the inverse square root."""
+"""Size of matrices whose inverse square root is computed in closed form."""
 
 
 def inverse_square_root(matrix: Tensor, eps: float) -> Tensor:
@@ -144,9 +149,10 @@ def inverse_square_root(matrix: Tensor, eps: float) -> Tensor:
 
 
 def principal_axes(matrix: Tensor, eps: float) -> Tensor:
-    """Return U (L + eps)^(-1/2) of (..., C, C), largest eigenvalue first, without gradient.
+    """Return U (L + eps)^(-1/2) of (..., C, C), without gradient.
 
-    The sign of an eigenvector is arbitrary. Here its largest entry is positive, so that axes agree from step to step.
+    The columns are ordered by descending eigenvalue. The sign of an eigenvector is arbitrary, so it is chosen to make
+    the largest entry positive. Axes then agree from step to step.
     """
     vectors, roots = _axes(matrix.detach(), eps)
     largest = vectors.gather(-2, vectors.abs().argmax(-2, keepdim=True))
@@ -154,10 +160,11 @@ def principal_axes(matrix: Tensor, eps: float) -> Tensor:
 
 
 def _inverse_root_2x2(matrix: Tensor, eps: float) -> Tensor:
-    """Compute (t + s - A) / (s sqrt(t + 2 s)) of matrices (..., 2, 2).
+    """Compute (A + eps)^(-1/2) of matrices A (..., 2, 2) in closed form.
 
-    s^2 is the determinant and t the trace of A + eps. An eigendecomposition by LAPACK takes six times as long for 1,152
-    matrices. On a GPU, the host would have to wait for it.
+    The formula is (t + s - A) / (s sqrt(t + 2 s)), where A includes eps. s^2 is the determinant and t the trace of A +
+    eps. For 1,152 matrices, an eigendecomposition by LAPACK takes six times as long. On a GPU, the host would have to
+    wait for it.
     """
     a, b, d = matrix[..., 0, 0], matrix[..., 0, 1], matrix[..., 1, 1]
     trace = a + d + 2 * eps

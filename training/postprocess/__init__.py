@@ -1,4 +1,4 @@
-"""The table of post-processings. To add one, write a module in this folder and register it here."""
+"""Table of the post-processings. To add one, write a module in this folder and register it here."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The interface of a post-processing: a transform fitted to the pooled vectors of a frozen encoder.
+"""Interface of a post-processing: a transform that is fitted to the pooled vectors of a frozen encoder.
 
-The vectors come as a stream of batches from the sentences of a corpus.
+The vectors are a stream of batches, computed from the sentences of a corpus.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from training.data.corpus import Corpus
 LAST = 100
 """Number of final batches whose mean loss is reported."""
 MOST_RATE = 1e30
-"""Maximum learning rate. Adam's first step is ten times as large and must fit in a float32."""
+"""Maximum learning rate. Adam's first step is ten times as large, and must be representable in float32."""
 
 
 class PostprocessError(Refused):
-    """A transform can't be fitted. The message is one line and suggests a solution."""
+    """A transform can't be fitted. The message is one line and suggests what to do."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,13 @@ P = TypeVar("P")
 
 
 class Fit(Protocol[P_contra]):
-    """A function from an encoder, a corpus and parameters to a transform. It draws from torch's own generator."""
+    """Protocol of a function that fits a transform. It draws random numbers from torch's own generator."""
 
     def __call__(self, encoder: Encoder, corpus: Corpus, params: P_contra, *, seed: int, stream: TextIO) -> Fitted:
-        """Fit the transform. `seed` determines the order of the corpus. Progress goes to `stream`."""
+        """Fit the transform to the vectors that the encoder computes from the corpus.
+
+        `seed` determines the order of the corpus. Progress goes to `stream`.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +61,7 @@ class Postprocess(Generic[P]):
     citation: str
     """BibTeX of the paper, for the model card."""
     params: P
-    """Published parameters, a frozen dataclass."""
+    """Published parameters, in a frozen dataclass."""
     fit: Fit[P]
 
     def apply(self, encoder: Encoder, corpus: Corpus, params: P, *, seed: int, stream: TextIO) -> Fitted:
@@ -69,7 +72,8 @@ class Postprocess(Generic[P]):
         """
         if encoder.transform is not None:
             raise PostprocessError(
-                f"the encoder has a transform already ({encoder.transform.kind}): take the one it was made from"
+                f"the encoder already has a transform ({encoder.transform.kind}): use the encoder from before "
+                "that transform"
             )
         torch.manual_seed(seed)
         fitted = self.fit(encoder, corpus, params, seed=seed, stream=stream)
@@ -100,16 +104,19 @@ def check_above_zero(params: Any, *names: str) -> None:
             raise ValueError(f"{name}: {value} is not above 0")
 
 
-# Streams of the sentences of a corpus and of their pooled vectors.
+# Streams of the sentences of a corpus, and of their pooled vectors.
 
 ENCODED_AT_ONCE = 1024
-"""Minimum sentences encoded together: enough to form batches of similar length with little padding."""
+"""Minimum number of sentences that are encoded together.
+
+With this many sentences, batches of similar length need little padding.
+"""
 
 
 def pooled_batches(
     encoder: Encoder, corpus: Corpus, *, size: int, epochs: int = 1, seed: int, stream: TextIO
 ) -> Iterator[Tensor]:
-    """Yield batches (size, D) of vectors without dropout, float32 on the CPU.
+    """Yield batches (size, D) of vectors that are computed without dropout, in float32 on the CPU.
 
     The last batch of an epoch may be smaller.
     """
@@ -123,7 +130,7 @@ def pooled_batches(
 def sentence_batches(
     corpus: Corpus, *, size: int, least: int = 1, epochs: int = 1, seed: int, stream: TextIO
 ) -> Iterator[list[str]]:
-    """Yield shuffled batches of sentences, with progress: a bar on a terminal, lines elsewhere.
+    """Yield shuffled batches of sentences, and display the progress: a bar on a terminal, plain lines elsewhere.
 
     The last batch of an epoch may be smaller. It is left out if it has fewer than `least` sentences.
     """

@@ -37,19 +37,20 @@ from training.postprocess.base import (
 
 @dataclass(frozen=True, kw_only=True)
 class DCLParams:
-    """The parameters of the fit. The temperature is that of the published DCL-only model.
+    """Parameters of the fit.
 
-    The remaining values are ours, because the published code trains the whole encoder instead of a linear map.
+    The temperature is that of the published model that was trained by this loss alone. The remaining values are ours,
+    because the published code trains the whole encoder instead of a linear map.
     """
 
     temperature: float = 10.0
-    """Temperature in models_vicreg.py of SimCSE++. Its help text says 20."""
+    """Temperature in models_vicreg.py of SimCSE++. The help text of that code says 20."""
     batch_size: int = 64
     epochs: int = 1
     learning_rate: float = 1e-4
-    """Learning rate chosen on STS.
+    """Learning rate, chosen on STS.
 
-    A rate ten times as high lowers the loss further, and STS scores too (docs/objectives.md).
+    A rate ten times as high gives a lower loss, but also lower STS scores (docs/objectives.md).
     """
 
     def __post_init__(self) -> None:
@@ -57,11 +58,11 @@ class DCLParams:
         check_above_zero(self, "temperature", "epochs")
         check_learning_rate(self)
         if self.batch_size < 2:
-            raise ValueError(f"batch_size: {self.batch_size} sentence does not vary")
+            raise ValueError(f"batch_size: {self.batch_size} is too small: one sentence has no variance")
 
 
 def dropout_views(encoder: Encoder, batches: Iterable[list[str]]) -> Iterator[Tensor]:
-    """Encode each batch in two dropout passes (2, N, D), without gradient, on the CPU."""
+    """Encode each batch of N sentences in two dropout passes to (2, N, D), without gradient, on the CPU."""
     views = ViewEncoder(encoder, Needs(views=2)).train()
     for sentences in batches:
         with torch.no_grad():
@@ -85,7 +86,9 @@ def train(batches: Iterable[Tensor], dim: int, params: DCLParams) -> tuple[Tenso
 
 
 def fit(encoder: Encoder, corpus: Corpus, params: DCLParams, *, seed: int, stream: TextIO) -> Fitted:
-    """Fit the linear map under which each dimension of a view is most similar to the same dimension of the second view.
+    """Fit a linear map to the vectors of two dropout views by the dimension-wise contrastive loss.
+
+    Under this map, each dimension of one view is most similar to the same dimension of the second view.
 
     Raises:
         PostprocessError: the encoder has no dropout, so that two views would be equal, or the corpus has no complete
@@ -100,7 +103,7 @@ def fit(encoder: Encoder, corpus: Corpus, params: DCLParams, *, seed: int, strea
     if sentences < params.batch_size:
         raise PostprocessError(
             f"{corpus.name}: {sentences} different sentences are too few for DCL: "
-            f"at least {params.batch_size} are needed, a whole batch"
+            f"at least {params.batch_size} are needed for a complete batch"
         )
     batches = sentence_batches(
         corpus, size=params.batch_size, least=params.batch_size, epochs=params.epochs, seed=seed, stream=stream

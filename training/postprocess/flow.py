@@ -32,10 +32,10 @@ from training.postprocess.base import (
 )
 
 NOISE = 1e-3
-"""Standard deviation of the noise added in training, relative to the vectors' mean deviation.
+"""Standard deviation of the noise that is added in training, relative to the vectors' mean deviation.
 
-Images are dequantised in the same way. Coordinates can be constant (two of all-MiniLM's 384 are), and a last layer norm
-leaves vectors in a hyperplane. Without noise the likelihood would be unbounded.
+Without noise, the likelihood would be unbounded, because coordinates can be constant (two of all-MiniLM's 384 are) and
+a last layer norm leaves vectors in a hyperplane. Images are dequantised by noise in the same way.
 """
 
 
@@ -62,7 +62,7 @@ class FlowParams:
         check_above_zero(self, "levels", "depth", "hidden", "epochs", "clip_norm")
         check_learning_rate(self)
         if self.batch_size < 2:
-            raise ValueError(f"batch_size: {self.batch_size} sentence has no variance to begin with")
+            raise ValueError(f"batch_size: {self.batch_size} is too small: one sentence has no variance")
         if self.weight_decay < 0:
             raise ValueError(f"weight_decay: {self.weight_decay} is below 0")
 
@@ -80,9 +80,10 @@ def bits_per_dim(flow: Flow, pooled: Tensor) -> Tensor:
 
 @torch.no_grad()
 def initialise(flow: Flow, pooled: Tensor) -> None:
-    """Initialise as Glow does: couplings are the identity, and actnorms standardise the first batch (N, D).
+    """Initialise the flow as Glow does.
 
-    Hidden layers of couplings are drawn from N(0, 0.05), and their actnorms standardise the hidden layers' outputs.
+    Couplings become the identity, and actnorms standardise the first batch (N, D). Hidden layers of couplings are drawn
+    from N(0, 0.05), and their actnorms standardise the hidden layers' outputs.
     """
     for module in flow.modules():
         if isinstance(module, AdditiveCoupling):
@@ -120,7 +121,7 @@ def fit(encoder: Encoder, corpus: Corpus, params: FlowParams, *, seed: int, stre
         params,
     )
     if not all(map(math.isfinite, bits)):
-        raise PostprocessError(f"the flow diverged at learning_rate {params.learning_rate}: choose a lower one")
+        raise PostprocessError(f"the flow diverged at learning_rate {params.learning_rate}: use a lower one")
     return Fitted(flow.eval(), {"sentences": sentences, "bits_per_dim": fmean(bits[-LAST:])})
 
 
@@ -164,7 +165,7 @@ CITATION = """\
 """
 
 POSTPROCESS = Postprocess(
-    summary="BERT-flow: Glow on the vector, its latents standard normal",
+    summary="BERT-flow: Glow on the pooled vector, with standard normal latents",
     citation=CITATION,
     params=FlowParams(),
     fit=fit,

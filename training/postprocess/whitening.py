@@ -1,4 +1,4 @@
-"""BERT-whitening: vectors with mean zero and covariance identity, or a partial whitening.
+"""BERT-whitening: a linear map to vectors with mean 0 and identity covariance, or a partial whitening.
 
 Su, Cao, Liu and Ou, "Whitening Sentence Representations for Better Semantics and Faster Retrieval" (2021),
 arXiv:2103.15316.
@@ -27,14 +27,12 @@ float32 contain only rounding errors, which whitening would amplify.
 
 @dataclass(frozen=True, kw_only=True)
 class WhiteningParams:
-    """The parameters of whitening."""
+    """Parameters of whitening."""
 
     dims: int | None = None
-    """k, the number of leading directions.
+    """k, the number of leading directions that are kept.
 
-    None keeps all directions with non-zero variance.
-
-    The paper keeps 256 for base and 384 for large models.
+    None keeps all directions with non-zero variance. The paper keeps 256 for base and 384 for large models.
     """
     power: float = 1.0
     """Strength of whitening: a variance s becomes s ** (1 - power).
@@ -52,7 +50,7 @@ class WhiteningParams:
 
 
 class Moments:
-    """Running mean and covariance of a stream of vectors, float64, in D x D memory.
+    """Running mean and covariance of a stream of vectors, in float64 and in D x D memory.
 
     Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance: Analysis and Recommendations" (The American
     Statistician 37, 1983), doi:10.1080/00031305.1983.10483115.
@@ -79,20 +77,20 @@ class Moments:
 
 
 def whitening_matrix(covariance: Tensor, dims: int | None = None, power: float = 1.0) -> Tensor:
-    """Compute the first k columns of W = U diag(s ** (-power / 2)), where covariance = U diag(s) U'.
+    """Compute the first k columns of W = U diag(s ** (-power / 2)) for partial whitening.
 
-    Shapes: (D, D) to (D, k). The variances s are descending. k is `dims`, or the number of directions that vary. A
-    power of 1 whitens, and a power of 0 only rotates.
+    U and s are from covariance = U diag(s) U'. Shapes: (D, D) to (D, k). The variances s are in descending order. k is
+    `dims`, or the number of directions with non-zero variance. A power of 1 whitens, and a power of 0 only rotates.
 
     Raises:
-        PostprocessError: fewer than `dims` directions vary, or none.
+        PostprocessError: fewer than `dims` directions have variance, or none.
     """
     directions, variances, _ = torch.linalg.svd(covariance)
     varying = int((variances > NEGLIGIBLE * variances[0]).sum())
     kept = dims or varying
     if not 0 < kept <= varying:
         raise PostprocessError(
-            f"only {varying} of {len(variances)} directions vary over this corpus, dims={kept} can't be kept"
+            f"only {varying} of {len(variances)} directions vary over this corpus, so dims={kept} is too high"
             if varying
             else "all sentences have the same vector: there is nothing to whiten"
         )
@@ -108,11 +106,11 @@ def fit(encoder: Encoder, corpus: Corpus, params: WhiteningParams, *, seed: int,
     """
     wanted, sentences = params.dims or encoder.dim, corpus.census.sentences
     if wanted > encoder.dim:
-        raise PostprocessError(f"dims: {wanted} are wanted of vectors with {encoder.dim}")
+        raise PostprocessError(f"dims: {wanted} is above {encoder.dim}, the width of the vectors")
     if sentences <= wanted:
         raise PostprocessError(
             f"{corpus.name}: {sentences} different sentences are too few to whiten {wanted} dimensions: "
-            f"at least {wanted + 1} are needed, and many more for a good estimate"
+            f"at least {wanted + 1} are needed, and a good estimate needs many more"
         )
     moments = Moments(encoder.dim)
     for vectors in pooled_batches(encoder, corpus, size=1024, seed=seed, stream=stream):
@@ -133,7 +131,7 @@ CITATION = """\
 """
 
 POSTPROCESS = Postprocess(
-    summary="BERT-whitening: mean zero, covariance identity, the leading directions first; whole or in part",
+    summary="BERT-whitening: vectors with mean zero and identity covariance, leading directions first; full or partial",
     citation=CITATION,
     params=WhiteningParams(),
     fit=fit,

@@ -1,4 +1,4 @@
-"""Batches of pre-training: the corpus as sequences of equal length, with words that are masked anew in every step."""
+"""Batches of pre-training: the corpus as sequences of equal length, in which words are masked anew in every step."""
 
 from __future__ import annotations
 
@@ -20,12 +20,10 @@ from training.pretraining.config import PretrainConfig
 from training.pretraining.model import IGNORED, MaskedLM, MaskedSequences, MaskedTokens, mask_words
 
 GRANULE = {"cuda": 512}
-"""Multiple to which the number of questions of a chunk is padded, by device type.
+"""Multiple to which the number of masked tokens of a chunk is padded, by device type.
 
-Other devices need no padding.
-
-For each different number of questions, a step must be recorded. The number varies with the tokens per word and the
-[CLS] tokens per sequence.
+Other devices need no padding. A CUDA graph must be recorded for each different number. Without padding, the number
+would vary with the tokens per word and the [CLS] tokens per sequence.
 """
 HELD_OUT_SEED = 0
 """Seed of the held-out masks. It is the same in all runs, so that runs are comparable."""
@@ -36,13 +34,13 @@ class Batch:
     """The sequences of one step, with the masked tokens that this process predicts."""
 
     chunks: Sequence[MaskedTokens]
-    """Chunks of the batch, which are computed one after the other."""
+    """Chunks of the batch, which are computed one after another."""
     hidden: int
     """Number of masked tokens in the whole batch."""
     lengths: Sequence[int]
     """Lengths in tokens of the sentences, or parts of sentences, of the whole batch."""
     position: Position
-    """Position of the next batch in the corpus."""
+    """Position in the corpus at which the next batch starts."""
 
     def __len__(self) -> int:
         """Return the number of sentences in the batch. A part of a sentence counts as a sentence."""
@@ -75,7 +73,7 @@ class Batches:
             yield Batch(chunks, len(hidden.labels), sentence_lengths(ids, self._model.vocabulary.cls), end)
 
     def held_out(self) -> list[MaskedTokens]:
-        """Pack the held-out sentences in order and mask them. The last sequence has the remaining length."""
+        """Pack the held-out sentences in order and mask them. The last sequence may be shorter."""
         ids, length = concatenate(self._encode(self._corpus.census.monitored)), self._config.max_length
         rng = np.random.default_rng(HELD_OUT_SEED)
         whole, rest = np.split(ids, [len(ids) - len(ids) % length])
@@ -104,7 +102,7 @@ class Batches:
 def _questions(hidden: MaskedSequences, rows: range, device: torch.device) -> MaskedTokens:
     """Return the rows with their masked tokens. For CUDA, they are in pinned memory, so that copies are asynchronous.
 
-    The number of masked tokens is padded with empty questions, so that most steps have the same number.
+    The number of masked tokens is padded with ignored labels, so that most steps have the same number.
     """
     length = hidden.ids.shape[1]
     first, last = np.searchsorted(hidden.places, (rows.start * length, rows.stop * length))
@@ -118,13 +116,11 @@ def _questions(hidden: MaskedSequences, rows: range, device: torch.device) -> Ma
     return MaskedTokens(*(tensor.pin_memory() if device.type == "cuda" else tensor for tensor in tensors))
 
 
-# A corpus as sequences of equal length: tokenised sentences are concatenated, then cut.
-#
-# There is no padding, and no token is lost. A sentence that is cut continues in the next sequence, and the rest of an
-# epoch begins the next epoch.
+# A corpus as sequences of equal length. Tokenised sentences are concatenated and then cut, so there is no padding and
+# no token is lost. A sentence that is cut continues in the next sequence. The rest of an epoch begins the next epoch.
 
 BLOCK = 1024
-"""Sentences tokenised at once."""
+"""Number of sentences that are tokenised at once."""
 
 Ids = NDArray[np.int64]
 
@@ -133,9 +129,9 @@ class Position(NamedTuple):
     """A position in the shuffled corpus, between two tokens."""
 
     block: int = 0
-    """Number of the block, counted over all epochs."""
+    """Number of the block of sentences, counted over all epochs."""
     token: int = 0
-    """Token in the block."""
+    """Index of the token in the block."""
 
 
 START = Position()
@@ -150,9 +146,10 @@ def sequences(
     seed: int,
     start: Position,
 ) -> Iterator[tuple[Ids, Position]]:
-    """Yield batches (rows, length) of the shuffled corpus endlessly, each with the position of the next one.
+    """Yield batches (rows, length) of the shuffled corpus endlessly, each with the position after it.
 
-    The batches from `start` are the same as those after this position in a reading from the beginning.
+    The batches do not depend on where reading starts. From `start`, they are the same as in a reading from the
+    beginning.
     """
     blocks = (concatenate(encode(each)) for each in corpus.batches(BLOCK, seed=seed, start=start.block))
     return cut(blocks, rows=rows, length=length, start=start)
@@ -164,7 +161,7 @@ def concatenate(sentences: Sequence[Tokens]) -> Ids:
 
 
 def cut(blocks: Iterable[Ids], *, rows: int, length: int, start: Position) -> Iterator[tuple[Ids, Position]]:
-    """Concatenate `blocks`, each (T,), from `start` on, and split them into batches (rows, length).
+    """Concatenate `blocks`, each (T,), and split them into batches (rows, length), starting at `start`.
 
     An incomplete last batch is dropped.
     """
@@ -179,14 +176,14 @@ def cut(blocks: Iterable[Ids], *, rows: int, length: int, start: Position) -> It
 
 
 def _normalised(waiting: deque[Ids], at: Position) -> Position:
-    """Return `at` relative to the block that contains it. Remove all earlier blocks from `waiting`."""
+    """Return `at` relative to the block that contains it, and remove all earlier blocks from `waiting`."""
     while waiting and at.token >= len(waiting[0]):
         at = Position(at.block + 1, at.token - len(waiting.popleft()))
     return at
 
 
 def sentence_lengths(ids: Ids, cls: int) -> list[int]:
-    """Return the lengths of the sentences, or parts of sentences, in sequences (N, L). Each begins with `cls`."""
+    """Return the lengths of the sentences, or parts of sentences, in sequences (N, L). `cls` starts a sentence."""
     begins = ids == cls
     begins[:, 0] = True
     ends: list[int] = np.append(np.flatnonzero(begins), ids.size).tolist()

@@ -1,4 +1,4 @@
-"""The configuration of a pre-training run."""
+"""Configuration of a pre-training run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from training.config import ConfigError, Configuration, check_folders, resolved
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig(Configuration):
-    """Everything that affects a run's result. `from_json(to_json())` returns an equal configuration."""
+    """Everything that affects a pre-training run's result. `from_json(to_json())` returns an equal configuration."""
 
     corpus: tuple[str, ...] = ()
     """Files as in `training.config.RunConfig`."""
@@ -30,15 +30,15 @@ class PretrainConfig(Configuration):
     """Width of hidden states. Inner layers are four times as wide, or as wide as the backbone's."""
     heads: int = 12
     max_length: int = 128
-    """Tokens of a sequence. Without a backbone it is also the model's maximum length."""
+    """Length of a sequence in tokens. Without a backbone, it is also the model's maximum length."""
     dropout: float = 0.1
-    """Dropout of hidden states and attention weights, also with a backbone."""
+    """Dropout of hidden states and attention weights. It also replaces a backbone's own dropout."""
     share: float = 0.15
     """Share of the tokens that are masked."""
     batch_size: int = 256
-    """Sequences of a step, over all devices."""
+    """Number of sequences in a step, over all devices."""
     chunk_size: int | None = None
-    """Sequences that pass through the model at once on a device. None means all of a device's share."""
+    """Maximum number of sequences that a device computes at once. None means the device's whole share of a batch."""
     steps: int = 20_000
     warmup: float = 0.05
     """Share of steps in which the learning rate rises to `learning_rate`. It then falls to zero."""
@@ -57,12 +57,12 @@ class PretrainConfig(Configuration):
         self.check()
         check_folders(self)
         if not 0 < self.share < 1:
-            raise ConfigError(f"share: {self.share} is not a share above 0 and below 1")
+            raise ConfigError(f"share: {self.share} is not greater than 0 and less than 1")
         self._check_backbone()
         if self.width % self.heads:
-            raise ConfigError(f"heads: a width of {self.width} is not to be divided among {self.heads}")
+            raise ConfigError(f"heads: {self.heads} heads do not divide a width of {self.width}")
         if Path(self.run).resolve().is_relative_to(Path(self.out).resolve()):
-            raise ConfigError(f"run: {self.run} would lie in out, {self.out}, which holds the model and nothing else")
+            raise ConfigError(f"run: {self.run} is inside out, {self.out}, which must contain only the model")
 
     def _check_backbone(self) -> None:
         if self.backbone is None:
@@ -70,7 +70,9 @@ class PretrainConfig(Configuration):
         values = self.flat()
         start = resolved("backbone", values)
         if resolved("tokenizer", values) != start:
-            raise ConfigError(f"tokenizer: {self.tokenizer}, where the backbone, {self.backbone}, has its own")
+            raise ConfigError(
+                f"tokenizer: {self.tokenizer}: leave it out, because the backbone {self.backbone} has its own tokenizer"
+            )
         if resolved("out", values) == start:
             raise ConfigError(f"out: {self.out} is the backbone, which would be replaced")
 

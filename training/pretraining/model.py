@@ -1,4 +1,4 @@
-"""A BERT for masked language modelling on sequences of packed sentences, and the masking of words."""
+"""A BERT for masked language modelling on sequences of packed sentences, and the random masking of words."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformers import BertForMaskedLM, PreTrainedTokenizerBase
 
 IGNORED = -100
-"""Label of an empty question. `cross_entropy` ignores it, and no token has it."""
+"""Label of padding among the masked tokens. `cross_entropy` ignores it, and no token has this id."""
 
 
 class MaskedTokens(NamedTuple):
@@ -30,9 +30,9 @@ class MaskedTokens(NamedTuple):
     ids: Tensor
     """Ids, (n, L)."""
     places: Tensor
-    """Indices (m,) of the masked tokens among the n L."""
+    """Indices (m,) of the masked tokens in the n L tokens."""
     labels: Tensor
-    """Original ids (m,), or `IGNORED`."""
+    """Original ids (m,), or `IGNORED` for padding."""
 
     def to(self, device: torch.device) -> MaskedTokens:
         """Copy to the device. Copies from pinned memory are asynchronous."""
@@ -40,7 +40,7 @@ class MaskedTokens(NamedTuple):
 
     @property
     def answered(self) -> int:
-        """Return the number of masked tokens, without empty questions."""
+        """Return the number of masked tokens, without padding."""
         return int((self.labels != IGNORED).sum())
 
 
@@ -69,9 +69,9 @@ class MaskedLM(nn.Module):
         return self._encoder[0]
 
     def forward(self, ids: Tensor, places: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the cross entropy, summed over the m masked tokens, and the number of correct predictions.
+        """Return the cross-entropy, summed over the m masked tokens, and the number of correct predictions.
 
-        The head is computed only for masked tokens, which are all that the loss needs.
+        The head is computed only for masked tokens, because the loss does not need the others.
         """
         mask, positions = separate_sentences(ids, self.vocabulary.cls)
         hidden = self.bert.bert(input_ids=ids, attention_mask=mask, position_ids=positions).last_hidden_state
@@ -79,7 +79,7 @@ class MaskedLM(nn.Module):
         return F.cross_entropy(logits, labels, reduction="sum"), (logits.argmax(dim=1) == labels).sum()
 
     def work(self, share: float) -> OperationCount:
-        """Return the number of operations per token, if the head is computed for a `share` of the tokens."""
+        """Return the number of operations per token, for a head that is computed for a `share` of the tokens."""
         body = OperationCount.of(self.encoder)
         head = sum(each.weight.numel() for each in self.bert.cls.modules() if isinstance(each, nn.Linear))
         return OperationCount(body.weights + round(share * head), body.attention)
@@ -88,9 +88,9 @@ class MaskedLM(nn.Module):
 def separate_sentences(ids: Tensor, cls: int) -> tuple[Tensor, Tensor]:
     """Return an additive mask (n, 1, L, L) and positions (n, L) that separate the sentences of a sequence.
 
-    A sentence begins at its [CLS] token. The rest of a sentence from the previous sequence begins with the sequence.
-    Sentences must not attend to each other, because the corpus is shuffled. Source: Krell et al., "Efficient Sequence
-    Packing without Cross-contamination" (2021), section 3.2.
+    A sentence begins at its [CLS] token. The end of a sentence from the previous sequence is at the start of a
+    sequence. Sentences must not attend to each other, because the corpus is shuffled. Source: Krell et al., "Efficient
+    Sequence Packing without Cross-contamination" (2021), section 3.2.
     """
     begins, places = ids == cls, torch.arange(ids.size(1), device=ids.device).expand_as(ids)
     sentence = begins.cumsum(dim=1)
@@ -99,10 +99,9 @@ def separate_sentences(ids: Tensor, cls: int) -> tuple[Tensor, Tensor]:
     return torch.where(same, 0.0, torch.finfo(torch.float32).min), places - first
 
 
-# Masking of whole words, at random and anew in every step.
-#
-# Devlin et al., "BERT" (NAACL 2019), section 3.1, with the whole-word masking of their release of May 2019. Of the
-# masked tokens 80 % become [MASK], 10 % a random token, and 10 % stay. Each token of a word is drawn separately.
+# Random masking of whole words, anew in every step. Source: Devlin et al., "BERT" (NAACL 2019), section 3.1, with the
+# whole-word masking of their release of May 2019. Of the masked tokens, 80 % become [MASK], 10 % become a random token,
+# and 10 % stay. Each token of a word is drawn separately.
 
 MASK_SHARE = 0.8
 RANDOM_SHARE = 0.1
@@ -113,7 +112,7 @@ class Vocabulary:
     """Properties of a tokenizer's tokens for masking. All ids are below V."""
 
     special: NDArray[np.bool_]
-    """Special tokens such as [CLS], [SEP] and [UNK], and unused ids, (V,). They are never masked or drawn."""
+    """Special tokens such as [CLS], [SEP] and [UNK], and unused ids, (V,). They are neither masked nor drawn."""
     inside: NDArray[np.bool_]
     """Tokens that continue a word, (V,)."""
     mask: int
@@ -129,7 +128,7 @@ class Vocabulary:
         """
         pieces = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
         if not isinstance(pieces, WordPiece):
-            raise ValueError("not a WordPiece tokenizer, so where a word begins is not known")
+            raise ValueError("not a WordPiece tokenizer, so the starts of words are unknown")
         named = (tokenizer.mask_token_id, tokenizer.cls_token_id, tokenizer.unk_token_id)
         if None in named:
             raise ValueError("the tokenizer lacks [MASK], [CLS] or [UNK]")
@@ -152,7 +151,7 @@ class MaskedSequences:
     ids: NDArray[np.int64]
     """Ids (N, L) for the model."""
     places: NDArray[np.int64]
-    """Indices (M,) of the masked tokens among the N L, ascending."""
+    """Indices (M,) of the masked tokens in the N L tokens, ascending."""
     labels: NDArray[np.int64]
     """Original ids (M,) of the masked tokens."""
 
@@ -169,7 +168,8 @@ def mask_words(
     sizes = np.bincount(word + 1)[1:]
     drawn = rng.permutation(len(sizes))
     before = np.cumsum(sizes[drawn]) - sizes[drawn]
-    hidden = np.zeros(len(sizes) + 1, dtype=bool)  # The last element is for tokens of no word, -1.
+    # The last element is for tokens that belong to no word, which have the index -1.
+    hidden = np.zeros(len(sizes) + 1, dtype=bool)
     hidden[drawn[before < max(1, round(share * sizes.sum()))]] = True
     places = np.flatnonzero(hidden[word])
 
@@ -182,7 +182,7 @@ def mask_words(
 
 
 def words(ids: NDArray[np.int64], vocabulary: Vocabulary) -> NDArray[np.int64]:
-    """Return the index of the word that each token of `ids` (N, L) belongs to, from 0. Special tokens have -1.
+    """Return the index of the word to which each token of `ids` (N, L) belongs, from 0. Special tokens have -1.
 
     If a word is split between two sequences, its two parts have different indices.
     """

@@ -1,4 +1,4 @@
-"""A whole pre-training run, from a configuration to a folder that `train --backbone` takes."""
+"""A whole pre-training run, from a configuration to a model folder for `train --backbone`."""
 
 from __future__ import annotations
 
@@ -45,9 +45,8 @@ RECORD = "pretraining.json"
 def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> State:
     """Train according to `config`, and return the final state.
 
-    The record goes to `config.run`, the model to `config.out`.
-
-    Progress goes to `stream`. With several processes, only the first one reports and writes.
+    The record goes to `config.run`, the model to `config.out`, and progress to `stream`. With several processes, only
+    the first one reports and writes.
 
     Raises:
         RunError: the run's folder already has a run and `resume` is false; or the model can't be written.
@@ -60,7 +59,7 @@ def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> Stat
     devices = Devices(config.device)
     if config.batch_size % devices.count:
         raise ConfigError(
-            f"batch_size: {config.batch_size} sequences are not to be shared by {devices.count} processes"
+            f"batch_size: {config.batch_size} sequences can't be divided equally among {devices.count} processes"
         )
     if devices.first:
         check(Path(config.out))
@@ -96,10 +95,10 @@ class Pretraining:
     digest: str
     """Digest of the corpus."""
     precision: torch.dtype | None
-    """Type of matrix products. None is float32."""
+    """Dtype of matrix products. None is float32."""
     work: OperationCount
     peak: float
-    """Operations per second of a large matrix product, on all devices together."""
+    """Peak operations per second, measured with a large matrix product, of all devices together."""
     folder: Path
     total_steps: int
     eval_every: int
@@ -123,9 +122,9 @@ class Pretraining:
         return values
 
     def speed(self, steps: Sequence[tuple[int, Batch]], seconds: float) -> dict[str, float]:
-        """Compute sentences (or parts of sentences), tokens and operations per second.
+        """Compute sentences, tokens and operations per second.
 
-        A backward pass counts as two forward passes.
+        A part of a sentence counts as a sentence. A backward pass counts as two forward passes.
         """
         lengths = [length for _, batch in steps for length in batch.lengths]
         operations = 3 * self.work.forward(lengths) / seconds
@@ -136,7 +135,7 @@ class Pretraining:
         _check_finite(taken.step, values)
 
     def evaluate(self, record: WriteMetrics, progress: Progress) -> None:
-        """Evaluate in the first process. The remaining processes wait for it at the next step."""
+        """Evaluate in the first process. The other processes wait for it at the next step."""
         if not self.devices.first:
             return
         step, scores = self.state.step, evaluate(self.state.model, self.held_out, self.precision)
@@ -150,7 +149,7 @@ class Pretraining:
 
 def _check_finite(step: int, values: Mapping[str, float]) -> None:
     if not is_finite(values):
-        raise DivergedError(f"step {step}: {format_terms(values)}; begin again with a lower learning_rate")
+        raise DivergedError(f"step {step}: {format_terms(values)}; start a new run with a lower learning_rate")
 
 
 def _pretraining(config: PretrainConfig, corpus: Corpus, devices: Devices) -> Pretraining:
@@ -167,7 +166,7 @@ def _pretraining(config: PretrainConfig, corpus: Corpus, devices: Devices) -> Pr
             devices,
             clip_norm=config.clip_norm,
             precision=precision,
-            # Chunks have varying numbers of masked tokens, so they are not recorded.
+            # Chunks are not recorded as CUDA graphs, because their numbers of masked tokens vary.
             record=devices.single_cuda and config.chunk_size is None,
         ),
         config=config,
@@ -202,7 +201,7 @@ def _headline(run: Pretraining, corpus: Corpus) -> str:
 def check(folder: Path) -> None:
     """Check that a model can be written to the folder.
 
-    A folder with a pre-trained model is accepted and will be replaced.
+    A folder with a pre-trained model is accepted, and publication will replace it.
 
     Raises:
         RunError: the folder has other content, or can't be written.
@@ -212,7 +211,10 @@ def check(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         _refuse_foreign(folder)
     if folder.name in ("", ".."):
-        raise RunError(f"--out {folder}: is replaced as a whole: call it by its name, from the folder above")
+        raise RunError(
+            f"--out {folder}: is the working folder, which can't be replaced: run the command in the folder above "
+            "and name it"
+        )
     check_writable(folder)
 
 
@@ -224,7 +226,8 @@ def publish(config: PretrainConfig, model: MaskedLM, census: Census) -> None:
     """
     curve, out = record.evaluations(Path(config.run)), Path(config.out)
     restore_folder(out)
-    check(out)  # The check is repeated, because a run takes long and the folder's content is deleted.
+    # The check is repeated, because the folder's content is deleted and may have changed during the long run.
+    check(out)
     with replacing_folder(out) as draft:
         model.bert.save_pretrained(draft, max_shard_size="100GB")
         save_tokenizer(model.tokenizer, draft)
@@ -245,7 +248,8 @@ def _refuse_foreign(folder: Path) -> None:
         raise RunError(f"{folder} exists and is not a pre-trained model: choose another --out")
     if foreign := sorted(_files(folder) - _written(folder / RECORD)):
         raise RunError(
-            f"{folder / foreign[0]}: not part of the model there, which is therefore left alone: choose another --out"
+            f"{folder / foreign[0]}: not a file of the pre-trained model, so the folder is not replaced: choose "
+            "another --out"
         )
 
 
@@ -255,7 +259,7 @@ def _written(file: Path) -> set[str]:
         return {RECORD, *json.loads(file.read_text(encoding="utf-8"))["files"]}
     except (OSError, ValueError, KeyError, TypeError):
         raise RunError(
-            f"{file}: does not list the files of the model, which is therefore left alone: choose another --out"
+            f"{file}: does not list the files of the model, so the folder is not replaced: choose another --out"
         ) from None
 
 
@@ -279,7 +283,7 @@ Corpus: {census.sentences} sentences of {corpus}.
 
 {_judged(config, census, curve)}`{RECORD}` has the configuration, the machine and the curve.
 
-It is no sentence encoder yet: `isosphere train simcse --backbone {shlex.quote(config.out)}` makes one.
+It is not yet a sentence encoder: `isosphere train simcse --backbone {shlex.quote(config.out)}` makes one.
 {"".join(_cited(entry) for entry in origin.citations)}"""
 
 
@@ -305,12 +309,12 @@ def _start(config: PretrainConfig) -> str:
 
 
 def _judged(config: PretrainConfig, census: Census, curve: Sequence[Mapping[str, float]]) -> str:
-    """Return a text about the last evaluation. It is empty if the metrics are lost."""
+    """Return a text about the last evaluation, which is empty if the metrics are lost."""
     last = [each for each in curve if each["step"] == config.steps]
     if not last:
         return ""
     loss, accuracy = last[-1]["masked_loss"], last[-1]["masked_accuracy"]
     return (
-        f"On {len(census.monitored)} sentences that it was not trained on: {loss:.4f} nats a hidden token, "
+        f"On {len(census.monitored)} held-out sentences: {loss:.4f} nats per masked token, "
         f"{accuracy:.1%} of them\nnamed right. "
     )

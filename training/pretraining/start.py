@@ -1,6 +1,6 @@
-"""The starting weights of pre-training: random weights, or the weights of an existing BERT.
+"""Initial weights of pre-training: random weights, or the weights of an existing BERT.
 
-Continued pre-training on one's own text is from Gururangan et al., "Don't Stop Pretraining" (ACL 2020).
+Continued pre-training on a user's own text follows Gururangan et al., "Don't Stop Pretraining" (ACL 2020).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 HEAD = "cls.predictions."
 """Prefix of the masked language modelling head's weights, which published sentence encoders lack."""
 UNUSED = ("pooler.", "bert.pooler.", "cls.seq_relationship.")
-"""Prefixes of weights that a BERT may have and masked language modelling does not train. They are left out."""
+"""Prefixes of a BERT's weights that masked language modelling does not train. They are left out."""
 
 
 class Start(NamedTuple):
-    """The model and tokenizer from which a run starts, and their origin for the model card."""
+    """Initial model and tokenizer of a run, and their origin for the model card."""
 
     bert: BertForMaskedLM
     tokenizer: PreTrainedTokenizerBase
@@ -121,12 +121,14 @@ def _check(config: PretrainConfig, architecture: BertConfig, vocabulary: int) ->
     """
     for name, value in _shape(architecture).items():
         if getattr(config, name) != value:
-            raise ConfigError(f"{name}: {getattr(config, name)}, where {config.backbone} has {value}")
+            raise ConfigError(f"{name}: {getattr(config, name)}, but {config.backbone} has {value}")
     if config.max_length > (positions := _positions(architecture)):
-        raise ConfigError(f"max_length: {config.max_length}, where {config.backbone} has {positions} positions")
+        raise ConfigError(f"max_length: {config.max_length}, but {config.backbone} has {positions} positions")
     if vocabulary > architecture.vocab_size:
         rows = architecture.vocab_size
-        raise ConfigError(f"backbone: {config.backbone}: {rows} word embeddings, where its tokenizer has {vocabulary}")
+        raise ConfigError(
+            f"backbone: {config.backbone}: {rows} word embeddings, but its tokenizer has {vocabulary} tokens"
+        )
 
 
 def _check_weights(weights: Weights, folder: Path) -> None:
@@ -138,12 +140,12 @@ def _check_weights(weights: Weights, folder: Path) -> None:
     bert, missing, unexpected = weights
     words, head = bert.bert.embeddings.word_embeddings, bert.cls.predictions
     if head.decoder.weight is not words.weight or head.decoder.bias is not head.bias:
-        raise SourceError(f"{folder}: its head has words or biases of its own, which is not known here")
+        raise SourceError(f"{folder}: its head has output embeddings or biases of its own, which is not supported")
     of_the_head = {name for name in bert.state_dict() if name.startswith(HEAD)} - {f"{HEAD}decoder.weight"}
     if absent := missing - of_the_head if of_the_head <= missing else missing:
         raise SourceError(f"{folder}: the weights lack {len(absent)} tensors of a BERT, e.g. {min(absent)}")
     if strange := {name for name in unexpected if not name.startswith(UNUSED) and not name.endswith("position_ids")}:
-        raise SourceError(f"{folder}: has {len(strange)} tensors that are not a BERT's, e.g. {min(strange)}")
+        raise SourceError(f"{folder}: has {len(strange)} tensors that a BERT does not have, e.g. {min(strange)}")
 
 
 def _architecture(backbone: str, folder: Path) -> BertConfig:
@@ -152,9 +154,9 @@ def _architecture(backbone: str, folder: Path) -> BertConfig:
     with reading(folder):
         architecture = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     if not isinstance(architecture, BertConfig):
-        raise ConfigError(f"backbone: {backbone}: a {architecture.model_type}; only a BERT can be gone on with")
+        raise ConfigError(f"backbone: {backbone}: a {architecture.model_type}; only a BERT can be trained further")
     if architecture.is_decoder:
-        raise ConfigError(f"backbone: {backbone}: a decoder, which reads no word that follows")
+        raise ConfigError(f"backbone: {backbone}: a decoder, whose tokens do not attend to later tokens")
     return architecture
 
 

@@ -39,7 +39,8 @@ class State:
         return {"step": self.step, "position": self.position}
 
     def tensors(self) -> dict[str, Tensor]:
-        weights = {name: weight.detach() for name, weight in self.model.named_parameters()}  # Tied ones come once.
+        # named_parameters yields tied weights only once.
+        weights = {name: weight.detach() for name, weight in self.model.named_parameters()}
         return with_prefix("model.", weights) | optimiser_tensors(self.optimiser)
 
     def restore_facts(self, facts: Mapping[str, Any]) -> None:
@@ -87,7 +88,11 @@ class Step:
         precision: torch.dtype | None,
         record: bool = False,
     ) -> None:
-        """Set up the step. `precision` is the type of matrix products, None for float32. `record` uses a CUDA graph."""
+        """Set up the step.
+
+        `precision` is the dtype of matrix products, and None is float32. With `record`, the step is recorded as a CUDA
+        graph.
+        """
         self._state = state
         self._devices = devices
         self._clip_norm = clip_norm
@@ -102,7 +107,7 @@ class Step:
         return self._graphs(self._update_from, placed) if self._graphs else self._update_from(placed)
 
     def gradients(self, batch: Batch) -> dict[str, Tensor]:
-        """Add the gradient of the loss to every weight. Return `loss` and `accuracy` of the whole batch."""
+        """Add the gradient of the loss to every weight, and return `loss` and `accuracy` of the whole batch."""
         return self._gradients(self._on_device(batch))
 
     def _on_device(self, batch: Batch) -> DeviceBatch:
@@ -131,9 +136,10 @@ class Step:
         return {"loss": loss, "accuracy": accuracy}
 
     def _backward(self, chunk: MaskedTokens, hidden: Tensor) -> Tensor:
-        """Backpropagate the loss of a chunk. Return the chunk's contributions to loss and accuracy, (2,)."""
+        """Backpropagate the loss of a chunk, and return the chunk's contributions to loss and accuracy, (2,)."""
         loss, right = _answered(self._model, self._state.model, chunk, self._precision)
-        count = self._devices.count  # Gradients are averaged over the processes.
+        # The average over processes divides by their number, so the loss is multiplied by it.
+        count = self._devices.count
         (loss * count / hidden).backward()  # type: ignore[no-untyped-call]
         return torch.stack([loss.detach(), right.float()]) * count / hidden
 
@@ -151,7 +157,7 @@ def evaluate(model: MaskedLM, held_out: Iterable[MaskedTokens], precision: torch
 def _answered(
     run: nn.Module, model: MaskedLM, chunk: MaskedTokens, precision: torch.dtype | None
 ) -> tuple[Tensor, Tensor]:
-    """Return summed loss and number of correct predictions for a chunk.
+    """Return the summed loss and the number of correct predictions for a chunk.
 
     `run` is the model or its data-parallel wrapper.
     """

@@ -1,6 +1,6 @@
-"""The checks that a bundle must pass before it is served, and the resulting decision.
+"""Checks that a bundle must pass before it is served, and the decision that follows from them.
 
-The result of a check is whether the bundle passes, with numbers and a sentence.
+The result of a check says whether the bundle passes, with numbers and a sentence.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ NOT_WORSE = "not worse"
 
 @dataclass(frozen=True)
 class Evaluator:
-    """The yardstick and the progress display that checks use to compare encoders."""
+    """Yardstick and progress display with which the checks compare encoders."""
 
     yardstick: Yardstick
     with_progress: Callable[[Encode], Encode]
-    """A wrapper of an `Encode` that reports progress."""
+    """Function that adds a progress display to an `Encode`."""
 
     def encode(self, source: Bundle) -> Encode:
-        """Return the encoder of a bundle. All comparisons use float32 on ONNX Runtime."""
+        """Return the function that encodes with a bundle. All comparisons use float32 on ONNX Runtime."""
         return self.with_progress(Graph(source).encode)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Threshold:
-    """The scores of the served bundles, and the margin by which the candidate may be below them."""
+    """Scores of the served bundles, and the margin by which the candidate may be below them."""
 
     margin: float
     """Margin in points."""
@@ -54,9 +54,9 @@ class Threshold:
     broken: bool
     """True if the served bundle fails verification."""
     best: float | None
-    """Best score of all served bundles by the same yardstick, in points.
+    """Best score, in points, of all bundles that were served, by the same yardstick.
 
-    It prevents a gradual decline over several promotions.
+    This score prevents a gradual decline over several promotions.
     """
 
 
@@ -80,11 +80,11 @@ class Check:
 
 
 def run_check(name: str, check: Callable[[], Check]) -> Check:
-    """Run a check. An exception counts as a failed check, because the bundle may be unusable."""
+    """Run a check. An exception counts as a failed check, because an unusable bundle can cause any error."""
     try:
         return check()
     except Exception as error:  # ONNX Runtime's errors have no common base class.
-        return Check(name=name, passed=False, says=f"could not be made: {error}")
+        return Check(name=name, passed=False, says=f"the check failed with an error: {error}")
 
 
 def verified(folder: Path) -> tuple[Check, Bundle | None]:
@@ -111,7 +111,8 @@ def golden(candidate: Bundle) -> Check:
     for precision in candidate.graphs:
         try:
             cosines[precision] = golden_cosine(candidate, precision=precision)
-        except Exception as error:  # Any error fails the check, as in `run_check`, but here the precision is known.
+        # Any error fails the check, as in `run_check`. Here, the message can name the precision.
+        except Exception as error:
             return Check(name=name, passed=False, says=f"{precision}: {error}", numbers=cosines)
     floors = {precision: GOLDEN_FP32 if precision == FP32 else GOLDEN_REDUCED for precision in cosines}
     low = [precision for precision, cosine in cosines.items() if not cosine >= floors[precision]]
@@ -135,7 +136,7 @@ def required(candidate: Bundle, evaluations: Sequence[Evaluation], names: Sequen
 
 
 def not_worse(candidate: Bundle, bar: Threshold, judges: Evaluator) -> Check:
-    """Check that the candidate is not worse than the served bundle, or than the best score of all served bundles."""
+    """Check that the candidate is not worse than the served bundle and the best score of all served bundles."""
     yardstick = judges.yardstick
     ours = yardstick.judge(judges.encode(candidate), candidate.manifest.prompts)
     numbers: dict[str, Any] = {
@@ -151,30 +152,37 @@ def not_worse(candidate: Bundle, bar: Threshold, judges: Evaluator) -> Check:
     passed, against, measured = _against(ours, bar, judges)
     numbers |= measured
     if bar.best is not None and ours.score < bar.best - bar.margin:
-        passed, against = False, f"{against}; below {bar.best:.2f}, the best served so far, by more than the margin"
+        passed, against = (
+            False,
+            f"{against}; below the best score that was served, {bar.best:.2f}, by more than the margin",
+        )
     return Check(name=NOT_WORSE, passed=passed, says=f"{scored}{against}", numbers=numbers, forcible=True)
 
 
 def _against(ours: Scored, bar: Threshold, judges: Evaluator) -> tuple[bool, str, dict[str, Any]]:
-    """Compare the candidate with the served bundle. Return whether the candidate passes, a sentence, and numbers."""
+    """Compare the candidate with the served bundle.
+
+    Return whether the candidate passes, a sentence for the user, and numbers.
+    """
     if bar.broken:
-        return False, "; what is served does not verify, so there is nothing to compare with", {}
+        return False, "; the served bundle fails verification, so there is nothing to compare with", {}
     if bar.incumbent is None:
         return True, "; nothing is served yet", {}
     try:
         theirs = judges.yardstick.judge(judges.encode(bar.incumbent), bar.incumbent.manifest.prompts)
-    except Exception as error:  # Any error fails the check, as in `run_check`, but here the served bundle is at fault.
-        return False, f"; what is served can't be judged: {error}", {}
+    # Any error fails the check, as in `run_check`. Here, the error is the served bundle's and not the candidate's.
+    except Exception as error:
+        return False, f"; the served bundle can't be evaluated: {error}", {}
     between = judges.yardstick.compare(ours, theirs)
     says = (
-        f" against {theirs.score:.2f} of the incumbent: {between.difference:+.2f} "
+        f" against {theirs.score:.2f} of the served bundle: {between.difference:+.2f} "
         f"({100 * LEVEL:g} % interval {between.low:+.2f} to {between.high:+.2f}), margin {bar.margin:g}"
     )
     return between.difference >= -bar.margin, says, {"incumbent": theirs.score, "level": LEVEL, **asdict(between)}
 
 
 def without_nonfinite(value: Any) -> Any:
-    """Replace every number that is not finite by null, because JSON has no such numbers."""
+    """Replace every number that is not finite by None, because JSON has no such numbers."""
     if isinstance(value, dict):
         return {key: without_nonfinite(one) for key, one in value.items()}
     if isinstance(value, list):
@@ -192,7 +200,7 @@ def now() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """A promotion or refusal, with all its reasons."""
+    """A promotion or refusal, with the results of all checks."""
 
     candidate: dict[str, Any]
     incumbent: dict[str, Any] | None

@@ -1,4 +1,4 @@
-"""Checks of each runtime and precision of this machine, compared with the float32 graph."""
+"""Checks of every runtime and precision of this machine, by comparison with the float32 graph."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROUNDS = 9
 LEAST_GAIN = 1.05
 """Minimum speed of a graph of reduced precision, relative to float32.
 
-Two measurements of the same graph differ by less than 5 %.
+The threshold is above the measurement error, because two measurements of the same graph differ by less than 5 %.
 """
 
 
@@ -38,7 +38,10 @@ class Machine:
 
     options: Options = field(default_factory=lambda: Options(threads=cpus.available()))
     graphs: Callable[[Bundle, Options], Mapping[Pair, Open]] = graphs
-    """Function that returns a loader of each runtime and precision that works here, fp32 in ONNX Runtime among them."""
+    """Function that returns a loader for each runtime and precision that works on this machine.
+
+    The pairs include fp32 in ONNX Runtime.
+    """
     clock: Clock = perf_counter
 
 
@@ -46,7 +49,7 @@ class Machine:
 class Engine:
     """A runtime and precision with their measurements.
 
-    If `auto` must not choose the pair, `measured.barred` is the reason.
+    `measured.barred` is the reason why `auto` must not choose the pair, or None.
     """
 
     measured: Measured
@@ -56,17 +59,20 @@ class Engine:
     None if the cosine was not measured, for example for a pair that `auto` never chooses.
     """
     drifts: Mapping[str, float] = field(default_factory=dict)
-    """Scores minus those of float32 in points, by metric."""
+    """Differences in points between the pair's scores and float32's scores, by metric."""
     own: bool
-    """True if the bundle contains a graph for this reduced precision."""
+    """True if the bundle contains a graph of this reduced precision."""
     drifts_too_far: bool = False
-    """True if the scores of one of the bundle's own graphs differ from float32 by more than the yardstick's limit."""
+    """True if the pair uses the bundle's own graph and its scores differ too much from float32's.
+
+    The yardstick sets the limit.
+    """
 
     @property
     def kept(self) -> bool:
-        """Return whether the promoted copy keeps the pair.
+        """Whether the promoted copy contains the pair.
 
-        The bundle's own graphs of reduced precision must be faster than float32.
+        The bundle's own graphs of reduced precision are left out unless they are faster than float32.
         """
         return not self.own or (self.measured.times_reference or 0) >= LEAST_GAIN
 
@@ -78,7 +84,7 @@ class Engine:
 
 @dataclass(frozen=True, kw_only=True)
 class Engines:
-    """The results for all pairs of a machine, and the files that these results add to a promoted copy."""
+    """Results for all pairs of a machine, and the files that these results add to a promoted copy."""
 
     machine: Machine
     check: Check
@@ -93,8 +99,8 @@ class Engines:
     def documents(self, candidate: Bundle) -> dict[str, bytes]:
         """Return the table of engines, which `models.runtimes` reads, as {file name in the bundle: content}.
 
-        The result is empty if no engine is kept. Pairs that this machine could not check stay barred if another machine
-        barred them.
+        The result is empty if no engine is kept. If another machine barred a pair that this machine can't check, the
+        pair stays barred.
         """
         kept = [engine for engine in self.engines if engine.kept]
         if not kept:
@@ -109,7 +115,7 @@ class Engines:
         return {ENGINES: (json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False) + "\n").encode()}
 
     def remember(self, copy: Bundle) -> None:
-        """Store the measurements in this host's cache, so that a server does not have to measure by itself."""
+        """Store the measurements in this host's cache, so that a server does not have to repeat them."""
         measured = [replace(engine.measured, barred=None) for engine in self.engines if engine.kept]
         if measured:
             cache.remember(copy, self.machine.options, measured)
@@ -118,18 +124,16 @@ class Engines:
 def check_engines(candidate: Bundle, judges: Evaluator, machine: Machine) -> Engines:
     """Check every pair of the machine on the bundle.
 
-    If float32 on ONNX Runtime is the only pair, nothing is measured.
-
-    A pair whose scores differ too much from float32 is barred. The bundle is refused only if this happens to one of its
-    own graphs, or if one of them does not run.
+    If float32 on ONNX Runtime is the only pair, nothing is measured. A pair whose scores differ too much from float32
+    is barred. The bundle is refused only if one of its own graphs is barred or does not run.
     """
     try:
         engines = _measure_all(candidate, judges, machine)
     except Exception as error:  # The runtimes' errors have no common base class.
-        failed = Check(name=NAME, passed=False, says=f"could not be made: {first_line(error)}")
+        failed = Check(name=NAME, passed=False, says=f"the check failed with an error: {first_line(error)}")
         return Engines(machine=machine, check=failed)
     numbers = {"limits": dict(judges.yardstick.limits), "engines": [engine.to_json() for engine in engines]}
-    says = "; ".join(_describe(engine) for engine in engines) or f"there is {REFERENCE} alone"
+    says = "; ".join(_describe(engine) for engine in engines) or f"{REFERENCE} is the only engine"
     check = Check(name=NAME, passed=not any(engine.drifts_too_far for engine in engines), says=says, numbers=numbers)
     return Engines(machine=machine, check=check, engines=engines)
 
@@ -169,10 +173,10 @@ def _check_one(
     try:
         encode = load()
         cosine, drifts = golden_cosine_of(encode, candidate), scored(encode)
-    except Exception as error:  # Any error counts, as above.
+    except Exception as error:  # Any error fails the check, because the runtimes' errors have no common base class.
         if own:
             raise
-        return Engine(measured=replace(row, barred=f"can't be judged: {error_line(error, candidate)}"), own=own)
+        return Engine(measured=replace(row, barred=f"can't be evaluated: {error_line(error, candidate)}"), own=own)
     barred = _bar(cosine, drifts, limits)
     far = own and not all(abs(drift) <= max(DRIFT, limits[metric]) for metric, drift in drifts.items())
     return Engine(
@@ -187,7 +191,7 @@ def _bar(cosine: float, drifts: Mapping[str, float], limits: Mapping[str, float]
     far = [metric for metric, drift in drifts.items() if not abs(drift) <= limits[metric]]
     if not far:
         return None
-    return "drifts from float32 by " + ", ".join(
+    return "differs from float32 by " + ", ".join(
         f"{drifts[metric]:+.2f} points of {metric}, more than {limits[metric]:g}" for metric in far
     )
 
@@ -195,8 +199,8 @@ def _bar(cosine: float, drifts: Mapping[str, float], limits: Mapping[str, float]
 def _describe(engine: Engine) -> str:
     row = engine.measured
     if row.pair == REFERENCE:
-        return f"{REFERENCE} is what they are held to"
+        return f"{REFERENCE} is the reference"
     figures = [f"{drift:+.2f} {metric}" for metric, drift in engine.drifts.items()]
     figures += [f"{row.times_reference:.2f} times as fast"] if row.times_reference else []
     shortcoming = row.shortcoming or (None if engine.kept else f"left out: less than {LEAST_GAIN} times as fast")
-    return f"{row.pair} {', '.join(figures)}" + (f" (passed over: {shortcoming})" if shortcoming else "")
+    return f"{row.pair} {', '.join(figures)}" + (f" (not used: {shortcoming})" if shortcoming else "")

@@ -21,11 +21,11 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "sts": tuple(STS_TASKS),
     "transfer": ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC"),
 }
-"""Families of tasks that `--require` accepts by one name."""
+"""Families of tasks, by the names that `--require` accepts for them."""
 SCORES = {"sts": ("spearman", "all"), "transfer": ("accuracy",)}
 """Keys of a task's score in an evaluation, by family."""
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""Errors that the report raises if its input is not an evaluation."""
+"""Errors that the report can raise if its input is not an evaluation."""
 
 Evaluation = Mapping[str, Any]
 
@@ -42,12 +42,14 @@ def read_evaluations(bundle: Bundle, files: Sequence[Path]) -> list[Evaluation]:
         for evaluation in _read(file):
             told = evaluation["subject"].get("fingerprint")
             if told is None:
-                raise PromotionError(f"{file}: names no fingerprint of the encoder that it evaluates")
-            # The report is from before prompts were part of the fingerprint.
+                raise PromotionError(f"{file}: contains no fingerprint of the evaluated encoder")
+            # Reports from before prompts became part of the fingerprint contain this older fingerprint.
             if told != bundle.manifest.fingerprint and file in own:
                 continue
             if told != bundle.manifest.fingerprint:
-                raise PromotionError(f"{file}: evaluates another encoder, {told}, not {bundle.manifest.fingerprint}")
+                raise PromotionError(
+                    f"{file}: evaluates another encoder, {told}, instead of {bundle.manifest.fingerprint}"
+                )
             if evaluation not in found:
                 found.append(evaluation)
     if found:
@@ -63,7 +65,7 @@ def scores(evaluations: Sequence[Evaluation]) -> dict[str, float]:
 def scored_tasks(bundle: Bundle, evaluations: Sequence[Evaluation]) -> set[str]:
     """Return the names of the tasks with a numeric score.
 
-    If any collection has a score, `retrieval` is among the names.
+    The name `retrieval` is included if any collection has a score.
     """
     own = {name for name, score in (bundle.manifest.scores or {}).items() if _is_score(score)}
     tasks = own | scores(evaluations).keys()
@@ -94,7 +96,10 @@ def _read(file: Path) -> list[Evaluation]:
 
 
 def _check_showable(evaluations: Sequence[Evaluation], files: str) -> None:
-    """Check that a report page and a JSON file can be made from the evaluations, before anything is measured."""
+    """Check that the evaluations can be shown on a report page and written as JSON.
+
+    This check comes before any measurement.
+    """
     try:
         render(evaluations).encode()
         json.dumps(evaluations, ensure_ascii=False, allow_nan=False).encode()

@@ -17,9 +17,9 @@ COPIES_KEPT = 3
 
 
 def recover_lost_line(place: Place) -> None:
-    """If a crash lost the ledger's line about the served copy, add the line.
+    """Add the ledger's line about the served copy, if a crash lost that line.
 
-    If the ledger and the link disagree, the link is right.
+    If the ledger and the link disagree, the link is correct.
 
     Raises:
         PromotionError: the ledger is damaged.
@@ -34,7 +34,7 @@ def recover_lost_line(place: Place) -> None:
 
 
 def remove_old_copies(place: Place) -> None:
-    """Remove all copies except the served one and the last `COPIES_KEPT` copies before it."""
+    """Remove all copies except the served one and the `COPIES_KEPT` copies that were served before it."""
     served = place.ledger.served()
     others = [name for name in dict.fromkeys(reversed(served)) if name != served[-1]]
     place.remove_copies({*served[-1:], *others[:COPIES_KEPT]})
@@ -43,8 +43,8 @@ def remove_old_copies(place: Place) -> None:
 def rollback(place: Place, *, stream: TextIO) -> dict[str, Any]:
     """Serve the previous bundle again, and return the ledger's line about the rollback.
 
-    If a folder has replaced the link to the served copy, the folder is copied first. Then the link's last target is
-    served again.
+    If a user has replaced the link to the served copy with a folder, that folder is copied first, and the link's last
+    target is served.
 
     Raises:
         PromotionError: the ledger has no previous bundle, or the previous bundle is missing or fails verification.
@@ -56,7 +56,7 @@ def rollback(place: Place, *, stream: TextIO) -> dict[str, Any]:
         facts, present = (None, None) if place.current() else describe_served(place)
         copies = served if facts else served[:-1]
         if not copies:
-            raise PromotionError(f"{place.default}: nothing was served before what is served now")
+            raise PromotionError(f"{place.default}: there is no earlier bundle to go back to")
         target, source = copies[-1], place.copies / copies[-1]
         found = _verified_copy(place, target)
         line = {
@@ -85,18 +85,21 @@ def _verified_copy(place: Place, copy: str) -> Bundle:
     try:
         found = bundle.load(place.copies / copy)
     except BundleError as error:
-        raise PromotionError(f"can't go back to what was served before: {error}") from error
+        raise PromotionError(f"can't go back to the previous bundle: {error}") from error
     cosine = golden_cosine(found)
     if not cosine >= GOLDEN_COSINE:
         raise PromotionError(f"{found.folder}: cosine {cosine:.6f} to a golden vector, below {GOLDEN_COSINE}")
     return found
 
 
-# The served bundle, and a copy of it if it is no copy yet.
+# The served bundle, and a copy of it if the served bundle is not yet a copy.
 
 
 def describe_served(place: Place) -> tuple[dict[str, Any] | None, Bundle | None]:
-    """Return a description of the served bundle for the ledger, and the loaded bundle (None if verification fails)."""
+    """Return a description of the served bundle for the ledger, and the loaded bundle.
+
+    The bundle is None if it fails verification.
+    """
     if not place.default.exists() and not place.default.is_symlink():
         return None, None
     try:

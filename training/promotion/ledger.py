@@ -1,4 +1,4 @@
-"""`promotions.jsonl`: a line for every decision, and the order of the served bundles."""
+"""The ledger `promotions.jsonl`, which has one line for each decision and shows the order of the served bundles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Outcome = Literal["promoted", "refused", "rolled back"]
 
 
 class PromotionError(Refused):
-    """A promotion or rollback can't be attempted. The message says why."""
+    """A promotion or rollback can't be attempted. The message contains the reason."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,10 @@ class Ledger:
         return [self._entry(line, number) for number, line in enumerate(lines, start=1) if line.endswith(b"\n")]
 
     def served(self) -> list[str]:
-        """Return the names of the served copies in order, the current copy last. A rollback serves the second last."""
+        """Return the names of the served copies in order.
+
+        The current copy is the last, and a rollback serves the copy before it.
+        """
         names: list[str] = []
         for entry in self.entries():
             copy = entry.get("copy")
@@ -72,9 +75,9 @@ class Ledger:
         return names
 
     def best(self, metric: str, sample: str) -> float | None:
-        """Return the highest score, by `metric` on `sample`, of the current and earlier served bundles, or None.
+        """Return the highest score of the current and earlier served bundles, or None if there is none.
 
-        Bundles that a rollback removed do not count.
+        Only scores by `metric` on `sample` are compared. Bundles that a rollback removed do not count.
         """
         served = set(self.served())
         promoted = [each for each in self.entries() if each["outcome"] == "promoted" and each.get("copy") in served]

@@ -1,4 +1,4 @@
-"""The place that bundles are served from: immutable copies of bundles, and a link to the served copy."""
+"""The place from which bundles are served: immutable copies of bundles, and a link to the served copy."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from training.promotion.ledger import Ledger, PromotionError
 DEFAULT, COPIES, LEDGER = "default", "promoted", "promotions"
 LOCK = ".promotion.lock"
 SHORT = 12
-"""Number of the fingerprint's characters in the name of a copy."""
+"""Number of characters of the fingerprint in a copy's name."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """The served path `default`, and the folder of copies and the ledger beside it.
+    """Paths of one place: the served path `default`, and the folder of copies and the ledger beside it.
 
-    A folder can have several independent places, for example `default` and `staging`.
+    A folder can contain several independent places, for example `default` and `staging`.
     """
 
     default: Path
@@ -45,9 +45,10 @@ class Place:
 
     @contextmanager
     def locked(self, stream: TextIO) -> Iterator[None]:
-        """Lock the place during the block.
+        """Lock the place inside the block.
 
-        If another process has the lock, wait and report this to `stream`. Then repair the leftovers of a crash.
+        If another process has the lock, wait and report this to `stream`. Once the lock is taken, repair the leftovers
+        of a crash.
 
         Raises:
             OSError: the folder can't be written; the message names it.
@@ -69,7 +70,7 @@ class Place:
         return target.name if target.parent == Path(self.copies.name) else None
 
     def free_name(self, stem: str) -> str:
-        """Return `stem` if no copy ever had this name, else the first unused name among stem-2, stem-3 and so on."""
+        """Return `stem` if no copy ever had this name, or else the first unused name among stem-2, stem-3 and so on."""
         taken = self.ledger.copies()
         name, number = stem, 1
         while name in taken or os.path.lexists(self.copies / name):
@@ -97,7 +98,7 @@ class Place:
             self._clear_aside()
 
     def remove_copies(self, keep: Collection[str]) -> None:
-        """Remove all copies except `keep`, and the drafts that a crash left. All other files stay."""
+        """Remove all copies except `keep`, and the drafts that a crash left behind. Other files are not touched."""
         ours = re.compile(rf"[0-9a-f]{{{SHORT}}}(-\d+)?|\..*\.draft-bundle-.*|\..*\.previous-bundle")
         for path in self.copies.iterdir():
             if ours.fullmatch(path.name) and path.name not in keep:
@@ -116,7 +117,10 @@ class Place:
         return self.default.with_name(f".{self.default.name}.aside")
 
     def _restore(self) -> None:
-        """On systems without an atomic exchange, restore the folder that a crash left under a temporary name."""
+        """Restore the served folder if a crash left it under a temporary name.
+
+        This can happen only on systems that can't exchange two names atomically.
+        """
         if not os.path.lexists(self.default) and self._aside.is_dir() and not self._aside.is_symlink():
             self._aside.rename(self.default)
         self._clear_aside()
@@ -145,7 +149,7 @@ def _loaded(folder: Path) -> Bundle | None:
 
 
 def _exchange(link: Path, folder: Path) -> None:
-    """Swap the two names atomically if possible, else one after the other."""
+    """Swap the two names, atomically if the system supports it, otherwise one after the other."""
     if exchange_names(link, folder):
         return
     target = link.readlink()
@@ -161,9 +165,11 @@ def open_place(default: Path) -> Place:
         PromotionError: the path can't be a link, or exists but is neither a folder nor a link to a folder.
     """
     if default.name in ("", "..") or default.name.split("-")[0] == COPIES:
-        raise PromotionError(f"--default {default}: not a path where a link can be, such as artifacts/default")
+        raise PromotionError(
+            f"--default {default}: a link can't be created at this path; use a path such as artifacts/default"
+        )
     if default.exists() and not default.is_dir():
-        raise PromotionError(f"{default}: not a folder or a link to one; it is left alone")
+        raise PromotionError(f"{default}: expected a folder or a link to a folder, so it is not replaced")
     return Place(default)
 
 
@@ -182,7 +188,7 @@ def copy(
 ) -> Bundle:
     """Copy the bundle `source` to `folder`, without the files `dropped` and with the additional files `added`.
 
-    Unchanged files are hard links if possible. `scores` replaces the scores in the manifest. None keeps the scores.
+    Unchanged files are hard links if possible. `scores` replaces the scores in the manifest, and None keeps them.
 
     Raises:
         BundleError: the source has changed since it was loaded.
@@ -198,7 +204,7 @@ def copy(
         written = bundle.write_manifest(draft, **facts)
         for path in kept:
             if written.files[path] != source.manifest.files[path]:
-                raise BundleError(f"{source.folder / path}: altered while it was promoted")
+                raise BundleError(f"{source.folder / path}: changed during the promotion")
         if written.fingerprint != source.manifest.fingerprint:
             raise BundleError(f"{source.folder}: the copy has another fingerprint")
     return bundle.load(folder)
@@ -213,6 +219,6 @@ def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except FileNotFoundError:
-        raise BundleError(f"{source}: gone while it was promoted") from None
-    except OSError:  # The target is on another file system, or on one without hard links.
+        raise BundleError(f"{source}: removed during the promotion") from None
+    except OSError:  # The target is on another file system, or on a file system without hard links.
         shutil.copyfile(source, target)

@@ -28,14 +28,14 @@ from training.promotion.yardsticks import Yardstick
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """The conditions of a promotion."""
+    """Conditions of a promotion."""
 
     margin: float = 0.5
     """Maximum number of points by which the candidate may be below the served bundle."""
     require: Sequence[str] = ()
     """Tasks, or families of tasks, that must have a score."""
     reports: Sequence[Path] = ()
-    """Evaluations to attach."""
+    """Files of evaluations to attach to the bundle."""
     force: bool = False
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ def promote(
         )
         if found is not None:
             if incumbent is not None and found.folder.resolve() == incumbent.folder.resolve():
-                raise PromotionError(f"{candidate}: is what {place.default} serves already")
+                raise PromotionError(f"{candidate}: {place.default} already serves this bundle")
             attached = evaluations.read_evaluations(found, terms.reports)
             judges = Evaluator(yardstick(), partial(with_progress, stream=stream))
             best = place.ledger.best(judges.yardstick.metric, judges.yardstick.sample)
@@ -102,7 +102,7 @@ def _serve(
     scores: Mapping[str, float],
     engines: Engines,
 ) -> Decision:
-    """Write the copies, then swap the link. After a crash before the swap, the old bundle is still served."""
+    """Write the copies, then swap the link, so that a crash before the swap leaves the old bundle served."""
     served = with_copy(place, decision.incumbent, incumbent)
     name = place.free_name(candidate.manifest.fingerprint[:SHORT])
     decision = replace(decision, incumbent=served, copy=name)
@@ -133,7 +133,7 @@ def _report(candidate: Bundle, attached: Sequence[Evaluation], decision: Decisio
 
 
 def _evaluation(candidate: Bundle, decision: Decision) -> Evaluation:
-    """Return a minimal evaluation for the report page of a bundle without an evaluation."""
+    """Return a minimal evaluation, for the report page of a bundle that has no evaluation."""
     engine = f"onnxruntime {host()['onnxruntime']}"
     return {
         "format": evaluations.FORMAT,

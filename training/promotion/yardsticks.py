@@ -1,4 +1,4 @@
-"""Yardsticks that compare two encoders, by human judgements if available, else by a score without labels."""
+"""Yardsticks for comparing two encoders: by human judgements if available, otherwise by a score without labels."""
 
 from __future__ import annotations
 
@@ -31,12 +31,15 @@ KNOWN_ITEMS = f"known items {NDCG10}"
 RESAMPLES = 1000
 LEVEL = 0.95
 STSB_DRIFT, DRIFT = 0.1, 0.2
-"""Maximum difference in points between a runtime and the float32 graph: on STS-B dev, and on any other score."""
+"""Maximum differences in points between a runtime and the float32 graph.
+
+The first is for STS-B dev, the second for any other score.
+"""
 FLIP, FLIPS = 25.0, 2
 """Tolerance of comparisons by self-retrieval.
 
-If a half moves from rank 1 to rank 2, the score of n sentences falls by FLIP / n points. Up to FLIPS such changes are
-tolerated.
+If one half of a sentence moves from rank 1 to rank 2, the score over n sentences falls by FLIP / n points. Up to FLIPS
+such changes are tolerated.
 """
 SECOND = 100 * (1 - 1 / log2(3))
 """Points of nDCG that a query with one relevant document loses when it moves from rank 1 to rank 2."""
@@ -47,19 +50,19 @@ class Scored:
     """The score of an encoder, as measured by a yardstick."""
 
     score: float
-    """Score in points, from 0 to 100. Higher is better."""
+    """Score in points, from 0 to 100. A higher score is better."""
     values: NDArray[np.float64]
     """Values of the pairs or queries (n,), which `compare` resamples."""
 
 
 class Yardstick(Protocol):
-    """An interface that scores encoders and compares two of them."""
+    """Protocol of an object that scores encoders and compares two of them."""
 
     metric: str
     named: str | None
-    """Name of the score in a manifest, or None for a score that depends on the user's corpus."""
+    """Name of the score in a manifest, or None if the score depends on the user's corpus."""
     sample: str
-    """Hash of the test data. Two scores of the same metric are comparable if their samples are equal."""
+    """Hash of the test data. Two scores of the same metric are comparable if these hashes are equal."""
     limits: Mapping[str, float]
     """Maximum difference in points between a runtime and the float32 graph, by the metrics of `scores`."""
 
@@ -76,7 +79,7 @@ class Yardstick(Protocol):
         """Return the difference of `a` and `b` in points, with a bootstrap interval over pairs or queries."""
 
     def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Mapping[str, float]:
-        """Return the scores, in points, by which a runtime is compared with the float32 graph.
+        """Return the scores, in points, that are used to compare a runtime with the float32 graph.
 
         Raises:
             EvaluationError: the vectors allow no score.
@@ -84,7 +87,10 @@ class Yardstick(Protocol):
 
 
 class StsYardstick:
-    """Spearman x 100 on STS-B dev. Runtimes are also compared by the mean of the seven STS tasks, if all have data."""
+    """Spearman x 100 on STS-B dev.
+
+    Runtimes are also compared by the mean of the seven STS tasks, if all of them have data.
+    """
 
     metric = "STS-B dev"
     named: str | None = sts.STSB_DEV_METRIC
@@ -133,7 +139,7 @@ class SelfRetrievalYardstick:
         self._halves = [pair for pair in map(vectors.halves, corpus.census.held_out) if pair]
         if len(self._halves) < 2:
             raise CorpusError(
-                f"{corpus.name}: a score without --data needs two held-out sentences of "
+                f"{corpus.name}: a score without --data needs at least two held-out sentences of "
                 f"{vectors.MIN_WORDS} words or more, and there are {len(self._halves)}: one in 20 is held out"
             )
         self.sample = _hash(self._halves)
@@ -151,7 +157,7 @@ class SelfRetrievalYardstick:
 
 
 class RetrievalYardstick:
-    """nDCG@10 x 100 on a collection: retrieval of a domain's documents by its queries."""
+    """nDCG@10 x 100 of retrieval on a collection of documents and queries."""
 
     def __init__(self, collection: Collection, metric: str, *, named: str | None) -> None:
         self._collection = collection
@@ -179,14 +185,15 @@ def _collection_yardstick(data: Path, name: str) -> RetrievalYardstick:
         DataError: the collection is missing or broken.
     """
     collection, split = beir.part(name)
-    metric = f"{collection if split == beir.TEST else name} {NDCG10}"  # The test split has two names.
+    # `scifact` and `scifact:test` are the same split, so the name without a split is used for both.
+    metric = f"{collection if split == beir.TEST else name} {NDCG10}"
     return RetrievalYardstick(beir.find(data, name), metric, named=metric)
 
 
 def _corpus_yardstick(files: Sequence[str], column: str | None) -> Yardstick:
     """Return the yardstick of a corpus: known-item retrieval for passages, or self-retrieval for sentences.
 
-    If too few passages are held out, self-retrieval is used for passages, too.
+    Self-retrieval is also used for passages if too few of them are held out.
 
     Raises:
         CorpusError: a file can't be read, or has too few texts.
@@ -206,15 +213,16 @@ def choose_yardstick(
     The default corpus is CPython's documentation.
 
     Raises:
-        DataError, CorpusError: the data or corpus is missing or broken, or a collection is named without
-            data.
-        Refused: a collection and a corpus are given, and the corpus would be ignored.
+        DataError, CorpusError: the data or corpus is missing or broken, or a collection is named without data.
+        Refused: both a collection and a corpus are given, so the corpus would be ignored.
     """
     if data is not None and corpus:
-        raise Refused(f"--corpus {corpus[0]}: --data says by what is compared; leave one of them out")
+        raise Refused(
+            f"--corpus {corpus[0]}: --data and --corpus both choose the data of the comparison; leave one of them out"
+        )
     if collection is not None:
         if data is None:
-            raise DataError(f"--retrieval {collection}: name the folder that has retrieval/{collection} by --data")
+            raise DataError(f"--retrieval {collection}: add --data DIR, a folder that contains retrieval/{collection}")
         return _collection_yardstick(data, collection)
     return StsYardstick(data) if data is not None else _corpus_yardstick(corpus, column)
 

@@ -1,4 +1,4 @@
-"""`python -m training.studies FOLDER PARENT`: one run of a study, in a process that the study starts."""
+"""`python -m training.studies FOLDER PARENT`: a process that carries out one run of a study, which starts it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from training.studies.work import run_trial
 
 
 def main() -> int:
-    """Carry out the run. Tracebacks go to the log, and its last line has the error."""
+    """Carry out the run.
+
+    Tracebacks go to the log. After a failure, the log's last line is the error.
+    """
     reuse_memory()
     folder, parent = sys.argv[1:]
     quieten()

@@ -1,4 +1,4 @@
-"""Study files, which describe shared and varied settings, and the runs of a study."""
+"""Study files. They describe the shared and varied settings of a study, from which its runs follow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from training.studies.trial import InputDigests, StudyError, Trial
 
 PARTS = {"name": str, "about": str, "base": dict, "grid": dict, "arm": list}
 OF_A_PAPER = {"paper": str, "published": dict, "reported": dict}
-"""Additional parts of a study that repeats a table or figure."""
+"""Parts of a study file, with their types, that only a study of a paper's table or figure has."""
 RESTATED = ("grid", "arm")
 """Parts of a study that `published` may replace. The remaining keys of `published` replace `base`."""
 STUDIES = Path(__file__).parents[2] / "studies"
@@ -27,16 +27,18 @@ CHOICES = (
     *("objective", "backbone", "preset", "ablation", "fraction", "untrained"),
     *("sts", "transfer", "retrieval", "neighbours"),
 )
-"""Settings that choose a run's starting point and evaluation. All remaining settings are fields of the run or of its
-objective."""
+"""Settings that choose a run's starting point and evaluation.
+
+All remaining settings are fields of the run or of its objective.
+"""
 
 FOLDERS = ("out", "run")
 """Fields that the study sets itself."""
 
 JUDGED_BY = ("backbone", "pooling", "eval_data", "device", "sts", "transfer", "retrieval", "neighbours")
-"""Settings that affect an untrained encoder's result."""
+"""Settings that affect the result of an untrained encoder."""
 CORPUS = ("corpus", "text_column")
-"""Settings that also affect an untrained encoder's result, if nearest neighbours in the corpus are measured."""
+"""Settings that affect the result of an untrained encoder only if neighbours in the corpus are measured."""
 POOLED_BY = ("objective", "backbone", "preset", "ablation", "pooling")
 """Settings that determine a run's pooling."""
 
@@ -55,7 +57,7 @@ class Reported:
     """Scores that the paper reports, by label of the study's runs."""
 
     of: str
-    """The backbone and the metric of the reported scores."""
+    """Backbone and metric of the reported scores."""
     scores: Mapping[str, float]
 
     @classmethod
@@ -74,7 +76,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class Study:
-    """A study. It has a run for each arm and each combination of the values on the study's and the arm's axes."""
+    """A study: a run for each arm and each combination of the values on the study's and the arm's axes."""
 
     file: Path
     name: str
@@ -112,7 +114,7 @@ class Study:
                 raise StudyError(f"{file}: {key}: expected {known[key].__name__}, got {value!r}")
         name = values.get("name", name_of(file))
         if not NAME.fullmatch(name):
-            raise StudyError(f"{file}: name: {name!r} is no name of a folder: letters, digits, '.', '_', '-' and '/'")
+            raise StudyError(f"{file}: name: {name!r} is not a valid name: use letters, digits, '.', '_', '-' and '/'")
         reported = Reported.of_part(values["reported"], f"{file}: reported") if "reported" in values else None
         grid = _axes(values.get("grid", {}), f"{file}: grid")
         if twice := sorted(grid.keys() & values.get("base", {}).keys()):
@@ -135,7 +137,7 @@ class Study:
         return replace(restated, paper=self.paper, reported=self.reported)
 
     def override(self, changes: Mapping[str, Any]) -> Self:
-        """Return the study with changed values: lists for axes, and single values for settings that all runs share.
+        """Return the study with changed values, which are lists for axes and single values for shared settings.
 
         Raises:
             StudyError: the value of an axis is not a list, or an arm has a value of its own.
@@ -145,7 +147,9 @@ class Study:
             if key in grid:
                 grid |= _axes({key: value}, f"{self.file}: grid")
             elif owners := [arm.name for arm in arms if key in arm.settings]:
-                raise StudyError(f"{self.file}: {key}: arm {owners[0]!r} has its own")
+                raise StudyError(
+                    f"{self.file}: {key}: arm {owners[0]!r} sets this key itself, so it can't be changed for all arms"
+                )
             elif any(key in arm.grid for arm in arms):
                 axis = _axes({key: value}, f"{self.file}: arm.grid")
                 arms = [replace(arm, grid={**arm.grid, **axis}) if key in arm.grid else arm for arm in arms]
@@ -156,9 +160,8 @@ class Study:
     def trials(self, to_come: Collection[Path] = ()) -> list[Trial]:
         """Return every run, arm by arm.
 
-        Untrained runs that differ only in training settings are merged.
-
-        Folders of encoders in `to_come` may be missing.
+        Untrained runs that differ only in training settings are merged. Folders of encoders in `to_come` may be
+        missing.
 
         Raises:
             StudyError: a setting is unknown, of the wrong type or out of range, settings contradict each other, a
@@ -174,7 +177,9 @@ class Study:
                 trial = self._trial(arm, dict(zip(axes, point, strict=True)), contents)
                 averaged = replace(trial, config=replace(trial.config, seed=0)).id
                 if seedless.setdefault(trial.label, averaged) != averaged:
-                    raise StudyError(f"{self.file}: {trial.label!r} names runs of different settings: rename an arm")
+                    raise StudyError(
+                        f"{self.file}: {trial.label!r} is the label of runs with different settings: rename an arm"
+                    )
                 found.setdefault((trial.id, trial.label), trial)
         return list(found.values())
 
@@ -188,9 +193,9 @@ class Study:
             retrieval = _taken(settings, "retrieval", tuple[str, ...], ())
             neighbours = _taken(settings, "neighbours", int, 0)
             if not (sts or transfer or retrieval):
-                raise ConfigError("sts: without it a run needs retrieval or transfer to be judged by")
+                raise ConfigError("sts: a run without STS tasks needs retrieval or transfer for its evaluation")
             if not 0 < fraction <= 1:
-                raise ConfigError(f"fraction: {fraction} is not a share above 0 and at most 1")
+                raise ConfigError(f"fraction: {fraction} is not greater than 0 and at most 1")
             if untrained:
                 judged_by = (*JUDGED_BY, *CORPUS) if neighbours else JUDGED_BY
                 kept = {key: value for key, value in settings.items() if key in judged_by}
@@ -216,7 +221,7 @@ class Study:
 
 
 def name_of(file: Path) -> str:
-    """Return the default name of a study: the path below `STUDIES`, such as `dclr/table-2`, or the file's name."""
+    """Return the default name of a study: its path below `STUDIES`, such as `dclr/table-2`, or else the file's name."""
     resolved = file.resolve()
     if resolved.is_relative_to(STUDIES):
         return resolved.relative_to(STUDIES).with_suffix("").as_posix()
@@ -224,7 +229,7 @@ def name_of(file: Path) -> str:
 
 
 def file_of(named: Path) -> Path:
-    """Return the path of a study's file, given the path or the study's name in this repository.
+    """Return the path of a study's file, given this path or a name such as `dclr/table-2`.
 
     Raises:
         StudyError: neither a file nor a study has this name.
@@ -237,7 +242,10 @@ def file_of(named: Path) -> Path:
 
 
 def _restated(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of the file that `published` replaces, with the replaced values. Empty without `published`."""
+    """Return the parts of the file that `published` replaces, with their new values.
+
+    The result is empty without `published`.
+    """
     if "published" not in values:
         return {}
     published = values["published"]
@@ -258,15 +266,15 @@ def read_toml(file: Path) -> dict[str, Any]:
         if file.is_relative_to(STUDIES) and not STUDIES.is_dir():
             raise StudyError(_where_studies_are()) from error
         raise StudyError(f"{file}: {error.strerror}") from error
-    # TOMLDecodeError names the line; other errors mean invalid UTF-8 or deep nesting.
+    # A TOMLDecodeError names the line. Other errors mean invalid UTF-8 or deep nesting.
     except (ValueError, RecursionError) as error:
         raise StudyError(f"{file}: {_unreadable(error)}") from error
 
 
 def _where_studies_are() -> str:
     if STUDIES.is_dir():
-        return "`isosphere study list` has those that are here"
-    return "the papers' studies are not installed with the package: name a file, or use a checkout of the repository"
+        return "`isosphere study list` lists the studies"
+    return "the papers' studies are not part of the installed package: name a file, or use a checkout of the repository"
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
@@ -286,14 +294,15 @@ def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
             values[key] = tomllib.loads(f"value = {written}")["value"]
         except tomllib.TOMLDecodeError:
             values[key] = written
-        # The value is a number of thousands of digits, or has thousands of brackets.
+        # A number with thousands of digits and a value with thousands of brackets raise other errors than
+        # TOMLDecodeError.
         except (ValueError, RecursionError) as error:
             raise StudyError(f"--set {key}: {_unreadable(error)}") from error
     return values
 
 
 def _unreadable(error: Exception) -> str:
-    return "nested too deep" if isinstance(error, RecursionError) else str(error)
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
 def _taken(settings: dict[str, Any], key: str, kind: Any, default: Any) -> Any:
@@ -332,7 +341,10 @@ def _config(settings: Mapping[str, Any]) -> RunConfig:
 
 
 def _optional(kind: Any) -> bool:
-    """Return whether the type allows None. TOML has no None, so study files use the text "none"."""
+    """Return whether the type allows None.
+
+    TOML has no None, so study files use the text "none".
+    """
     try:
         check_value(None, kind)
     except ValueError:
@@ -356,7 +368,7 @@ def _arm(values: Any, grid: Mapping[str, Any], where: str) -> Arm:
 def _axes(values: Mapping[str, Any], where: str) -> dict[str, Sequence[Any]]:
     for key, points in values.items():
         if not isinstance(points, list) or not points:
-            raise StudyError(f"{where}: {key}: an axis is a list of values, got {points!r}")
+            raise StudyError(f"{where}: {key}: expected a list of values for the axis, got {points!r}")
         if any(points.count(point) > 1 for point in points):
             raise StudyError(f"{where}: {key}: a value is given twice")
     return dict(values)

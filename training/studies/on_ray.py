@@ -1,6 +1,6 @@
 """Runs of a study as tasks of a Ray cluster.
 
-Each task starts the process that a study on one machine starts, so results are the same. All nodes share the study's
+Each task starts the same process as a study on one machine, so results are the same. All nodes share the study's
 folder. If Ray repeats a task after the loss of a node, the run resumes from its last checkpoint on another node.
 """
 
@@ -24,7 +24,7 @@ from training.studies.schedule import Failure, Processes, is_locked
 from training.studies.trial import Trial
 
 SECONDS_TO_SAVE = 60
-"""Seconds to wait for a process that ends its step and saves a checkpoint."""
+"""Maximum seconds to wait for a process that finishes its step and saves a checkpoint."""
 POLL_SECONDS = 0.2
 
 
@@ -38,7 +38,8 @@ class Share(NamedTuple):
 def share(nodes: Sequence[Mapping[str, float]], *, threads: int | None, device: str) -> Share:
     """Return the resources of a run: one GPU if the cluster has GPUs, and `threads` CPUs.
 
-    By default, a run has all CPUs of the smallest node, or a GPU's part of its node's CPUs.
+    By default, a run has all CPUs of the smallest node. With GPUs, it has the CPUs of a node divided by the node's
+    number of GPUs.
 
     Args:
         nodes: resources of each node, by Ray's names.
@@ -58,7 +59,7 @@ def share(nodes: Sequence[Mapping[str, float]], *, threads: int | None, device: 
 
 @contextmanager
 def tasks(address: str | None, *, threads: int | None) -> Iterator[Tasks]:
-    """Connect to the cluster at `address` (see `models.cluster.connected`) and yield the executor of runs.
+    """Connect to the cluster at `address` (see `models.cluster.connected`), and yield the executor of runs.
 
     Raises:
         Refused: no cluster answers, or Ray is not installed or not supported.
@@ -102,7 +103,7 @@ class Tasks:
                     failure = None
                     _wait_until_saved(run_folder(trial, study))
             return failure
-        except Failed as lost:  # more nodes than Ray repeats a task for
+        except Failed as lost:  # Ray gives up after the loss of more nodes than it repeats a task for.
             log = run_folder(trial, study) / LOG
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("a", encoding="utf-8") as file:
@@ -116,11 +117,14 @@ class Tasks:
         with self._lock:
             self._stopped = True
             for task in self._tasks:
-                ray.cancel(task)  # by force, Ray would kill the run's process before it has saved
+                # Not by force, because Ray would then kill the run's process before it has saved a checkpoint.
+                ray.cancel(task)
 
 
 def carry_out(trial: Trial, study: Path, folder: Path) -> Failure | None:
-    """Carry out a run on this node, in a process of its own. The run saves a checkpoint if Ray cancels the task.
+    """Carry out a run on this node, in a process of its own.
+
+    The run saves a checkpoint if Ray cancels the task.
 
     Args:
         folder: working folder of the study's command.
@@ -130,8 +134,9 @@ def carry_out(trial: Trial, study: Path, folder: Path) -> Failure | None:
     """
     if not (folder / study).is_dir():
         raise Refused(f"{study}: the node {socket.gethostname()} has no such folder; all nodes must share it")
-    os.chdir(folder)  # the paths of a study are relative to it
-    # Ray interrupts a task by SIGINT, which a worker ignores if its cluster was started in the background of a shell.
+    os.chdir(folder)  # Change to the study's working folder, because the study's paths are relative to it.
+    # Ray interrupts a task by SIGINT. A worker ignores this signal if its cluster was started in the background of a
+    # shell.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _wait_until_saved(run_folder(trial, study))
     processes = Processes()
@@ -139,7 +144,9 @@ def carry_out(trial: Trial, study: Path, folder: Path) -> Failure | None:
         run = pool.submit(processes, trial, study)
         try:
             while not run.done():
-                time.sleep(POLL_SECONDS)  # Ray interrupts Python code, and no call that waits for a process
+                # Wait in short intervals, because Ray can interrupt Python code but not a call that waits for a
+                # process.
+                time.sleep(POLL_SECONDS)
         except KeyboardInterrupt:
             processes.stop()
             raise
@@ -147,7 +154,10 @@ def carry_out(trial: Trial, study: Path, folder: Path) -> Failure | None:
 
 
 def _wait_until_saved(run: Path) -> None:
-    """Wait for a process that ends its step and saves a checkpoint, after its task was cancelled or its worker lost."""
+    """Wait for a process that finishes its step and saves a checkpoint.
+
+    This is needed after the task was cancelled or its worker was lost.
+    """
     deadline = time.monotonic() + SECONDS_TO_SAVE
     while is_locked(run) and time.monotonic() < deadline:
         time.sleep(0.2)

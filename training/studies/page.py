@@ -1,4 +1,4 @@
-"""A study as one self-contained HTML page: tables for each metric, then the figures."""
+"""Page of a study: self-contained HTML with tables for each metric, then the figures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def page(name: str, about: str, *summaries: Summary) -> str:
         element(
             "main",
             *(part for summary in summaries for part in (_result(summary), _tasks(summary))),
-            _plain("geometry", "How the vectors lie", table.geometry_grid(summaries[0]), table.EXPLANATION),
+            _plain("geometry", "Geometry of the vectors", table.geometry_grid(summaries[0]), table.EXPLANATION),
             section("figures", "Figures", element("div", *figures(*summaries), class_="figures")),
         ),
     )
@@ -61,7 +61,7 @@ def _tasks(summary: Summary) -> Element | None:
 
 
 def _plain(name: str, title: str, lines: Sequence[Sequence[str]], said: str) -> Element | None:
-    """Make a table of numbers without verdicts. Return None if there are no lines."""
+    """Make a table of numbers without verdicts, or return None if there are no lines."""
     if not lines:
         return None
     head, *arms = ([cell.replace("-", "−") if i else cell for i, cell in enumerate(line)] for line in lines)
@@ -74,17 +74,17 @@ def _row(line: Sequence[str], *, own: bool) -> Element:
     return markup.row(label, *(cell.replace("-", "−") for cell in numbers), verdict, kind="own" if own else "")
 
 
-# Figures of a study. Every seed is a dot, so that means do not look more certain than they are.
+# Figures of a study. Every seed is shown as a dot, so that means do not look more certain than they are.
 
 LINE_HEIGHT = 18
-"""Height of an arm's strip."""
+"""Height of an arm's row in a figure."""
 NAME_LENGTH = 27
 """Maximum characters of an arm's name."""
 MAX_ARMS = 8
-"""Maximum number of arms in a figure that shows labels beside the data."""
-MEANS = f"Means over seeds; of more than {MAX_ARMS} arms, the best."
+"""Maximum number of arms in a figure whose labels are beside the data."""
+MEANS = f"Means over seeds; of more than {MAX_ARMS} arms, only the best are shown."
 LOGARITHMIC_FROM = 16.0
-"""An axis is logarithmic if its largest value is at least this many times its smallest."""
+"""Ratio of the largest to the smallest value from which on an axis is logarithmic."""
 
 OWN_FIGURES = {"STSB": "STS-B", "SICKR": "SICK-R"}
 """Tasks that have figures of their own, as in DCLR's figures 5 and 6."""
@@ -122,7 +122,7 @@ def _arms(summary: Summary) -> Element:
     caption = Caption(
         f"{summary.metric.name}-arms",
         f"{summary.title} of each arm.",
-        "Grey: each seed. Coloured: their mean, and where 95 % of resampled test sets put it. Dashed: "
+        "Grey: each seed. Coloured: the mean, and the range of 95 % of its values on resampled test sets. Dashed: "
         f"{summary.against}.",
     )
     reference = next(row.mean.mean for row in summary.rows if row.label == summary.against)
@@ -140,7 +140,7 @@ def _gains(summary: Summary) -> Iterable[Element]:
         caption = Caption(
             f"{summary.metric.name}-gains",
             f"{summary.title}: gain over {summary.against}.",
-            f"Whiskers: the interval of a paired bootstrap of the {summary.metric.examples}; one that reaches over "
+            f"Whiskers: the interval of a paired bootstrap of the {summary.metric.examples}; an interval that includes "
             "zero shows no difference.",
         )
         yield bars(caption, f"Difference of {summary.metric.unit}", gains, digits=DECIMALS)
@@ -174,7 +174,8 @@ def _strip(strip: Strip, frame: Frame, y: float) -> Iterable[Element]:
 def _sweeps(summary: Summary) -> Iterable[Element]:
     """Draw a figure for each numeric axis.
 
-    Examples are DCLR's figures 5 and 6, ImSimCSE's table 5, WhitenedCSE's tables 4 to 6 and GS-InfoNCE's table 3.
+    Such figures and tables in the papers are DCLR's figures 5 and 6, ImSimCSE's table 5, WhitenedCSE's tables 4 to 6
+    and GS-InfoNCE's table 3.
     """
     names = dict.fromkeys(name for row in summary.rows for name in row.results[0].axes if name != SEED)
     for name in names:
@@ -213,13 +214,13 @@ def _sweep(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], summary:
     plane = Plane(_scale(name, [x for x, _, _ in seeds]), linear(summary.metric.unit, reach), behind)
     said = f"Of {series[0].name}. " if len(series) == 1 else ""
     said += "Grey: each seed. Lines: their means."
-    said += " Upright: where 95 % of resampled test sets put them." if spreads else ""
+    said += " Vertical lines: the range of 95 % of the means on resampled test sets." if spreads else ""
     caption = Caption(f"{summary.metric.name}-over-{name}", f"{summary.title} over {name}.", said)
     return lines(caption, plane, series, dots=True)
 
 
 def _task_sweep(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], task: str) -> Element:
-    """Draw the sweep of one task."""
+    """Draw the sweep of one task over the axis `name`."""
     series = [
         Series(rest, svg.mark(place), [(x, fmean(each.scores[task] for each in row.results)) for x, row in of])
         for place, (rest, of) in enumerate(swept.items())
@@ -230,7 +231,7 @@ def _task_sweep(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], tas
 
 
 def _nearest(summary: Summary) -> Iterable[Element]:
-    """Draw, for each arm, mean cosines of the four nearest neighbours against batch size.
+    """Draw, for each arm, the mean cosines of the four nearest neighbours against batch size.
 
     Source: GS-InfoNCE's figure 1.
     """
@@ -252,7 +253,10 @@ def _nearest(summary: Summary) -> Iterable[Element]:
 
 
 def _scale(name: str, values: Sequence[float]) -> Axis:
-    """Return a logarithmic axis with the values as ticks if the values span a large ratio, else a linear axis."""
+    """Return an axis with a logarithmic scale if the values span a large ratio, and a linear scale otherwise.
+
+    The ticks of a logarithmic axis are the values.
+    """
     ticks = sorted(set(values))
     if ticks[0] > 0 and ticks[-1] / ticks[0] >= LOGARITHMIC_FROM:
         shown = [f"{100 * tick:g} %" if name == "fraction" else f"{tick:g}" for tick in ticks]
@@ -261,7 +265,10 @@ def _scale(name: str, values: Sequence[float]) -> Axis:
 
 
 def _curves(summary: Summary) -> Iterable[Element]:
-    """Draw each arm's learning curve, the mean over seeds at each step, as in DCLR's figure 4."""
+    """Draw each arm's learning curve.
+
+    The curve is the mean over seeds at each step, as in DCLR's figure 4.
+    """
     shown = _best(summary)
     for name, (title, axis, _) in QUANTITIES.items():
         series = [
@@ -276,7 +283,7 @@ def _curves(summary: Summary) -> Iterable[Element]:
 
 
 def _over_steps(results: Sequence[Result], name: str) -> list[tuple[float, float]]:
-    """Return (step, mean) for each step that all results have."""
+    """Return (step, mean) for each step that all results contain."""
     by_step = [
         {float(point["step"]): float(point[name]) for point in result.curve if point.get(name) is not None}
         for result in results
@@ -296,7 +303,7 @@ def _planes(summary: Summary) -> Iterable[Element]:
     if not series:
         return
     across, up = zip(*(point for each in series for point in each.points), strict=True)
-    caption = Caption("plane", "Alignment and uniformity.", f"Of STS-B dev, better the lower, both. {MEANS}")
+    caption = Caption("plane", "Alignment and uniformity.", f"Measured on STS-B dev. Lower is better for both. {MEANS}")
     yield points(caption, Plane(linear("Uniformity", across, most=5), linear("Alignment", up)), series)
 
 

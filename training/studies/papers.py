@@ -1,4 +1,4 @@
-"""Pages that compare a paper's tables and figures with recorded results."""
+"""Pages that compare a paper's tables and figures with the recorded results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGES = Path("docs/papers")
 RECORDED = Path("benchmarks/results/studies")
 """Folder of the results of finished runs, one file for each study: `dclr/table-2.jsonl`."""
 EARLIER = STUDIES / "recorded.toml"
-"""Results recorded before studies had the papers' table numbers."""
+"""File of results that were recorded before studies had the papers' table numbers."""
 BASELINE = "SimCSE"
 """Name of the baseline arm. If a study has no such arm, its first arm is the baseline."""
 REPRODUCED, NOT_REPRODUCED, NOT_RUN = "reproduced", "not reproduced", "not run yet"
@@ -57,11 +57,11 @@ class Line:
     here: SeedScores | None
     gain: float | None
     noise: float | None
-    """Half the width of the interval of `gain` over seeds. None for a single seed."""
+    """Half the width of the interval of `gain` over seeds, or None for a single seed."""
 
     @property
     def verdict(self) -> str:
-        """Return a verdict on the gain over the baseline, in words. For the baseline itself, the text is empty."""
+        """The verdict on the gain over the baseline, in words. It is empty for the baseline itself."""
         if self.here is None:
             return NOT_RUN
         if self.gain is None:
@@ -93,7 +93,7 @@ def page_of(paper: str, results: Path = RECORDED) -> str:
 
 
 def recorded(results: Path, name: str) -> list[Result]:
-    """Read the recorded results of a study. The list is empty if the study was not run.
+    """Read the recorded results of a study, which are empty if the study was not run.
 
     Raises:
         StudyError: the file is damaged.
@@ -186,7 +186,10 @@ def _section(study: Study, results: Sequence[Result], option: str = "") -> str:
 
 
 def _earlier(study: Study, results: Path) -> list[str]:
-    """Return a table of earlier results, with a row for each backbone. The study compares SimCSE with one method."""
+    """Return a table of earlier results, with a row for each backbone.
+
+    These results compare SimCSE with one method.
+    """
     labels = list(dict.fromkeys(trial.label for trial in study.trials()))
     if labels[:1] != [BASELINE] or len(labels) != 2 or not study.reported or _by_transfer(study):
         return []

@@ -1,4 +1,4 @@
-"""The plan of a study, stored in its folder: its description, its runs in order, and their states."""
+"""Plan of a study, which its folder stores: its description, its runs in order, and their states."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Plan:
 
 
 def study_folder(source: Path, out: Path | None) -> Path:
-    """Return a study's folder, given the folder or the study's file.
+    """Return a study's folder, given the folder itself or the study's file.
 
     Raises:
         StudyError: the file is not a study, or `source` is a folder and `out` is a different folder.
@@ -81,7 +81,7 @@ def study_folder(source: Path, out: Path | None) -> Path:
         study = Study.read(file_of(source))
         return out or FOLDER / study.name
     if out is not None:
-        raise StudyError(f"--out: {source} is the folder of a study already")
+        raise StudyError(f"--out: {source} is already the folder of a study; leave out --out")
     return source
 
 

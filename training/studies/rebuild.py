@@ -1,4 +1,7 @@
-"""Rebuild of an encoder from a recipe file, which describes the training runs, their soup, and the expected scores."""
+"""Rebuild of an encoder from a recipe file.
+
+The recipe describes the training runs, their soup, and the expected scores.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,9 @@ from training.studies.trial import StudyError, Trial
 from training.studies.work import TEACHERS, drop_checkpoints, with_teacher
 
 FOLDER = Path("runs/encoders")
-"""Folder of the runs and their bundles. The soup goes to `ARTIFACTS`."""
+"""Folder of the runs and their bundles. Soups are written to `ARTIFACTS`."""
 EXCERPTS = FOLDER / "excerpts"
-"""Folder of excerpts of corpora, one file each."""
+"""Folder of the files with excerpts of corpora."""
 ARTIFACTS = Path("artifacts")
 SERVED = ("default", "promoted")
 """Names in `ARTIFACTS` that only promotion may use."""
@@ -55,7 +58,7 @@ class Score:
 
     @property
     def met(self) -> bool:
-        """Return whether the score is within the tolerance."""
+        """Whether the score is within the tolerance."""
         return round(abs(self.found - self.expected), 6) <= self.tolerance
 
     def __str__(self) -> str:
@@ -77,11 +80,11 @@ class Rebuild:
     after: tuple[Rebuild, ...] = ()
     """Rebuilds that must come first, because this rebuild uses their encoders as starting points or teachers."""
     corpus_sha256: str | None = None
-    """SHA-256 of the unpacked corpus with which the expected scores were measured, or None if unknown."""
+    """SHA-256 of the uncompressed corpus with which the expected scores were measured, or None if it is unknown."""
     limits: tuple[str, ...] = ()
-    """Limitations for the card, a sentence each."""
+    """Limitations for the model card, one sentence each."""
     adapter: str | None = None
-    """Adapter in this repository that was extracted from the rebuilt encoder, such as `minilm+default`."""
+    """Adapter in this repository that was extracted from the encoder, such as `minilm+default`."""
 
     @classmethod
     def read(cls, file: Path, *, wanted_by: tuple[Path, ...] = ()) -> Self:
@@ -92,13 +95,13 @@ class Rebuild:
         """
         values, known = read_toml(file), Path(os.path.realpath(file))
         if known in wanted_by:
-            raise StudyError(f"{file}: after: it comes after itself")
+            raise StudyError(f"{file}: after: the recipe depends on itself")
         if unknown := sorted(values.keys() - {*PARTS, *OWN}):
             raise StudyError(f"{file}: {unknown[0]}: unknown; a rebuild has {', '.join((*PARTS, *OWN))}")
         own = {key: values.pop(key) for key in OWN if key in values}
         study = Study.of(file, values)
         if study.name in SERVED:
-            raise StudyError(f"{file}: name: {ARTIFACTS / study.name} is promotion's; give another name")
+            raise StudyError(f"{file}: name: {ARTIFACTS / study.name} is reserved for promotion; choose another name")
         try:
             made = cls(
                 study,
@@ -123,12 +126,12 @@ class Rebuild:
 
     @property
     def card(self) -> dict[str, Any]:
-        """Return the facts for the model card that do not depend on the runs."""
+        """Return the facts for the model card that are known before the runs."""
         return {"file": str(self.study.file), "about": self.study.about, "limits": [*self.limits]}
 
     @property
     def steps(self) -> list[Rebuild]:
-        """Return all rebuilds that this rebuild depends on, each once and in order, and this rebuild last.
+        """Return the rebuilds that this rebuild depends on, each once and in order, followed by this rebuild.
 
         Raises:
             StudyError: two files have the same name.
@@ -137,7 +140,7 @@ class Rebuild:
         for step in (*(step for each in self.after for step in each.steps), self):
             known = found.setdefault(step.study.name, step).study.file
             if known.resolve() != step.study.file.resolve():
-                raise StudyError(f"{step.study.file}: name: {step.study.name!r} is that of {known}, too")
+                raise StudyError(f"{step.study.file}: name: {step.study.name!r} is also the name in {known}")
         return [*found.values()]
 
     def trials(self, data: Path, corpus: Sequence[str], to_come: Collection[Path] = ()) -> list[Trial]:
@@ -153,14 +156,15 @@ class Rebuild:
         given = {"corpus": [*corpus]} if corpus else {}
         if self.excerpt is not None:
             if not corpus:
-                raise StudyError(f"{self.study.file}: excerpt: of which corpus? name it by --corpus")
+                raise StudyError(f"{self.study.file}: excerpt: needs a corpus: name it with --corpus")
             given = {"corpus": [self.excerpt.write(corpus, EXCERPTS)]}
         study = self.study.override({"eval_data": str(data), **given})
         trials = {trial.id: trial for trial in study.trials(to_come)}
         for trial in trials.values():
             if trial != Trial(arm=trial.arm, axes=trial.axes, config=trial.config, inputs=trial.inputs):
                 raise StudyError(
-                    f"{study.file}: {trial.title}: an ingredient is a training run on the whole corpus, judged by STS: "
+                    f"{study.file}: {trial.title}: an ingredient must be a training run on the whole corpus, "
+                    "evaluated on STS: "
                     "leave out fraction, untrained and other tasks"
                 )
         try:
@@ -170,21 +174,20 @@ class Rebuild:
         return [*trials.values()]
 
     def compared(self, bundle: Bundle) -> list[Score]:
-        """Compare the scores in the bundle's manifest with the expected ones."""
+        """Return the scores in the bundle's manifest together with the expected ones."""
         scores = bundle.manifest.scores or {}
         return [Score(name, scores[name], score, self.tolerance) for name, score in self.expected.items()]
 
 
 def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) -> Iterator[tuple[Rebuild, Bundle]]:
-    """Carry out `plan` after the rebuilds that it depends on. Yield each rebuild with its bundle.
+    """Carry out `plan` after the rebuilds that it depends on, and yield each rebuild with its bundle.
 
     For each rebuild, train the missing ingredients, make the soup and evaluate it. An existing bundle of an earlier
     rebuild is reused if it has the same ingredients and reaches its scores. All inputs are checked before training.
-    Weights are chosen only by STS-B dev. Progress goes to `stream`.
+    Only STS-B dev selects weights. Progress goes to `stream`.
 
     Raises:
-        StudyError, CorpusError, DataError: see `Rebuild.trials`; or the data lack a task with an expected
-            score.
+        StudyError, CorpusError, DataError: see `Rebuild.trials`; or the data lack a task with an expected score.
         LockError: another process works on one of the rebuilds.
         ValueError, DivergedError, InterruptedRun: see `training.run.fit`; the same call resumes.
     """
@@ -204,7 +207,8 @@ def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) ->
                 file=stream,
                 flush=True,
             )
-    with ExitStack() as held:  # All locks are held to the end, because a step's starting encoder must not change.
+    # All locks are kept to the end, because a later rebuild may start from any earlier encoder, which must not change.
+    with ExitStack() as held:
         for step in steps:
             held.enter_context(locked(FOLDER / step.study.name))
         for step in steps:
@@ -212,7 +216,7 @@ def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) ->
             ingredients = [str(_ingredient(trial, folder, stream)) for trial in step.trials(data, corpus)]
             made = _made_before(step, ingredients) if step is not plan else None
             if made is not None:
-                print(f"{step.out}: kept from before", file=stream, flush=True)
+                print(f"{step.out}: from an earlier run", file=stream, flush=True)
             else:
                 soup = make_soup(ingredients, step.mixing, selection, stream)
                 made = soup.publish(step.out, sts_scores(soup.encoder, tasks, stream), step.card)
@@ -227,12 +231,14 @@ def _check_sources(step: Rebuild, trials: Sequence[Trial], earlier: Collection[P
     for trial in trials:
         config = trial.config
         if config.teacher is None and OBJECTIVES[config.objective].needs_named_teacher:
-            raise StudyError(f"{step.study.file}: {trial.title}: teacher: {config.objective} learns from one: name it")
+            raise StudyError(f"{step.study.file}: {trial.title}: teacher: {config.objective} needs a teacher: name one")
         needed |= {config.backbone, config.teacher}
     for source in sorted(needed - {None}, key=str):
         place = Path(str(source)).resolve()
         if place in makers:
-            raise StudyError(f"{step.study.file}: {source}: {makers[place]} makes it, which is no earlier step")
+            raise StudyError(
+                f"{step.study.file}: {source}: {makers[place]} makes this encoder, but is not an earlier step"
+            )
         if place not in to_come:
             try:
                 resolve(str(source))
@@ -241,7 +247,10 @@ def _check_sources(step: Rebuild, trials: Sequence[Trial], earlier: Collection[P
 
 
 def _made_before(step: Rebuild, ingredients: Sequence[str]) -> Bundle | None:
-    """Return a rebuild's existing bundle if it is complete, has these ingredients and reaches the expected scores."""
+    """Return a rebuild's existing bundle, or None if it can't be reused.
+
+    A bundle is reused if it is complete, has these ingredients and reaches the expected scores.
+    """
     try:
         made = load(step.out)
     except BundleError:
@@ -257,7 +266,7 @@ def _ingredient(trial: Trial, folder: Path, stream: TextIO) -> Path:
     config = with_teacher(trial.config, folder / TEACHERS, stream)
     config = config.override({"out": str(place / "bundle"), "run": str(place / "record")})
     if _is_kept(config):
-        print(f"{trial.title}: kept from before, {config.out}", file=stream, flush=True)
+        print(f"{trial.title}: from an earlier run, {config.out}", file=stream, flush=True)
     else:
         print(f"{trial.title}: {config.out}", file=stream, flush=True)
         publish(config, run.fit(config, stream, resume=record.has_run(Path(config.run))), {})

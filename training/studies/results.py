@@ -1,4 +1,4 @@
-"""Results of a study's runs: a file for each run, and a file for the study with one line per run."""
+"""Results of a study's runs: one file for each run, and a file for the study with one line per run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RESULTS = "results.jsonl"
 FIELDS = ("scores", "alignment", "uniformity", "curve", "seconds", "best_step")
 """Fields that a line must have besides `id`, `arm` and `axes`."""
 GEOMETRY = ("alignment", "uniformity", "effective_rank")
-"""Fields that are None or absent if STS-B dev was not evaluated. Older lines have no effective rank."""
+"""Fields that are None or absent if STS-B dev was not evaluated. Older lines lack the effective rank."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Result:
     arm: str
     axes: Mapping[str, Any]
     scores: Mapping[str, float]
-    """Scores by task, as in `training.studies.scores.TrialScores`."""
+    """Scores by task, as in `training.studies.scores.TrialScores.scores`."""
     alignment: float | None
     uniformity: float | None
     curve: Sequence[Mapping[str, Any]]
@@ -40,29 +40,32 @@ class Result:
     best_step: int
     """Step of the evaluated weights.
 
-    It is 0 without training, or if no step improved on the starting encoder.
+    It is 0 without training, or if no step improved the initial encoder.
     """
     effective_rank: float | None = None
-    """Effective rank. None, like alignment and uniformity, if STS-B dev was not evaluated."""
+    """Effective rank, which is None if STS-B dev was not evaluated."""
     untrained: bool = False
     """True if the encoder was evaluated without training."""
     nearest_cosines: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """Cosines by batch size, if requested: see `training.studies.scores.TrialScores.nearest`."""
+    """Mean cosines of the nearest neighbours by batch size, if requested.
+
+    See `training.studies.scores.TrialScores.nearest`.
+    """
 
     @property
     def unimproved(self) -> bool:
-        """Return whether the run was trained, but no step improved on the starting encoder."""
+        """Whether the run was trained, but no step improved the initial encoder."""
         return bool(self.curve) and self.best_step == 0
 
     @property
     def removed_share(self) -> float | None:
-        """Return the mean share of removed in-batch negatives in training. None if the objective removes none."""
+        """Mean share of removed in-batch negatives in training, or None if the objective removes none."""
         shares = [point[REMOVED_SHARE] for point in self.curve if point.get(REMOVED_SHARE) is not None]
         return fmean(shares) if shares else None
 
     @property
     def label(self) -> str:
-        """Return the arm and the values of its axes as a text. Results with the same label differ only by seed."""
+        """Arm and values of its axes, as a text. Results with the same label differ only by seed."""
         return label_of(self.arm, self.axes)
 
     @classmethod
@@ -90,11 +93,11 @@ class Result:
         kinds = {"id": str, "arm": str, "axes": dict, "scores": dict, "curve": list, "seconds": dict, "best_step": int}
         for name, kind in {**kinds, "untrained": bool}.items():
             if not isinstance(values.get(name, kind()), kind):
-                raise ValueError(f"{name}: {values[name]!r} is no {kind.__name__}")
+                raise ValueError(f"{name}: expected {kind.__name__}, got {values[name]!r}")
         shape = {name: values[name] for name in GEOMETRY if values.get(name) is not None}
         for name, value in {**shape, **values["scores"]}.items():
             if not isinstance(value, int | float) or isinstance(value, bool):
-                raise ValueError(f"{name}: {value!r} is no number")
+                raise ValueError(f"{name}: {value!r} is not a number")
         return cls(**{name: values[name] for name in cls.__dataclass_fields__ if name in values})
 
 
@@ -103,7 +106,7 @@ def run_folder(trial: Trial, study: Path) -> Path:
 
 
 def read_result(folder: Path) -> dict[str, Any] | None:
-    """Read the result of the run in a folder. Return None if the run has no result yet.
+    """Read the result of the run in a folder, or return None if the run has no result yet.
 
     Raises:
         StudyError: the result, or the arrays of a scored task, are damaged.
@@ -123,7 +126,10 @@ def read_result(folder: Path) -> dict[str, Any] | None:
 
 
 def result_or_none(folder: Path) -> dict[str, Any] | None:
-    """Read the result of the run in a folder. Return None if it is missing or damaged; such a run is repeated."""
+    """Read the result of the run in a folder, or return None if the result is missing or damaged.
+
+    A run without a usable result is repeated.
+    """
     try:
         return read_result(folder)
     except StudyError:

@@ -1,8 +1,7 @@
-"""The scheduler of a study. It starts each run in its own process, one or several at a time.
+"""Scheduler of a study. It starts each run in its own process, one or several at a time.
 
-The processes run on this machine, or on the machines of a Ray cluster (`training.studies.on_ray`).
-
-A process that works on a run locks the run's folder. When a study is stopped, its runs are stopped, too.
+The processes run on this machine, or on the machines of a Ray cluster (`training.studies.on_ray`). Each process locks
+the folder of its run. When a study is stopped, its runs are stopped, too.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from training.studies.results import LOG, TRIAL, collect_results, is_finished, r
 from training.studies.trial import StudyError, Trial
 
 STOPPED = 130
-"""Exit code of a process that was interrupted and can resume."""
+"""Exit code of a process that was interrupted and whose run can be resumed."""
 
 LOCKED_ELSEWHERE = 75
-"""Exit code of a process if another process already works on its run: EX_TEMPFAIL of sysexits.h."""
+"""Exit code of a process whose run is locked by another process: EX_TEMPFAIL of sysexits.h."""
 
 LAST_LINES = 5
-"""Number of lines that are shown of a failed run's log."""
+"""Number of lines of a failed run's log that are shown."""
 
 
 @dataclass(frozen=True)
@@ -51,22 +50,22 @@ class Failure:
 
     @property
     def elsewhere(self) -> bool:
-        """Return whether another process works on the run."""
+        """Whether another process works on the run."""
         return self.code == LOCKED_ELSEWHERE
 
     def __str__(self) -> str:
         if self.elsewhere:
-            return f"{self.trial.title} ({self.trial.id}): at work elsewhere"
+            return f"{self.trial.title} ({self.trial.id}): active in another process"
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         shown = "".join(f"\n    {line}" for line in lines[-LAST_LINES:])
         return f"{self.trial.title} ({self.trial.id}) failed; the end of {self.log}:{shown}"
 
 
 class Carrier(Protocol):
-    """Interface of executors of runs, such as local processes or Ray tasks."""
+    """Protocol of an executor of runs, such as local processes or Ray tasks."""
 
     def __call__(self, trial: Trial, study: Path) -> Failure | None:
-        """Carry out a run. Return a failure, or None if the run finished or was stopped."""
+        """Carry out a run, and return a failure, or None if the run finished or was stopped."""
 
     def stop(self) -> None:
         """Stop all runs, which save a checkpoint. No further run starts."""
@@ -81,7 +80,10 @@ class Processes:
         self._stopped = False
 
     def __call__(self, trial: Trial, study: Path) -> Failure | None:
-        """Start a run's process and wait for its end. Return a failure, or None if the run finished or was stopped."""
+        """Start a run's process and wait for its end.
+
+        Return a failure, or None if the run finished or was stopped.
+        """
         folder = run_folder(trial, study)
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / TRIAL, trial.to_json())
@@ -89,7 +91,7 @@ class Processes:
             with self._lock:
                 if self._stopped:
                     return None
-                # The process gets its own session, so that Ctrl-C in a terminal reaches only this process, which passes
+                # The process has a session of its own. So Ctrl-C in a terminal reaches only this process, which passes
                 # it on once.
                 process = subprocess.Popen(
                     [sys.executable, "-m", "training.studies", str(folder), str(os.getpid())],
@@ -119,14 +121,14 @@ class Processes:
 def run_trials(
     trials: Sequence[Trial], study: Path, stream: TextIO, carry_out: Carrier, *, jobs: int = 1
 ) -> list[Failure]:
-    """Carry out all runs without a result, `jobs` at a time. Return the failed runs.
+    """Carry out all runs without a result, `jobs` at a time, and return the failed runs.
 
     A failed run does not stop the remaining runs.
 
     Raises:
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when the active runs have saved checkpoints.
-        OSError, Refused: the study's folder can't be written, or a node of the cluster does not have it. It is also
-            raised after the active runs have saved checkpoints.
+        OSError, Refused: the study's folder can't be written, or a node of the cluster does not have it. This error is
+            also raised after the active runs have saved checkpoints.
     """
     due = _unfinished(trials, study, stream)
     different = len({trial.id for trial in trials})
@@ -148,7 +150,7 @@ def run_trials(
 
 
 def _unfinished(trials: Sequence[Trial], study: Path, stream: TextIO) -> list[Trial]:
-    """Return the distinct runs without a result. Report damaged results."""
+    """Return the distinct runs without a result, and report damaged results."""
     due = {trial.id: trial for trial in trials if not is_finished(run_folder(trial, study))}
     for trial in due.values():
         try:
@@ -161,14 +163,14 @@ def _unfinished(trials: Sequence[Trial], study: Path, stream: TextIO) -> list[Tr
 # Locks that show whether a process works in a run's folder.
 
 ATTEMPTS, PAUSE = 20, 0.05
-"""Attempts to take the lock, and seconds between two attempts."""
+"""Number of attempts to take the lock, and seconds between two attempts."""
 
 
 def is_locked(folder: Path) -> bool:
     """Return whether another process has locked the folder.
 
-    The check takes a shared lock for an instant, so any number of processes can check at once. A process that wants the
-    exclusive lock retries.
+    The check takes a shared lock for an instant, so any number of processes can check at the same time. A process that
+    wants the exclusive lock retries if a check is in progress.
     """
     try:
         with (folder / LOCK).open() as file:
@@ -182,9 +184,9 @@ def is_locked(folder: Path) -> bool:
 
 @contextmanager
 def locked_with_retry(folder: Path) -> Iterator[None]:
-    """Lock the folder, and create it if needed.
+    """Lock the folder, after creating it if needed.
 
-    Concurrent checks do not prevent the lock.
+    Concurrent checks by `is_locked` do not prevent the lock.
 
     Raises:
         LockError: another process keeps the folder locked.
@@ -201,10 +203,10 @@ def locked_with_retry(folder: Path) -> Iterator[None]:
         yield
 
 
-# Signals that stop a study: its runs finish their step and save a checkpoint.
+# Signals that stop a study. Its runs then finish their step and save a checkpoint.
 
 PR_SET_PDEATHSIG = 1
-"""Constant of Linux's prctl(2)."""
+"""Option PR_SET_PDEATHSIG of Linux's prctl(2)."""
 
 
 def stop_with_parent(parent: int) -> None:
@@ -213,20 +215,20 @@ def stop_with_parent(parent: int) -> None:
     Raises:
         KeyboardInterrupt: the parent has already ended.
     """
-    # A study started with SIGINT ignored passes that on, and a worker of Ray passes on signals that it blocks.
+    # SIGINT can be ignored or blocked here: a study that ignores it and a worker of Ray that blocks it pass this on.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _as_ctrl_c)
     if sys.platform == "linux":
-        # A parent killed by SIGKILL can't signal its runs, so the system does. It does so when the thread that started
-        # this process ends. That thread waits for this process.
+        # A parent that is killed by SIGKILL can't signal its runs, so the system signals them. The system does so when
+        # the thread that started this process ends, so that thread waits for this process.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         raise KeyboardInterrupt
 
 
 def _as_ctrl_c(_signal: int, _frame: FrameType | None) -> None:
-    # The signal is handled once. The system sends it for each thread of a killed parent, and a second Ctrl-C would
+    # The signal is handled only once. The system sends it for each thread of a killed parent, and a second Ctrl-C would
     # interrupt the step.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.raise_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""The evaluation of an encoder in a study: scores, geometry, and values for each pair, example and query."""
+"""Evaluation of an encoder in a study: scores, geometry, and values for each pair, example and query."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ COSINES_FILE, TRANSFER_FILE, RETRIEVAL_FILE = "cosines.npz", "transfer.npz", "re
 
 @dataclass(frozen=True)
 class TrialScores:
-    """The evaluation of one encoder."""
+    """Evaluation of one encoder."""
 
     scores: Mapping[str, float]
     """Scores by task, x 100.
 
-    STS tasks have "all" Spearman; the name of STS-B dev is `DEV`. Transfer tasks have accuracy. Collections have a
+    STS tasks have "all" Spearman, and the name of STS-B dev is `DEV`. Transfer tasks have accuracy. Collections have a
     score for each of the `MEASURES`, under names such as `scifact nDCG@10`.
     """
     alignment: float | None
@@ -53,10 +53,10 @@ class TrialScores:
     """Effective rank.
 
     Alignment, uniformity and effective rank come from `training.evaluation.geometry.of_pairs` on STS-B dev. They are
-    None without that data.
+    None without STS-B dev.
     """
     cosines: Mapping[str, NDArray[np.float32]]
-    """Cosines (n,) of each STS task. Its subsets are concatenated."""
+    """Cosines (n,) of each STS task, with the task's subsets concatenated."""
     golds: Mapping[str, NDArray[np.float32]]
     predicted: Arrays = field(default_factory=dict)
     """Predicted classes (n,) of each transfer task, in the order of `training.evaluation.transfer.Classified`."""
@@ -66,7 +66,10 @@ class TrialScores:
     relevant: Arrays = field(default_factory=dict)
     """Numbers (Q,) of judged relevant documents per query, for each collection and measure."""
     nearest: Mapping[int, Sequence[float]] = field(default_factory=dict)
-    """Mean cosines of corpus sentences to their four nearest in a batch, by batch size. Empty if not requested."""
+    """Mean cosines of corpus sentences to their four nearest neighbours in a batch, by batch size.
+
+    The mapping is empty if these cosines were not requested.
+    """
 
     def save(self, folder: Path) -> None:
         """Write all arrays with one value per pair, example or query to the folder."""
@@ -102,11 +105,10 @@ def check_saved(folder: Path, tasks: Several[str]) -> None:
 def evaluate(encoder: Encoder, given: EvaluationData, stream: TextIO) -> TrialScores:
     """Evaluate the encoder on every task that has data.
 
-    STS-B dev is also scored as a task, and its vectors give the geometry.
+    STS-B dev is also scored as a task, and the geometry is computed from its vectors.
 
     Raises:
-        EvaluationError: a vector is not finite, all cosines of a subset are equal, or no pair of dev is
-            similar.
+        EvaluationError: a vector is not finite, all cosines of a subset are equal, or no pair of STS-B dev is similar.
     """
     tasks: dict[str, Subsets] = {**given.sts, **({DEV: given.geometry} if given.geometry else {})}
     encode = cached(with_progress(encoder.encode, stream))
@@ -172,7 +174,7 @@ def _class(values: NDArray[Any]) -> NDArray[np.int8]:
     return values.astype(np.int8)
 
 
-# Arrays with one value per pair or example, by kind and task. A run has them in one compressed file.
+# Arrays with one value per pair or example, by kind and task. Each run stores them in one compressed file.
 
 Arrays = Mapping[str, NDArray[Any]]
 """Arrays (n,) by task."""
@@ -181,7 +183,7 @@ DAMAGE = (OSError, ValueError, EOFError, BadZipFile, RuntimeError, zlib.error, S
 
 
 def save_arrays(file: Path, kinds: Mapping[str, Arrays]) -> None:
-    """Write the arrays of each kind to one compressed file. The name of a kind is a single word."""
+    """Write the arrays of each kind to one compressed file. The name of a kind must be a single word."""
     named = {f"{kind} {task}": values for kind, arrays in kinds.items() for task, values in arrays.items()}
     with replacing(file) as beside, beside.open("wb") as written:
         np.savez_compressed(written, allow_pickle=False, **named)

@@ -1,10 +1,11 @@
-"""Model soups: averaged weights of encoders that were tuned from the same start.
+"""Model soups: averaged weights of encoders that were tuned from the same initial weights.
 
-"Model soups" (ICML 2022): the average of several tuned models is often better than the best single model, at the
-inference cost of one model. A uniform soup averages all models. A greedy soup averages only the models that help on
-held-out data. "Robust fine-tuning of zero-shot models" (CVPR 2022, WiSE-FT): a tuned model averaged with the start
-keeps more of the start's knowledge. "Editing models with task arithmetic" (ICLR 2023): the change from tuning can also
-be scaled by more than 1.
+* "Model soups" (ICML 2022): the average of several tuned models is often better than the best single model, at the
+  inference cost of one model. A uniform soup averages all models. A greedy soup averages only the models that help on
+  held-out data.
+* "Robust fine-tuning of zero-shot models" (CVPR 2022, WiSE-FT): a tuned model averaged with its initial model keeps
+  more of the initial model's knowledge.
+* "Editing models with task arithmetic" (ICLR 2023): the change from tuning can also be scaled by more than 1.
 """
 
 from __future__ import annotations
@@ -36,22 +37,22 @@ from training.evaluation.sts import TaskScore
 from training.machine.environment import environment
 from training.machine.hardware import pick_device
 
-# Ingredients of a soup: their common properties, and the average of their weights.
+# Ingredients of a soup: their properties that must agree, and the average of their weights.
 
 MIN_COSINE = 0.5
-"""Minimum cosine between the weights of two encoders with the same starting weights.
+"""Minimum cosine between the weights of two encoders that have the same initial weights.
 
 After 60 steps of training, the cosine between `minilm` and the trained encoder is 0.999998. Between two models that
 were pre-trained from different random weights, it is within 0.1 of 0.
 """
-ONE_START = "a soup is of encoders that were tuned from one start"
+ONE_START = "the encoders of a soup must be tuned from the same initial weights"
 
 Shares = tuple[float, ...]
-"""Share of each ingredient. The sum is 1."""
+"""Shares of the ingredients, which sum to 1."""
 
 
 class SoupError(Refused):
-    """The encoders can't be averaged, or not as requested. The message names the encoders and the reason."""
+    """The encoders can't be averaged as requested. The message names the encoders and the reason."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,13 @@ class Ingredient:
     source: str
     encoder: Encoder
     manifest: Manifest | None
-    """Manifest of a bundle or an adapter, with every hash verified."""
+    """Manifest of a bundle or an adapter, after all hashes were verified."""
 
     @classmethod
     def load(cls, source: str, *, like: Encoder | None = None) -> Self:
-        """Load an encoder by name or folder. Its pooling and length are replaced by those of `like`, if given.
+        """Load an encoder by name or folder.
+
+        If `like` is given, its pooling and maximum length replace the encoder's own.
 
         Raises:
             SourceError, BundleError: the encoder does not exist, or its files do not match its manifest.
@@ -137,24 +140,25 @@ class Ingredient:
         if self.encoder.transform is not None:
             raise SoupError(
                 f"{self.source}: has a transform ({self.encoder.transform.kind}), which can't be averaged: "
-                "make the soup of encoders without one and fit it to the soup"
+                "make the soup from encoders without a transform, and fit the transform to the soup"
             )
         names = [name for name in {**other.facts, **self.facts} if self.facts.get(name) != other.facts.get(name)]
         if names:
             one, another = (each.facts.get(names[0], "not there") for each in (self, other))
             more = f" (and {len(names) - 1} more differences)" if names[1:] else ""
             raise SoupError(
-                f"{self.source}: {names[0]} is {one}, but {another} in {other.source}{more}: {ONE_START}, pooled alike"
+                f"{self.source}: {names[0]} is {one}, but {another} in {other.source}{more}: {ONE_START} and have "
+                "the same pooling"
             )
 
 
 def check_one_start(ingredients: Sequence[Ingredient]) -> None:
-    """Check that all ingredients started from the same weights.
+    """Check that all ingredients were tuned from the same initial weights.
 
-    The average of weights with different starting weights has no meaning.
+    The average of encoders with different initial weights is useless.
 
     Raises:
-        SoupError: two ingredients have different starting weights, according to their cards or to their weights; the
+        SoupError: two ingredients have different initial weights, according to their cards or to their weights; the
             message names both.
     """
     for one, other in combinations(ingredients, 2):
@@ -165,18 +169,15 @@ def check_one_start(ingredients: Sequence[Ingredient]) -> None:
     for each in others:
         if (likeness := each.cosine_to(first)) < MIN_COSINE:
             raise SoupError(
-                f"{each.source}: has weights that are nothing like those of {first.source} (cosine {likeness:.2f}): "
-                f"{ONE_START}"
+                f"{each.source}: has weights unrelated to those of {first.source} (cosine {likeness:.2f}): {ONE_START}"
             )
 
 
 def averaged(ingredients: Sequence[Ingredient], shares: Shares) -> dict[str, Tensor]:
-    """Return the averaged weights by name. Averages are computed in float64, with `shares` as factors.
+    """Return the averaged weights by name, with `shares` as factors. Averages are computed in float64.
 
-    Integers such as positions stay unchanged.
-
-    The result does not depend on the order of the ingredients, because sums follow shares and digests. The average of a
-    single ingredient is bit-identical to the ingredient.
+    Integers such as positions stay unchanged. The result does not depend on the order of the ingredients, because sums
+    are ordered by shares and digests. The average of a single ingredient is bit-identical to the ingredient.
     """
     taken = sorted(
         ((share, each) for share, each in zip(shares, ingredients, strict=True) if share),
@@ -238,10 +239,10 @@ TASK_ARITHMETIC = """\
 """
 
 GRID = tuple(tenths / 10 for tenths in range(-10, 11))
-"""Shares of the start to try if none is given.
+"""Shares of the initial encoder to try if none is given.
 
-A share of 0 gives the soup, and a share of 1 the starting encoder. With -1, the distance from the starting encoder is
-twice the soup's.
+A share of 0 gives the soup, and a share of 1 the initial encoder. With -1, the distance from the initial encoder is
+twice the soup's distance.
 """
 
 
@@ -254,24 +255,25 @@ class SoupRecipe:
     greedy: bool = False
     """True for a greedy soup, which adds encoders, best first, only if they do not lower the score on STS-B dev."""
     towards: str | None = None
-    """Name or folder of the encoder that the ingredients were tuned from, if it is averaged too."""
+    """Name or folder of the encoder that the ingredients were tuned from, if the soup includes it."""
     share: float | None = None
-    """Share of the starting encoder `towards`.
+    """Share of the initial encoder `towards`.
 
-    Below 0 the soup extrapolates away from the start, by task arithmetic. None chooses from `GRID` by STS-B dev.
+    A share below 0 extrapolates away from the initial encoder, by task arithmetic. With None, STS-B dev selects from
+    `GRID`.
     """
 
     def __post_init__(self) -> None:
         if self.weights is not None:
             if self.greedy:
-                raise SoupError("weights: greedy chooses them; leave one of the two out")
+                raise SoupError("weights: a greedy soup chooses its weights; leave out weights or greedy")
             if not all(math.isfinite(weight) and weight >= 0 for weight in self.weights) or not sum(self.weights):
-                raise SoupError(f"weights: {_listed(self.weights)} are not 0 or more each and above 0 together")
+                raise SoupError(f"weights: {_listed(self.weights)} must all be at least 0, with a sum above 0")
             if math.isinf(sum(self.weights)):
-                raise SoupError(f"weights: {_listed(self.weights)} are too large to be added")
+                raise SoupError(f"weights: {_listed(self.weights)} are too large: their sum is infinite")
         if self.share is not None:
             if self.towards is None:
-                raise SoupError("share: of which encoder? name it by towards")
+                raise SoupError("share: needs the initial encoder: name it with towards")
             if not GRID[0] <= self.share <= GRID[-1]:
                 raise SoupError(f"share: {self.share} is not from {GRID[0]:g} to {GRID[-1]:g}")
 
@@ -288,9 +290,10 @@ class SoupRecipe:
         return tuple(weight / total for weight in weights)
 
     def choose(self, count: int, score: Callable[[Shares], float]) -> Shares:
-        """Return the shares of `count` encoders. If the starting encoder is averaged too, its share is the last.
+        """Return the shares of `count` encoders.
 
-        If the recipe leaves shares open, the shares with the best `score` are chosen.
+        The last share is the initial encoder's, if it is averaged too. If the recipe leaves shares open, the shares
+        with the best `score` are chosen.
         """
         if self.towards is None:
             return greedy(count, score) if self.greedy else self.shares(count)
@@ -318,7 +321,7 @@ def greedy(count: int, score: Callable[[Shares], float]) -> Shares:
 
 
 def with_start(shares: Shares, share: float) -> Shares:
-    """Append the starting encoder's share, and scale the other shares so that the sum stays 1.
+    """Append the initial encoder's share, and scale the other shares so that the sum stays 1.
 
     `share` is 1 - alpha of WiSE-FT and 1 - lambda of task arithmetic.
     """
@@ -350,7 +353,7 @@ class SoupSearch:
         """
         if self._selection is None:
             raise SoupError(
-                "greedy, and a share that is not given, are chosen by STS-B dev: name the data, --eval-data"
+                "STS-B dev selects the weights of a greedy soup and a missing share: name the data with --eval-data"
             )
         if shares not in self.tried:
             metric = self._selection.metric
@@ -366,10 +369,10 @@ class Soup:
     encoder: Encoder
     mixing: SoupRecipe
     ingredients: tuple[Ingredient, ...]
-    """Ingredients. The start is last, if it is averaged."""
+    """Encoders of the soup. The initial encoder is last, if it is averaged."""
     shares: Shares
     tried: Mapping[Shares, float]
-    """Scores of the tried shares, the soup's own included if there was a metric."""
+    """Scores of all tried shares, including the soup's own if there was a metric."""
     metric: str | None
 
     def __str__(self) -> str:
@@ -378,7 +381,10 @@ class Soup:
 
     @property
     def _of_the_start(self) -> list[str]:
-        """Return the citation of the method that averages with the starting encoder, if the soup does."""
+        """Return the citation for averaging with the initial encoder.
+
+        The result is empty if the soup does not include that encoder.
+        """
         if self.mixing.towards is None:
             return []
         return [TASK_ARITHMETIC if self.shares[-1] < 0 else WISE_FT]
@@ -417,14 +423,12 @@ class Soup:
 def make_soup(sources: Sequence[str], mixing: SoupRecipe, selection: Selection | None, stream: TextIO) -> Soup:
     """Average the named encoders, and return the soup.
 
-    All encoders are in memory at the same time.
-
-    `selection` scores the averages if `mixing` leaves shares open. Scores are reported to `stream`.
+    All encoders are in memory at the same time. `selection` scores the averages if `mixing` leaves shares open. Scores
+    are reported to `stream`.
 
     Raises:
-        SoupError: the encoders can't be averaged, have different starting weights, or there is no data to choose
-            shares.
-        SourceError, BundleError: one can't be read.
+        SoupError: the encoders can't be averaged, have different initial weights, or there is no data to choose shares.
+        SourceError, BundleError: an encoder can't be read.
     """
     mixing.shares(len(sources))  # This call reports errors in the weights before any encoder is loaded.
     ingredients = _load_ingredients(sources, mixing)
@@ -444,7 +448,7 @@ def is_soup(manifest: Manifest, sources: Sequence[str], mixing: SoupRecipe) -> b
     """Return whether a bundle is the soup of the named encoders in their current state, with this mixing.
 
     Raises:
-        SourceError, BundleError: one can't be read.
+        SourceError, BundleError: an encoder can't be read.
     """
     run = manifest.run or {}
     if run.get("soup") != json.loads(json.dumps(asdict(mixing))):
@@ -454,7 +458,7 @@ def is_soup(manifest: Manifest, sources: Sequence[str], mixing: SoupRecipe) -> b
 
 
 def _load_ingredients(sources: Sequence[str], mixing: SoupRecipe) -> list[Ingredient]:
-    """Load the ingredients. If the starting encoder is averaged too, it comes last."""
+    """Load the ingredients. If the initial encoder is averaged too, it comes last."""
     ingredients = [Ingredient.load(source) for source in sources]
     if mixing.towards is not None:
         ingredients.append(Ingredient.load(mixing.towards, like=ingredients[0].encoder))

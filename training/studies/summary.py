@@ -1,4 +1,4 @@
-"""A study's summary: means over seeds, and tests of whether differences between arms exceed chance."""
+"""Summary of a study: means over seeds, and tests of whether differences between arms exceed chance."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from training.studies.trial import StudyError
 
 RESAMPLES = 1000
 DECIMALS = 2
-"""Decimals shown. The order of floating-point sums changes cosines only in the sixth decimal."""
+"""Number of decimals that are shown. The order of floating-point sums changes cosines only in the sixth decimal."""
 
 NOTHING_SHARED = "the results share no task, so there is nothing to compare"
 
@@ -47,7 +47,7 @@ FEWEST_RANKED = 5
 LEVEL = 0.95
 """Confidence level of all intervals, over pairs and over seeds."""
 
-# Metrics that compare the arms of a study. Each is a mean over tasks, with a bootstrap over examples.
+# Metrics that compare the arms of a study. Each metric is a mean over tasks, with a bootstrap over examples.
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,14 @@ class Metric:
     examples: str
     """Name of the examples that the bootstrap resamples."""
     fixed: str
-    """Name of everything that the bootstrap keeps fixed."""
+    """Description of everything that the bootstrap keeps fixed."""
     file: str
-    """File of a run with two kinds of arrays: the encoder's results and the human judgements."""
+    """File of a run that contains two kinds of arrays: the encoder's results and the human judgements."""
     kinds: tuple[str, str]
     resample: Callable[[Sequence[Arrays], Arrays, int], Resampled]
-    """Bootstrap function. Its arguments are the encoders' arrays, the human arrays and the number of resamples."""
+    """Bootstrap function of the encoders' arrays, the human arrays and the number of resamples."""
     dev: str | None = None
-    """Task whose score chose the weights. The metric uses this task only if the results share no other task."""
+    """Task whose score selected the weights. The metric uses this task only if the results share no other task."""
 
     def shared(self, results: Sequence[Result]) -> tuple[str, ...]:
         """Return the metric's tasks that all results have.
@@ -98,7 +98,9 @@ class Metric:
                 raise StudyError(f"{file}: no {self.kinds[0]} of {missing[0]}, which the results have")
             truth = truth or {task: theirs[task] for task in tasks}
             if changed := [task for task in tasks if not np.array_equal(theirs[task], truth[task])]:
-                raise StudyError(f"{file}: people's {self.kinds[1]} of {changed[0]} are not those of the first run")
+                raise StudyError(
+                    f"{file}: the human {self.kinds[1]} of {changed[0]} differ from those of the first run"
+                )
             said[result.id] = {task: found[task] for task in tasks}
         return said, truth
 
@@ -146,7 +148,7 @@ TRANSFER = Metric(
 def metrics(results: Sequence[Result]) -> list[Metric]:
     """Return the metrics for which there are results.
 
-    Each retrieval measure is a metric, the mean over collections.
+    Each retrieval measure is a metric of its own, the mean over collections.
     """
     known = (STS, TRANSFER, *(_retrieval(measure, results) for measure in MEASURES))
     return [metric for metric in known if any(metric.shared([result]) for result in results)]
@@ -199,26 +201,29 @@ class SeedScores:
 
 @dataclass(frozen=True)
 class Row:
-    """The results of an arm with one combination of values on its axes, over all seeds."""
+    """Results of an arm with one combination of values on its axes, over all seeds."""
 
     label: str
     results: tuple[Result, ...]
     mean: SeedScores
-    """Mean over tasks, each rounded to two decimals first, as in the papers."""
+    """Mean over tasks. Each task's score is first rounded to two decimals, as in the papers."""
     dev: SeedScores | None
-    """Score on the metric's dev task. None if there is no such task or a result lacks it."""
+    """Score on the metric's dev task, or None if there is no such task or a result lacks it."""
     interval: Interval | None
-    """Bootstrap interval of the mean, over examples. None if no per-example scores are stored."""
+    """Bootstrap interval of the mean, over examples, or None if no per-example scores are stored."""
     gain: Comparison | None
-    """Gain over the baseline arm. None for the baseline itself, or if no per-example scores are stored."""
+    """Gain over the baseline arm.
+
+    The gain is None for the baseline itself, or if no per-example scores are stored.
+    """
     noise: float | None
-    """Smallest gain that is significant over seeds, see `welch`. None if either arm has one seed."""
+    """Smallest gain that is significant over seeds (see `welch`), or None if either arm has one seed."""
 
     @property
     def verdict(self) -> str:
-        """Return a verdict on the gain in words.
+        """The verdict on the gain, in words.
 
-        It depends on the bootstrap interval over examples and the noise over seeds.
+        The verdict depends on the bootstrap interval over examples and on the noise over seeds.
         """
         if self.gain is None:
             return ""
@@ -231,7 +236,7 @@ class Row:
 
     @property
     def undecided(self) -> bool:
-        """Return whether the interval over examples contains 0 at the displayed precision."""
+        """Whether the interval over examples contains 0 at the displayed precision."""
         return self.gain is not None and round(self.gain.low, DECIMALS) <= 0 <= round(self.gain.high, DECIMALS)
 
 
@@ -242,9 +247,9 @@ class Summary:
     metric: Metric
     rows: tuple[Row, ...]
     against: str
-    """Label of the baseline."""
+    """Label of the baseline arm."""
     tasks: tuple[str, ...]
-    """Tasks of the mean. These are the tasks that every result has."""
+    """Tasks of the mean, which are the tasks that every result has."""
 
     @property
     def measure(self) -> str:
@@ -301,7 +306,7 @@ def summaries(
 def metrics_left_out(results: Sequence[Result]) -> list[str]:
     """Return a line for each metric that `summaries` leaves out because its results share no task."""
     return [
-        f"{metric.title}: left out, the runs that were judged by it share no task."
+        f"{metric.title}: left out, because its runs share no task."
         for metric in metrics(results)
         if not metric.shared(_scored_by(results, metric))
     ]
@@ -379,9 +384,9 @@ def _dev(results: Sequence[Result], metric: Metric) -> SeedScores | None:
 
 
 def welch(mine: SeedScores, theirs: SeedScores, level: float = LEVEL) -> float | None:
-    """Return the smallest significant difference of the means by Welch's t-test (1947).
+    """Return the smallest difference of the means that Welch's t-test (1947) finds significant.
 
-    Degrees of freedom are Satterthwaite's. Against an untrained encoder the test is a one-sample t-test. The result is
+    Degrees of freedom are Satterthwaite's. Against an untrained encoder, the test is a one-sample t-test. The result is
     None if an arm has only one seed, and 0 if scores vary in neither arm.
     """
     if mine.error is None or theirs.error is None:

@@ -1,4 +1,4 @@
-"""Summaries of a study as text tables, with explanations."""
+"""Text tables of a study's summaries, with explanations."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MEAN, DEV = HEAD.index("mean"), HEAD.index("STS-B dev")
 
 
 def table(*summaries: Summary) -> str:
-    """Return text tables. For each summary, they have the scores, an explanation and the single tasks.
+    """Return text tables for the summaries, followed by the geometry of the first summary.
 
-    The first summary's geometry is last.
+    Each summary has a table of scores, an explanation and a table of single tasks.
     """
     parts = []
     for summary in summaries:
@@ -34,7 +34,10 @@ def _aligned(lines: Sequence[Sequence[str]], said: str) -> str:
 
 
 def grid(summary: Summary) -> list[list[str]]:
-    """Return the main table: a header, and a row for each arm. The metric's dev task, if any, has its own column."""
+    """Return the main table: a header, and a row for each arm.
+
+    The metric's dev task, if any, has a column of its own.
+    """
     head = [*HEAD[:MEAN], summary.measure, *HEAD[MEAN + 1 :]]
     lines = [head, *(cells(row) for row in summary.rows)]
     return lines if summary.metric.dev else [line[:DEV] + line[DEV + 1 :] for line in lines]
@@ -62,7 +65,7 @@ def explanation(summary: Summary) -> str:
     said += f" The interval contains 0, so no difference is shown, for: {'; '.join(undecided)}." if undecided else ""
     vain = [row.label for row in summary.rows if any(result.unimproved for result in row.results)]
     if vain:
-        said += f" In some runs no step was better than the encoder they began with: {'; '.join(vain)}."
+        said += f" In some runs, no step was better than the initial encoder: {'; '.join(vain)}."
     for criterion, name in CRITERIA.items():
         if found := summary.agreement(criterion):
             said += f" Rank correlation of {name} with the score over {found[1]} runs: {found[0]:.2f}."
@@ -82,7 +85,10 @@ def _signed(value: float) -> str:
 
 
 def task_grid(summary: Summary) -> list[list[str]]:
-    """Return the table of single tasks: a header, and a row for each arm. Empty for a metric with one task."""
+    """Return the table of single tasks, with a header and a row for each arm.
+
+    The result is empty for a metric with one task.
+    """
     if len(summary.tasks) < 2:
         return []
     return [
@@ -112,13 +118,14 @@ QUANTITIES = {
 EXPLANATION = (
     "Of STS-B dev's sentences under the weights that were judged, mean ± standard deviation over seeds. Alignment: the "
     "mean squared distance of pairs scored above 4. Uniformity: from 0, a single point, to -4, orthogonal. Effective "
-    "rank: how many directions the vectors fill, at most their width. Removed negatives: the share of the in-batch "
+    "rank: the number of directions that the vectors use, at most their width. Removed negatives: the share of "
+    "the in-batch "
     "negatives that DCLR's weights left out while training."
 )
 
 
 def geometry_grid(summary: Summary) -> list[list[str]]:
-    """Return the table of geometry: a header, and a row for each arm. Empty if no result has geometry."""
+    """Return the table of geometry: a header, and a row for each arm. The result is empty if no result has geometry."""
     known = [name for name in QUANTITIES if any(_of(row.results, name) for row in summary.rows)]
     head = ["arm", *(QUANTITIES[name][0] for name in known)]
     return (
@@ -127,7 +134,7 @@ def geometry_grid(summary: Summary) -> list[list[str]]:
 
 
 def _of(results: Sequence[Result], name: str) -> list[float]:
-    """Return the value of each seed. Empty if a seed has no value."""
+    """Return the value of each seed, or an empty list if a seed has no value."""
     values = [value for each in results if (value := getattr(each, name)) is not None]
     return values if len(values) == len(results) else []
 

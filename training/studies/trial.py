@@ -30,32 +30,34 @@ class Trial:
     """A run of a study, without folders: `config.out` and `config.run` are empty."""
 
     arm: str
-    """Arm of the study, or empty."""
+    """Name of the study's arm, which may be empty."""
     axes: Mapping[str, Any]
     """Values of the axes in this run."""
     config: RunConfig
     fraction: float = 1.0
-    """Share of the corpus used in training."""
+    """Share of the corpus that is used in training."""
     untrained: bool = False
     """True if the backbone is evaluated without training."""
     sts: bool = True
-    """If true, evaluate on the STS tasks and choose weights by STS-B dev. If false, choose weights by
-    self-retrieval."""
+    """True to evaluate on the STS tasks and select weights by STS-B dev.
+
+    If False, self-retrieval selects the weights.
+    """
     transfer: bool = False
-    """True for evaluation on the transfer tasks."""
+    """True to evaluate on the transfer tasks."""
     retrieval: tuple[str, ...] = ()
-    """Collections for evaluation, named as in `training.evaluation.beir.part`."""
+    """Names of the collections for evaluation, as in `training.evaluation.beir.part`."""
     neighbours: int = 0
-    """Number of corpus sentences whose nearest in-batch neighbours are measured."""
+    """Number of corpus sentences whose nearest neighbours in a batch are measured."""
     inputs: Mapping[str, str] = field(default_factory=dict)
-    """Digests that replace the paths of `config` in the id, by field: see `training.studies.trial`."""
+    """Digests that replace the paths of `config` in the id, by field (see `InputDigests`)."""
 
     @cached_property
     def id(self) -> str:
-        """Return a hash of everything that affects the run's result. Arm, preset name and paths are not included."""
+        """Hash of everything that affects the run's result. The arm, the preset's name and paths are not included."""
         described = json.loads(replace(self.config, preset="").to_json()) | self.inputs
         content = f"{json.dumps(described, indent=2)}\n{self.fraction}{self.untrained}"
-        # Nothing is appended by default, so that existing ids stay valid.
+        # Values that equal the defaults of earlier versions are not hashed, so that existing ids stay valid.
         content += "transfer" if self.transfer else ""
         content += "".join(f"retrieval {name}" for name in self.retrieval) + ("" if self.sts else "no sts")
         content += f"neighbours {self.neighbours}" if self.neighbours else ""
@@ -63,7 +65,7 @@ class Trial:
 
     @property
     def label(self) -> str:
-        """Return the arm and the values of its axes, without the seed. Scores are means over runs of the same label."""
+        """Arm and values of its axes, without the seed. Scores are means over runs of the same label."""
         return label_of(self.arm, self.axes)
 
     @property
@@ -103,7 +105,10 @@ class Trial:
 
 
 def label_of(arm: str, axes: Mapping[str, Any]) -> str:
-    """Return the label of a run. A number is preceded by the name of its axis. A text appears without the axis."""
+    """Return the label of a run.
+
+    A number is preceded by the name of its axis. A text appears without the axis.
+    """
     parts = [arm] if arm else []
     parts += [
         value if isinstance(value, str) else f"{name} {_plain(value)}" for name, value in axes.items() if name != SEED
@@ -112,11 +117,11 @@ def label_of(arm: str, axes: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> str:
-    # Nothing is rounded, so that labels tell runs apart.
+    # Numbers are not rounded, so that runs with different values have different labels.
     return repr(value) if isinstance(value, float) else json.dumps(value)
 
 
-# Digests of a run's input files, because the contents of a path can change.
+# Digests of a run's input files. They replace paths, because the content of a path can change.
 
 ENCODERS = ("backbone", "teacher")
 READ = (
@@ -139,7 +144,7 @@ The model card, evaluations and exported graphs are left out.
 
 
 class InputDigests:
-    """A cache of digests. Each corpus, encoder folder and evaluation folder is read once.
+    """Cache of digests. Each corpus, encoder folder and evaluation folder is read once.
 
     Encoders in `to_come` do not exist yet and are identified by path.
     """
@@ -157,11 +162,9 @@ class InputDigests:
     ) -> dict[str, str]:
         """Return the digest of each input of a run, by field of the configuration.
 
-        Fields that contain no path are left out.
-
-        The digest of evaluation data covers the STS tasks (unless `sts` is false), the transfer tasks (with
-        `transfer`), and the collections named by `retrieval`. An encoder without a local folder is identified by its
-        name.
+        Fields that contain no path are left out. The digest of evaluation data covers the STS tasks (unless `sts` is
+        false), the transfer tasks (with `transfer`), and the collections named by `retrieval`. An encoder without a
+        local folder is identified by its name.
 
         Raises:
             StudyError: a corpus is not a file.
@@ -189,15 +192,15 @@ def corpus_digest(files: tuple[str, ...]) -> str:
     """Return the SHA-256, in hex, of the digests of the files in their order.
 
     Raises:
-        StudyError: a path is not that of a file.
+        StudyError: a path is not a file.
     """
     if missing := [file for file in files if not Path(file).is_file()]:
-        raise StudyError(f"corpus: {missing[0]} is no file")
+        raise StudyError(f"corpus: {missing[0]} is not a file")
     return _digest_lines(sha256(Path(file)) for file in files)
 
 
 def encoder_digest(folder: Path) -> str:
-    """Return a bundle's fingerprint. For other encoders, return the SHA-256, in hex, of the files' paths and digests.
+    """Return a bundle's fingerprint, or for other encoders the SHA-256, in hex, of the files' paths and digests.
 
     Raises:
         BundleError: the folder has a manifest but does not match it.
@@ -210,7 +213,7 @@ def encoder_digest(folder: Path) -> str:
 def sts_digest(data: str, dev_tasks: DevTasks = "stsb") -> str:
     """Return the SHA-256, in hex, of the paths and digests of the STS files in `data`.
 
-    SICK-R's dev split is included only if `dev_tasks` uses it to choose weights.
+    SICK-R's dev split is included only if `dev_tasks` uses it to select weights.
     """
     root, dev = data_root(Path(data)), (STSB_DEV,) if dev_tasks == "stsb" else (STSB_DEV, SICKR_DEV)
     return _digest_files(
@@ -226,7 +229,7 @@ def transfer_digest(data: str) -> str:
 
 
 def retrieval_digest(data: str, names: tuple[str, ...]) -> str:
-    """Return the SHA-256, in hex, of the files of collections, restricted to the queried splits."""
+    """Return the SHA-256, in hex, of the files of the named collections, with only the named splits."""
     known = beir.collections(Path(data))
     root = next(iter(known.values()), Path(data)).parent
     files = {root / folder / file for folder, split in map(beir.part, names) for file in beir.files(split)}

@@ -1,4 +1,4 @@
-"""One run of a study: training on a share of the corpus, with a shared teacher, and evaluation.
+"""One run of a study: training on a share of the corpus, with a teacher that runs can share, and evaluation.
 
 The encoder is not exported.
 """
@@ -37,12 +37,12 @@ from training.studies.scores import evaluate
 from training.studies.trial import InputDigests, StudyError, Trial
 
 RECORD, SHARES, TEACHERS = "record", "shares", "teachers"
-"""Subfolders: the record of a run, and the shares of the corpus and teachers that runs of a study have in common."""
+"""Names of the subfolders for the record of a run, and for corpus shares and teachers that several runs use."""
 READ_AT_ONCE = 4096
 
 
 def run_trial(folder: Path, stream: TextIO) -> None:
-    """Carry out the run in `folder/trial.json`, resume it if it was interrupted, and write its result.
+    """Carry out the run in `folder/trial.json`, and write its result. An interrupted run is resumed.
 
     Raises:
         StudyError: `folder/trial.json` does not exist.
@@ -54,7 +54,8 @@ def run_trial(folder: Path, stream: TextIO) -> None:
     trial = _read_trial(folder / TRIAL)
     with locked_with_retry(folder):
         if is_finished(folder):
-            drop_checkpoints(folder / RECORD)  # A process killed between the last two steps leaves checkpoints.
+            # Checkpoints remain if the process was killed between the last two steps.
+            drop_checkpoints(folder / RECORD)
             return
         given = load_data(trial)
         if trial.untrained:
@@ -101,7 +102,9 @@ def _run_config(trial: Trial, folder: Path, stream: TextIO) -> RunConfig:
     if not trial.sts:
         config = config.override({"eval_data": None})
     if trial.fraction < 1 and config.positives is not None:
-        raise StudyError(f"fraction: shares are of sentences, and augmentation={config.augmentation} takes passages")
+        raise StudyError(
+            f"fraction: needs a corpus of sentences, but augmentation={config.augmentation} needs passages"
+        )
     if trial.fraction < 1:
         part = corpus_share(config.corpus, trial.fraction, study / SHARES, column=config.text_column)
         config = config.override({"corpus": (part,), "text_column": None})
@@ -120,7 +123,7 @@ def _trained(outcome: Outcome, config: RunConfig) -> dict[str, Any]:
 def _seconds_of_steps(metrics: Path, sentences: int, batch_size: int) -> float:
     """Return the total seconds of all steps, from the recorded sentences per second.
 
-    The parts of a resumed run are added.
+    The parts of a resumed run are added up.
     """
     whole, rest = divmod(sentences, batch_size)
     epoch = [batch_size] * whole + [rest] * bool(rest)
@@ -132,14 +135,15 @@ def _seconds_of_steps(metrics: Path, sentences: int, batch_size: int) -> float:
 # Subsets of a corpus, as in figure 5 of DCLR: the first sentences of a fixed shuffle.
 
 SHUFFLE = b"isosphere-share-0"
-"""Hash key that fixes the order of sentences."""
+"""Key of the hash that determines the order of sentences."""
 
 
 def corpus_share(files: Sequence[str], fraction: float, folder: Path, *, column: str | None = None) -> str:
-    """Return the path of a file in `folder` with a share `fraction` of the distinct sentences. Write it if needed.
+    """Return the path of a file in `folder` with a share `fraction` of the distinct sentences.
 
-    Sentences are ordered by a keyed hash of their text. So a smaller share is a subset of a larger one, and the result
-    does not depend on the order of the corpus or on repeated sentences. At least one sentence is taken.
+    The file is written if it does not exist. Sentences are ordered by a keyed hash of their text. So a smaller share is
+    a subset of a larger one, and the result does not depend on the order of the corpus or on repeated sentences. The
+    share has at least one sentence.
 
     Raises:
         CorpusError: the corpus can't be read.
@@ -171,7 +175,7 @@ def load_data(trial: Trial) -> EvaluationData:
         DataError: STS-B dev, a transfer task or a collection is missing or broken.
     """
     if trial.config.eval_data is None:
-        raise StudyError("eval_data: a study judges by evaluation data: name their folder by --data or in [base]")
+        raise StudyError("eval_data: a study needs evaluation data: name their folder with --data or in [base]")
     data = Path(trial.config.eval_data)
     return EvaluationData(
         sts=sts_tasks(data) if trial.sts else {},
@@ -192,11 +196,11 @@ def _first(trial: Trial) -> list[str]:
     return list(islice(chain.from_iterable(batches), trial.neighbours))
 
 
-# Teachers of a study. Each is trained once and shared by all runs that need the same one.
+# Teachers of a study. A teacher is trained once and shared by all runs that need the same one.
 
 
 def with_teacher(config: RunConfig, folder: Path, stream: TextIO) -> RunConfig:
-    """Return the configuration with a teacher. Train the teacher in `folder`, unless one is given or exists.
+    """Return the configuration with a teacher, which is trained in `folder` unless it is given or exists.
 
     If the objective needs no teacher, return `config` unchanged.
 
@@ -209,7 +213,7 @@ def with_teacher(config: RunConfig, folder: Path, stream: TextIO) -> RunConfig:
     if config.teacher is not None:
         return config
     planned = teacher_config(config).override({"out": "", "run": ""})
-    # The key covers paths, as the teacher's bundle does, and contents.
+    # The key covers paths, which the teacher's bundle records, and the contents of the files.
     known = f"{planned.to_json()}{InputDigests().of(planned)}"
     place = folder.resolve() / hashlib.blake2b(known.encode("utf-8"), digest_size=6).hexdigest()
     planned = planned.override({"out": str(place / "bundle"), "run": str(place / "record")})

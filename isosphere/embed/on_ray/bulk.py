@@ -73,7 +73,7 @@ def embed(
     folder = Folder(out if is_url(out) else str(Path(out).absolute()))
     files = [file for file in list_files([_absolute(place) for place in places]) if not _is_in(file, folder)]
     if not files:
-        raise Refused(f"{folder}: has the only inputs: name another folder by --out")
+        raise Refused(f"{folder}: contains all inputs: name another folder with --out")
     known = _manifest(folder)
     with connected(address), own_errors():
         import ray
@@ -120,7 +120,7 @@ def _is_in(file: Path | Url, folder: Folder) -> bool:
 
 
 def _manifest(folder: Folder) -> dict[str, Any]:
-    """Return the manifest of an existing folder. It is empty if this command did not write the folder."""
+    """Return the manifest of an existing folder, or nothing if this command did not write the folder."""
     if MANIFEST not in folder.names():
         return {}
     try:
@@ -140,13 +140,13 @@ def _check_folder(
 ) -> None:
     """Raise an error if the folder was written by a command with other options or inputs, or by another program."""
     if foreign := sorted(name for name in there if name != MANIFEST and not name.startswith("part-")):
-        raise Refused(f"{folder}: has other files, such as {foreign[0]}: name a new folder by --out")
+        raise Refused(f"{folder}: contains other files, such as {foreign[0]}: name a new folder with --out")
     if there and not same and not force:
         raise Refused(f"{folder} {difference(known, wanted)}. --force replaces the folder, another --out keeps it")
 
 
 def _check(files: list[Path | Url], sizes: list[int], options: Options, output: Parquet, stream: TextIO) -> list[Shard]:
-    """Read all files once, on all nodes, and number the parts. Return the shards.
+    """Read all files once, on all nodes, number the parts, and return the shards.
 
     Raises:
         CorpusError: a row is bad and `on_error` is fail, or a file can't be read.
@@ -189,7 +189,10 @@ def _fill(
     pool: Pool,
     stream: TextIO,
 ) -> tuple[dict[str, str], int]:
-    """Embed and write each missing part. Return the digest of each part, and the number of truncated texts."""
+    """Embed and write each missing part.
+
+    Return the digest of each part, and the number of truncated texts.
+    """
     import ray
     from ray.data import ActorPoolStrategy, DataContext
 
@@ -197,7 +200,7 @@ def _fill(
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    context.target_max_block_size = 1  # one part per block, so that Ray distributes parts evenly
+    context.target_max_block_size = 1  # Each block has one part, so that Ray distributes parts evenly.
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     rows = {name: count for shard in shards for name, count in shard.parts.items()}
     missing = [shard for shard in shards if shard.parts.keys() - there]
@@ -225,7 +228,8 @@ def _fill(
                     min_size=1,
                     max_size=pool.actors,
                     initial_size=pool.actors,
-                    max_concurrent_calls_per_actor=2,  # read and write a part while another part is embedded
+                    # With two concurrent calls, a part is read and written while another part is embedded.
+                    max_concurrent_calls_per_actor=2,
                     enable_true_multi_threading=True,
                 ),
                 num_cpus=pool.cpus,
@@ -237,7 +241,9 @@ def _fill(
                 advance(row["rows"])
         digests |= {name: ray.get(found) for name, found in waiting.items()}
     if lost := rows.keys() - digests.keys():
-        raise Failed(f"{folder}: {len(lost)} parts were not written, such as {min(lost)}; the same command goes on")
+        raise Failed(
+            f"{folder}: {len(lost)} parts were not written, such as {min(lost)}; repeat the command to write them"
+        )
     return {name: digests[name] for name in sorted(digests)}, truncated
 
 

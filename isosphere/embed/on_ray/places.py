@@ -18,7 +18,7 @@ MAGIC = re.compile(r"[*?\[]")
 
 
 class Url:
-    """A file at a URL, with those methods of `Path` that the readers use."""
+    """A file at a URL, with the methods of `Path` that the readers use."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -120,7 +120,10 @@ class Folder:
         return without_user(self._url)
 
     def names(self) -> set[str]:
-        """Return the names of the folder's files, except hidden files. Empty if the folder does not exist."""
+        """Return the names of the folder's files, except hidden files.
+
+        The result is empty if the folder does not exist.
+        """
         if self.path:
             found = [one.name for one in self.path.iterdir()] if self.path.exists() else []
         else:
@@ -147,7 +150,8 @@ class Folder:
             fs.makedirs(root, exist_ok=True)
             beside_it = f"{root}/.{name}.part"
             fs.pipe_file(beside_it, content)
-            if fs.exists(f"{root}/{name}"):  # some file systems can't rename to an existing file
+            # The old file is removed first, because some file systems can't rename to an existing file.
+            if fs.exists(f"{root}/{name}"):
                 fs.rm_file(f"{root}/{name}")
             fs.mv(beside_it, f"{root}/{name}")
 

@@ -10,8 +10,11 @@ from models.errors import Refused
 READ_CPUS = 0.25
 """CPUs that Ray reserves for a task that reads. Reading mostly waits for disks and networks."""
 ONE_THREAD_CPUS = 0.5
-"""CPUs that Ray reserves for an actor with one thread. The number must differ from `READ_CPUS`. Otherwise Ray Data
-would run the reader inside an actor, and one actor would embed all parts of a file."""
+"""CPUs that Ray reserves for an actor with one thread.
+
+The number must differ from `READ_CPUS`. Otherwise Ray Data would run the reader inside an actor, and one actor would
+embed all parts of a file.
+"""
 Resources = Mapping[str, float]
 
 
@@ -22,8 +25,11 @@ class Pool(NamedTuple):
     threads: int
     """Threads of each actor."""
     cpus: float
-    """CPUs that Ray reserves for each actor. The number is less than `threads`, so that some CPUs remain for the tasks
-    that read. If actors reserved all CPUs, a job would wait forever for its input."""
+    """CPUs that Ray reserves for each actor.
+
+    The number is less than `threads`, so that some CPUs remain for the tasks that read. If actors reserved all CPUs, a
+    job would wait forever for its input.
+    """
     gpus: int
 
 

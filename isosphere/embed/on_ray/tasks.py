@@ -1,4 +1,4 @@
-"""Functions that run in a process of the cluster: describe the encoder, check files, read them, embed and write."""
+"""Functions that run in processes of the cluster: describe the encoder, check files, read them, embed and write."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Description(NamedTuple):
 
 
 def describe(model: Model, options: Options) -> Description:
-    """Load the encoder once, to select its engine and to check the options. Return its description."""
+    """Load the encoder once, to select its engine and to check the options, and return its description."""
     encoder = model.load()
     empty, metadata = no_vectors(encoder, options)
     chosen = Model(model.name, encoder.runtime, encoder.precision, model.device, model.threads)
@@ -93,7 +93,10 @@ class Writer:
         self._lock = threading.Lock()
 
     def __call__(self, part: dict[str, Any]) -> dict[str, list[Any]]:
-        """Embed the rows of a part and write them. Return the part's name, counts, and the digest of the file."""
+        """Embed the rows of a part and write them.
+
+        Return the part's name, counts, and the digest of the file.
+        """
         name, rows = str(part["part"][0]), pickle.loads(part["rows"][0])
         vectors = vectors_of(self._encoder, [row.text for row in rows], self._options)
         content = io.BytesIO()
@@ -115,5 +118,5 @@ def digest(folder: Folder, name: str) -> str:
 
 
 def part_name(number: int) -> str:
-    """Return the file name of a part. Sorted file names are in the order of the input."""
+    """Return the file name of a part. The order of sorted file names is the order of the input."""
     return f"part-{number:08}.parquet"

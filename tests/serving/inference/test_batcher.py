@@ -1,4 +1,4 @@
-"""The laws of the batcher, for any arrivals, lengths, cancellations and failures."""
+"""Tests of the batcher's rules for any arrivals, lengths, cancellations and failures."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_everyone_gets_their_own_vectors_in_order_and_no_batch_is_over_budget(sh
 
 
 def test_padding_of_lengths_as_they_are() -> None:
-    """Log-normal lengths of mean 40, at most 256, as sentences and paragraphs have them."""
+    """Use log-normal lengths with a mean of 40 and a maximum of 256, as of sentences and paragraphs."""
     numbers = np.random.default_rng(0)
 
     def drawn(texts: int) -> list[Tokens]:
@@ -84,7 +84,7 @@ def test_cancelled_work_is_never_embedded_and_frees_the_queue(shape: list[list[i
     async def main() -> None:
         queue = batcher(engine)
         first = asyncio.create_task(queue.submit([tokens(1, 1)]))
-        await asyncio.sleep(0.001)  # it is in the engine now
+        await asyncio.sleep(0.001)  # The batch is in the engine now.
         waiting = {
             r: asyncio.create_task(queue.submit([tokens(r, n) for n in texts])) for r, texts in enumerate(shape, 100)
         }
@@ -134,7 +134,7 @@ def test_a_broken_engine_fails_a_batch_in_few_runs() -> None:
     async def main() -> None:
         queue = Batcher(engine.embed, max_batch_tokens=10_000, max_queued_tokens=10**9)
         engine.open.set()
-        for most in (50, 50, 50, 20):  # from the fourth batch on it is known to be broken
+        for most in (50, 50, 50, 20):  # From the fourth batch on, the text is known to fail.
             before = len(engine.batches)
             waiting = [asyncio.create_task(queue.submit([tokens(POISON, 3)])) for _ in range(256)]
             async with asyncio.timeout(PATIENCE):
@@ -230,7 +230,7 @@ def test_one_key_leaves_room_to_the_others() -> None:
         engine.open.set()
         await asyncio.gather(*admitted)
         with charged_to(greedy):
-            await queue.submit([tokens(6, 90)])  # by a single request it may be more
+            await queue.submit([tokens(6, 90)])  # A single request may exceed the limit.
         await queue.close()
 
     asyncio.run(main())

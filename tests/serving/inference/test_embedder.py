@@ -1,4 +1,4 @@
-"""What stands before the tokenizer: texts are cut, taken in turns, and admitted only while there is room."""
+"""Tests of the steps before the tokenizer: texts are divided, tokenised in turns, and admitted if there is room."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ READ = MAX_LENGTH * CHARACTERS_PER_TOKEN
 
 @pytest.fixture(autouse=True, scope="module")
 def in_its_thread() -> Iterator[None]:
-    """Whatever is tokenised, short as the texts are here."""
+    """Tokenise everything in the thread, although the texts of these tests are short."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokenizing, "TOKENIZED_ON_THE_SPOT", -1)
         yield
@@ -43,7 +43,7 @@ def in_its_thread() -> Iterator[None]:
 
 @dataclass
 class Recording(FakeEngine):
-    """Remembers what it was given to tokenise; waits for `open`."""
+    """Tokenizer that records its texts and waits for `open`."""
 
     turns: list[list[str]] = field(default_factory=list)
     open: threading.Event = field(default_factory=threading.Event)
@@ -118,7 +118,7 @@ def test_what_waits_for_the_tokenizer_is_bounded() -> None:
     engine = Recording()
 
     async def work(embedder: Embedder) -> None:
-        first = asyncio.create_task(embedder.embed(["a" * 1500], EmbedOptions()))  # one alone is always admitted
+        first = asyncio.create_task(embedder.embed(["a" * 1500], EmbedOptions()))  # A single text is always admitted.
         await asyncio.sleep(0)
         with pytest.raises(Overloaded) as refused:
             await embedder.embed(["b"], EmbedOptions())
@@ -169,7 +169,7 @@ def test_closing_tells_those_who_wait_for_the_tokenizer() -> None:
 
 @dataclass
 class Busy(Recording):
-    """Waits for `embeds`, too, before it embeds."""
+    """Engine that also waits for `embeds` before it embeds."""
 
     embeds: threading.Event = field(default_factory=threading.Event)
 
@@ -229,7 +229,7 @@ def test_the_queue_s_refusal_costs_a_key_nothing() -> None:
         while embedder.batcher.queued_tokens < 3 * 92:
             await asyncio.sleep(0.001)
         with charged_to(caller), pytest.raises(Overloaded, match="276 tokens are queued, and 62 more"):
-            await embedder.embed(["a " * 60], EmbedOptions())  # fewer than that, as long as they are guessed
+            await embedder.embed(["a " * 60], EmbedOptions())  # The guess is higher than the real number.
         caller.charge(1)
         engine.embeds.set()
         await asyncio.gather(*waiting)
@@ -238,7 +238,7 @@ def test_the_queue_s_refusal_costs_a_key_nothing() -> None:
 
 
 def test_a_later_slice_is_offered_until_the_queue_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were it refused, the whole upload would begin again."""
+    """Wait with a later part of an upload, because a refusal would restart the whole upload."""
     monkeypatch.setattr(library, "SLICE_TEXTS", 1)
     engine = Recording()
     engine.open.set()
@@ -264,7 +264,7 @@ def test_a_later_slice_is_offered_until_the_queue_takes_it(monkeypatch: pytest.M
 
 
 class Spelling(Recording):
-    """A token a character, behind one for a space that is put first; what is one character may be written out."""
+    """Tokenizer with one token per character and an initial token for a space. Some characters have several tokens."""
 
     def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
         lengths = [len(unicodedata.normalize("NFKC", text)) + 3 for text in texts]

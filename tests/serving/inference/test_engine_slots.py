@@ -1,4 +1,4 @@
-"""A batcher before an engine that embeds several batches side by side."""
+"""Tests of a batcher with an engine that embeds several batches at the same time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.serving.queues import BUDGET, Engine, Stepping, batcher, begun, lengt
 
 @dataclass
 class Counting(Engine):
-    """Knows how many of its batches ran at once."""
+    """Engine that counts its concurrent batches."""
 
     running: int = 0
     most: int = 0
@@ -68,7 +68,7 @@ def test_everyone_gets_their_own_vectors_whatever_stream_made_them(
 
 
 def served(*shape: list[int], streams: int) -> Counting:
-    """An engine that has embedded these requests, all there before the first batch ended."""
+    """Return an engine that has embedded these requests, all of which arrived before the first batch ended."""
     engine = Counting()
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""How long a request may wait behind others: its turn comes, whatever they are."""
+"""Tests of the waiting time of a request: its turn comes, whatever the other requests are."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.serving.queues import BUDGET, Engine, batcher, lengths, tokens
 
 @dataclass
 class Stepping(Engine):
-    """Writes a batch down when it begins, and ends it when told to `step`."""
+    """Engine that records a batch when it begins, and ends it by `step`."""
 
     steps: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
@@ -36,12 +36,12 @@ class Stepping(Engine):
     ended: int = 0
 
     async def begun(self, queue: Batcher) -> None:
-        """Return when a batch runs, or nothing is left."""
+        """Return when a batch runs, or when nothing is left."""
         while len(self.batches) == self.ended and queue.queued_tokens:
             await asyncio.sleep(0)
 
     async def step(self, queue: Batcher) -> None:
-        """End the batch that runs; return when the next one does."""
+        """End the running batch, and return when the next one runs."""
         self.ended += 1
         self.steps.release()
         await self.begun(queue)
@@ -49,12 +49,12 @@ class Stepping(Engine):
 
 @dataclass
 class Came:
-    """What a request found when it came."""
+    """State of the queue when a request arrived."""
 
     batches: int
     queued: int
     ahead: set[int]
-    """Requests with texts in no batch."""
+    """Requests with texts that are in no batch yet."""
 
 
 Arrivals = list[list[list[int]]]
@@ -65,11 +65,11 @@ arrivals = st.lists(
     min_size=1,
     max_size=10,
 )
-"""Before each batch, the requests that come: small ones and large ones."""
+"""Arrivals before each batch, which are small and large requests."""
 
 
 def came(shape: Arrivals, engine: Stepping) -> dict[int, Came]:
-    """Serve `shape`, a mark for each request; what each of them found."""
+    """Serve `shape`, with a number for each request, and return what each request found at its arrival."""
     found: dict[int, Came] = {}
 
     async def main() -> None:
@@ -117,7 +117,7 @@ def test_a_large_request_delays_a_single_by_no_more_than_the_batch_that_runs() -
 
 
 def test_a_crowd_behind_a_text_does_not_pass_it_at_will() -> None:
-    """Every text ahead of the odd one could fill its batch with others of its own length that came later."""
+    """Put requests behind an odd text. Each text ahead could fill its batch with later texts of its own length."""
     engine = Stepping()
     ahead = [1, 2, 4, 7, 12]
     crowd = [[n] * 20 for n in ahead]
@@ -131,7 +131,7 @@ def test_a_crowd_behind_a_text_does_not_pass_it_at_will() -> None:
 
 @dataclass
 class Made:
-    """A batch: its leader, whether that was the first in line, and the numbers of the requests that came by then."""
+    """A batch: its leader, whether the leader was first in line, and the numbers of the requests that had arrived."""
 
     leader: int
     in_turn: bool
@@ -141,8 +141,10 @@ class Made:
 
 
 def made(shape: Arrivals) -> tuple[list[Made], list[tuple[int, int, int]]]:
-    """The batches of `shape` without an engine; and of each request the number of the first batch after it came, how
-    many requests were ahead of it but the leader of the batch before, and the tokens ahead.
+    """Return the batches of `shape`, computed without an engine, and facts about each request.
+
+    The facts are the number of the first batch after the request's arrival, the number of requests ahead of it without
+    the leader of the previous batch, and the number of tokens ahead.
     """
     turns: FairQueue[Waiting] = FairQueue(BUDGET)
     batches: list[Made] = []
@@ -190,7 +192,7 @@ def test_out_of_turn_only_newcomers_lead_that_came_before_the_last_batch_in_turn
 
 
 def test_a_turn_lasts_until_a_batchs_worth_of_its_own_tokens_is_taken() -> None:
-    """Requests of many lengths, whose batches are filled by others: they end in the order in which they came."""
+    """Send requests of many lengths, whose batches others fill. They end in the order of their arrival."""
     lengths = [3, 6, 12, 24]
     batches, _ = made([[lengths] * 6])
     last = {mark: i for i, batch in enumerate(batches) for mark in batch.marks}

@@ -1,4 +1,4 @@
-"""What stands before a text, by the request, by the role, or by how the server was started."""
+"""Tests of the prompt before a text, which the request, the role or the server's option selects."""
 
 from __future__ import annotations
 

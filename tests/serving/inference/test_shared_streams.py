@@ -1,4 +1,4 @@
-"""Several encoders on the streams of one machine: a flood on one keeps the others waiting for a batch, not for all."""
+"""Tests of several encoders on one machine's streams: others wait for a batch of a flooded encoder, not for all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.serving.queues import BUDGET, Engine, tokens
 
 @dataclass
 class Machine:
-    """Which encoder began a batch, in order; each batch takes a step to end."""
+    """Machine that records which encoder began each batch. Each batch ends by a step."""
 
     began: list[str] = field(default_factory=list)
     steps: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
@@ -40,7 +40,7 @@ class Machine:
 
 @dataclass
 class Stepping(Engine):
-    """One of the encoders of a machine."""
+    """An encoder of the machine."""
 
     name: str = ""
     machine: Machine = field(default_factory=Machine)
@@ -59,7 +59,7 @@ def on(machine: Machine, name: str, shared: EngineSlots, streams: int) -> tuple[
 
 
 def flood(batcher: Batcher, batches: int) -> list[asyncio.Task[Any]]:
-    """Requests of which no two fit one batch."""
+    """Send requests, no two of which fit in one batch."""
     return [asyncio.create_task(batcher.submit([tokens(1, BUDGET)])) for _ in range(batches)]
 
 
@@ -87,7 +87,7 @@ def test_a_flood_on_one_encoder_delays_another_by_one_batch(streams: int) -> Non
             machine.steps.release()
             await machine.has_begun(before + 1)
             assert machine.began[before:] == ["calm"], "the first stream that was free"
-            while not single.done():  # streams of the flood may end before it
+            while not single.done():  # Streams of the flooded encoder may end before it.
                 machine.steps.release()
                 await asyncio.sleep(0.005)
             assert (await single).vectors.tolist() == [[2, 3]]
@@ -102,7 +102,7 @@ def test_a_flood_on_one_encoder_delays_another_by_one_batch(streams: int) -> Non
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 8)), min_size=2, max_size=4))
 def test_on_one_stream_encoders_that_have_work_alternate(encoders: list[tuple[int, int]]) -> None:
-    """Each with workers and batches of its own: between two batches of one each other has at most one."""
+    """Check encoders with workers and batches of their own: between two batches of one, each other has at most one."""
     machine = Machine()
     machine.steps.release(1000)
 
@@ -181,7 +181,7 @@ def test_a_stream_given_to_one_who_just_left_goes_on() -> None:
         leaving, last = asyncio.create_task(take("leaving", done)), asyncio.create_task(take("last", done))
         await asyncio.sleep(0)
         first.set()
-        await asyncio.sleep(0)  # `first` ends its batch: `leaving` has the stream, and has not heard of it
+        await asyncio.sleep(0)  # `first` ends its batch. `leaving` gets the stream, but does not know it yet.
         leaving.cancel()
         await asyncio.gather(holding, last)
         assert order == ["first", "last"] and leaving.cancelled() and shared.idle == 1

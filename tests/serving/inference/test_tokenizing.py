@@ -1,4 +1,4 @@
-"""The laws of the tokenizer's queue, for any arrivals, directions and cancellations."""
+"""Tests of the rules of the tokenizer's queue for any arrivals, directions and cancellations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.conftest import PATIENCE
 
 @pytest.fixture(autouse=True, scope="module")
 def in_its_thread() -> Iterator[None]:
-    """Whatever is tokenised, short as the texts are here."""
+    """Tokenise everything in the thread, although the texts of these tests are short."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokenizing, "TOKENIZED_ON_THE_SPOT", -1)
         yield
@@ -30,7 +30,7 @@ def in_its_thread() -> Iterator[None]:
 
 @dataclass
 class Tokenizer:
-    """A text's tokens are its length, negative from the left; remembers its calls, which wait for `open`."""
+    """Tokenizer whose result is a text's length, negated for truncation from the left. It records its calls."""
 
     calls: list[tuple[list[str], Direction]] = field(default_factory=list)
     open: threading.Event = field(default_factory=threading.Event)
@@ -54,7 +54,7 @@ requests = st.lists(
     min_size=1,
     max_size=15,
 )
-"""Of each request the lengths of its texts, the direction, and whether its caller leaves."""
+"""Requests: the lengths of the texts, the direction, and whether the caller leaves."""
 
 
 @given(requests)

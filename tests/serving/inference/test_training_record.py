@@ -1,4 +1,4 @@
-"""What /info and the log say of an encoder's training, whatever stands in its manifest."""
+"""Tests of the training record in /info and in the log, for any content of the manifest."""
 
 from __future__ import annotations
 

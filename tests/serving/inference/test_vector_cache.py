@@ -1,4 +1,4 @@
-"""Texts that come again are embedded once, and nobody gets less for it."""
+"""Tests of the cache of vectors: repeated texts are embedded once, and no answer changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def text(*ids: int) -> Tokens:
 
 @dataclass
 class Queue:
-    """Gives each text the vector (its sum, its length) when opened, and remembers what it was sent."""
+    """Queue that returns the vector (sum, length) of each text when opened, and records the texts."""
 
     sent: list[list[int]] = field(default_factory=list)
     bulk: list[bool] = field(default_factory=list)
@@ -67,7 +67,7 @@ def test_vectors_are_those_of_the_queue_whatever_is_kept(requests: list[list[lis
             assert twice[1].vectors.tolist() == expected(texts[::-1])
             assert twice[0].norms.tolist() == [row[0] for row in expected(texts)]
             assert cache.size <= max_bytes
-        if max_bytes == 2000:  # five entries fit
+        if max_bytes == 2000:  # Five entries fit into the cache.
             assert len(queue.sent) >= len({tuple(ids) for request in requests for ids in request})
 
     asyncio.run(main())
@@ -103,7 +103,7 @@ def test_a_text_that_is_on_its_way_is_waited_for() -> None:
 
 @pytest.mark.parametrize("others", [[text(1), text(2)], [text(1)]])
 def test_nobody_waits_for_the_end_of_another_s_work(others: list[Tokens]) -> None:
-    """Not of a request of several texts, nor of bulk work."""
+    """Check that a text does not wait for another request of several texts, or for bulk work."""
 
     async def main() -> None:
         queue = Queue()
@@ -196,7 +196,7 @@ def test_a_caller_may_write_over_what_it_got() -> None:
 
 
 def test_what_is_kept_keeps_nothing_else_of_its_batch() -> None:
-    """Or the cache would hold more bytes than it counts."""
+    """Check that entries do not keep their batch's memory, which the cache does not count."""
 
     async def main() -> None:
         queue = Queue()

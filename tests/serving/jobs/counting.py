@@ -1,4 +1,4 @@
-"""A job that counts, and how tests wait for one."""
+"""A job that counts, and helpers to wait for a job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from serving.jobs import Job, Jobs, Running, Work
 
 
 async def counting(job: Running) -> dict[str, Any]:
-    """To ten, a checkpoint each; `wait` is a number to stand at until it is cancelled."""
+    """Count to ten with a checkpoint for each number. At the number `wait`, pause until the job is cancelled."""
     job.total = 10
     for number in range(job.position or 0, 10):
         if number == job.options.get("wait"):

@@ -1,4 +1,4 @@
-"""Jobs that are cancelled, each for itself or all of a corpus that goes: what is done stays, nothing else is done."""
+"""Tests of cancelled jobs, single ones or all jobs of a removed corpus: finished work stays, and no more is done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who follows a job hears of everything up to its end."""
+"""Tests of a job's events: a listener receives all of them up to the job's end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs where the disk of the ledger fails."""
+"""Tests of jobs while the disk of the ledger fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def full(*_: object) -> None:
 def test_a_job_that_the_ledger_lost_sight_of_keeps_others_from_its_corpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next server goes on with it: until then nothing may come to its corpus that it would undo."""
+    """Keep the corpus locked, because the next server continues the job and would undo other changes."""
     begun: list[str] = []
     save, failing = Ledger.save, [True]
 

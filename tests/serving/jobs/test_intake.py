@@ -1,4 +1,4 @@
-"""How jobs come in: each corpus by itself, and paid by whoever asked."""
+"""Tests of the acceptance of jobs: corpora are independent, and the requesting key pays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.serving.jobs.counting import KINDS, ended, run
 
 
 def test_what_keeps_one_corpus_waiting_keeps_no_other(tmp_path: Path) -> None:
-    """A commit of the corpus that is long under way, say."""
+    """Block one corpus, for example by a long commit. Other corpora accept jobs."""
     waits, go_on = threading.Event(), threading.Event()
 
     def accepting(job: Job) -> None:
@@ -69,7 +69,7 @@ def test_what_is_on_its_way_counts_as_waiting(tmp_path: Path) -> None:
 
 
 def test_a_job_is_paid_by_its_key_and_has_nothing_else_of_a_request(tmp_path: Path) -> None:
-    """Whoever's job ends before it, and whoever's begins it."""
+    """Check that a job is charged to its own key, whichever job ends before it and starts it."""
     request: ContextVar[str] = ContextVar("request", default="none")
     keys = [Key(name=name, sha256=digest(name), scopes=("write",)) for name in ("a", "b")]
     callers = {key.name: Caller(key, Limits()) for key in keys}

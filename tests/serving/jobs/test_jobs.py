@@ -1,4 +1,4 @@
-"""Jobs: what is queued is done, once, whatever happens to the server."""
+"""Tests of jobs: a queued job is done exactly once, whatever happens to the server."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_job_is_done_and_told(tmp_path: Path) -> None:
 
 
 def test_times_of_a_job_never_go_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock of the machine may: it was ahead, and is set right."""
+    """Set the machine's clock back, as after a correction."""
 
     async def work() -> None:
         jobs = Jobs(tmp_path, KINDS)
@@ -91,7 +91,7 @@ def test_a_job_goes_on_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_runner_that_dies_between_checkpoints_loses_no_more(tmp_path: Path) -> None:
-    """Without `stop`: as `kill -9` leaves the ledger."""
+    """End the runner without `stop`, which leaves the ledger as after `kill -9`."""
 
     async def work() -> None:
         jobs = Jobs(tmp_path, KINDS)
@@ -167,7 +167,7 @@ def test_the_errors_of_a_job_take_bounded_room(tmp_path: Path, character: str) -
             for _ in range(MAX_ERRORS):
                 job.error(character * MAX_PLACE, character * MAX_ERROR)
         await job.checkpoint(1, 1)
-        again = Running(job.job, None, job._save)  # as after a restart
+        again = Running(job.job, None, job._save)  # This is the state after a restart.
         again.error(character * MAX_PLACE, character * MAX_ERROR)
         assert again.seen.errors == job.seen.errors
         raise Empty("must contain one")

@@ -1,4 +1,4 @@
-"""Whose jobs a key sees, and who may cancel them."""
+"""Tests of the jobs that a key sees and may cancel."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_nothing_of_another_key_s_jobs_is_read_for_a_list(guarded: TestClient, t
         while guarded.get(job, headers=everything).json()["state"] in ("queued", "running"):
             pass
     service: Service = guarded.app_state["service"]
-    with service.jobs._ledger.transaction() as connection:  # what is read of it now is an error
+    with service.jobs._ledger.transaction() as connection:  # Reading this job is now an error.
         connection.execute("UPDATE jobs SET errors = '[' WHERE corpus = 'secret'")
     answer = guarded.get("/jobs", headers={"authorization": "Bearer tenant"})
     assert [f"/jobs/{job['id']}" for job in answer.json()["jobs"]] == [own]
@@ -111,7 +111,7 @@ def test_lists_of_jobs_are_read_in_the_threads_of_the_key(guarded: TestClient, m
     newest = Ledger.newest
 
     def slow(ledger: Ledger, of: Callable[[str], bool], *arguments: Any) -> list[Job]:
-        if not of("secret"):  # it is the tenant that asks
+        if not of("secret"):  # The request is the tenant's own.
             reads.append(True)
             begun.set()
             assert finish.wait(PATIENCE)

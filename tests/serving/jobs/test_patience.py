@@ -1,4 +1,4 @@
-"""Work that nobody waits for outlasts a server that is busy, and an engine that fails for a while."""
+"""Tests of background work, which continues after a busy server or a temporary failure of the engine."""
 
 from __future__ import annotations
 

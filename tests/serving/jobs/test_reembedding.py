@@ -1,4 +1,4 @@
-"""Corpora that move to another encoder over HTTP, as jobs."""
+"""Tests of jobs that re-embed corpora with another encoder, over HTTP."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_corpus_moves_to_another_encoder(pair: TestClient) -> None:
 def test_a_reload_while_a_corpus_moves_moves_it_to_the_encoder_that_serves(
     pair: TestClient, shelf: Shelf, monkeypatch: pytest.MonkeyPatch, before: str
 ) -> None:
-    """Also where it comes too late to be seen before the swap."""
+    """Reload while a corpus is re-embedded, even too late to be noticed before the swap."""
     pair.put("/corpora/c", json={"model": "fake"})
     pair.post("/corpora/c/documents", json={"documents": DOCUMENTS}).raise_for_status()
     step, reloaded = getattr(Corpora, before), list[int]()
@@ -102,7 +102,7 @@ def test_a_corpus_that_is_nobody_s_yet_is_for_whom_it_is_asked_for(pair: TestCli
 
 @pytest.mark.parametrize("work", ["search", "put"])
 def test_an_encoder_that_comes_during_a_request(pair: TestClient, monkeypatch: pytest.MonkeyPatch, work: str) -> None:
-    """Between the embedding and what it is for: the request is done again, with the new one."""
+    """Change the encoder between a request's embedding and its search. The request is repeated with the new encoder."""
     pair.put("/corpora/c", json={"model": "fake"})
     pair.post("/corpora/c/documents", json={"documents": DOCUMENTS}).raise_for_status()
     done = getattr(Corpora, work)
@@ -124,7 +124,7 @@ def test_an_encoder_that_comes_during_a_request(pair: TestClient, monkeypatch: p
 
 
 def test_a_job_that_is_cancelled_reads_no_further(pair: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A corpus of millions is read for a minute, and a server that goes waits for its jobs."""
+    """Cancel a job, because reading millions of documents takes a minute and a stopping server waits for its jobs."""
     begun, ended = threading.Event(), threading.Event()
 
     def endless(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Requests with an Idempotency-Key: done once, answered alike."""
+"""Tests of requests with an Idempotency-Key: they are done once, and the answer is repeated."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def test_a_clock_that_jumps_keeps_no_answer_for_ever(tmp_path: Path, monkeypatch
         jobs = Jobs(tmp_path, KINDS)
         at(now + 3600)
         await jobs.requests.note(FIRST, ANSWER)
-        at(now)  # an hour back
+        at(now)  # The clock goes back an hour.
         async with jobs.requests.once(FIRST) as before:
             assert before == ANSWER
-        at(now + 3000 * day)  # years ahead, by mistake
+        at(now + 3000 * day)  # The clock is wrong by years.
         await jobs.requests.note(FIRST._replace(key="ahead"), ANSWER)
         at(now)
         await jobs.requests.note(FIRST._replace(key="right"), ANSWER)
@@ -132,7 +132,7 @@ def test_a_corpus_that_was_made_anew_has_nothing_of_what_was_done_to_the_one_bef
 
 
 def test_a_job_that_came_to_nothing_is_begun_again_by_its_key(tmp_path: Path) -> None:
-    """One that is under way, or succeeded, is not."""
+    """Start a failed job again by its key, but not a running or successful job."""
 
     async def work() -> None:
         async def failing(_: Running) -> None:
@@ -202,7 +202,7 @@ def test_an_answer_stays_though_the_clock_was_set_back(tmp_path: Path, monkeypat
 
 
 def test_what_an_answer_costs_the_ledger(tmp_path: Path) -> None:
-    """In instructions of SQLite: those of other keys cost nothing, and many that are evicted at once no more each."""
+    """Count SQLite's instructions: neither other keys nor many evictions increase the cost of one."""
     jobs = Jobs(tmp_path, KINDS, answer_bytes=1_500_000)
     with jobs.requests._ledger.transaction() as connection:
 

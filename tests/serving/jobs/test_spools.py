@@ -1,4 +1,4 @@
-"""Uploads on their way to a job."""
+"""Tests of the temporary files of uploads that become jobs."""
 
 from __future__ import annotations
 

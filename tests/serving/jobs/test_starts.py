@@ -1,4 +1,4 @@
-"""A job that may be why the server is killed again and again is begun twice, and then no more."""
+"""Tests of jobs that may cause repeated kills of the server: such a job is started twice, and then no more."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Step = Callable[[Running], Awaitable[object]]
 
 
 async def killed(folder: Path, work: Step, *submitted: dict[str, Any]) -> Path:
-    """What is on disk when a server is killed in the middle of all jobs that it has begun, which `work` leads to."""
+    """Return the data folder of a server that is killed while its jobs, whose work is `work`, are running."""
     begun, left_to_begin = asyncio.Event(), {one.get("corpus", "c") for one in submitted}
 
     async def until(job: Running) -> None:
@@ -45,7 +45,7 @@ async def killed(folder: Path, work: Step, *submitted: dict[str, Any]) -> Path:
 
 
 async def after(folder: Path) -> list[Job]:
-    """The jobs of the next server, which has them all ended, oldest first."""
+    """Return the jobs of the next server after all of them have ended, oldest first."""
 
     async def work(job: Running) -> None:
         pass
@@ -63,7 +63,7 @@ async def nothing(_: Running) -> None:
 
 
 async def shows(job: Running) -> None:
-    """Work that begins anew: how far it was counts for nothing."""
+    """Report progress of work that starts again after a kill, so that its progress does not count."""
     async with reporting_progress(job) as progress:
         progress.expect(10, 10)
         progress.add(5 + job.job.starts)
@@ -83,7 +83,7 @@ async def begins_anew(job: Running) -> None:
         (nothing, 1, "succeeded"),
         (nothing, 2, "failed"),
         (shows, 2, "failed"),
-        (begins_anew, 2, "succeeded"),  # that all rows were looked at is something, once
+        (begins_anew, 2, "succeeded"),  # Having checked all rows counts as progress, once.
         (begins_anew, 3, "failed"),
         (gets_further, 5, "succeeded"),
     ],
@@ -127,7 +127,7 @@ def test_a_server_that_ends_by_itself_counts_for_nothing(tmp_path: Path) -> None
 
 
 def test_a_server_that_ends_by_itself_takes_back_no_start_of_another(tmp_path: Path) -> None:
-    """Of those that a kill has interrupted, one has begun again and the other waits for its turn."""
+    """Stop a server between two kills. One interrupted job has started again, and the other is in the queue."""
 
     async def main() -> None:
         folder = await killed(tmp_path / "jobs", nothing, {"corpus": "a"}, {"corpus": "b"})
@@ -151,7 +151,7 @@ def test_a_server_that_ends_by_itself_takes_back_no_start_of_another(tmp_path: P
 
 
 def test_what_ran_beside_the_cause_is_done(tmp_path: Path) -> None:
-    """Jobs that a kill has interrupted run one at a time: the next kill is that of one of them."""
+    """Run interrupted jobs one at a time, so that the next kill is caused by one of them."""
 
     async def main() -> None:
         folder = await killed(tmp_path / "jobs", nothing, {"corpus": "guilty"}, {"corpus": "a"}, {"corpus": "b"})

@@ -1,4 +1,4 @@
-"""Keys share the queue: each has as many jobs as may wait, and none keeps another's first waiting."""
+"""Tests of the shared queue: each key has its own number of waiting jobs, and does not delay another's first job."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_one_key_s_jobs_leave_room_for_those_of_others(tmp_path: Path) -> None:
         await asked(jobs, None, "g")
         jobs.close()
         jobs = Jobs(tmp_path, KINDS, waiting=3)
-        with pytest.raises(Overloaded, match="3 jobs"):  # which the next server knows of
+        with pytest.raises(Overloaded, match="3 jobs"):  # The next server knows this job.
             await asked(jobs, greedy, "d")
         jobs.close()
 

@@ -1,4 +1,4 @@
-"""What corpora note of uploads, and what becomes of it where a server was killed or the disk fails."""
+"""Tests of the uploads that corpora record, after a kill of the server or a failure of the disk."""
 
 from __future__ import annotations
 

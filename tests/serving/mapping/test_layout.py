@@ -1,4 +1,4 @@
-"""The layout of a map: what holds of every one, and that neighbours stay together."""
+"""Tests of the layout of a map: general properties, and the proximity of neighbours."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def unit(vectors: NDArray[np.float64]) -> Matrix:
 
 
 def clusters(count: int, *, of: int = 5, dim: int = 24, seed: int = 0) -> tuple[Matrix, NDArray[np.int64]]:
-    """Unit vectors around `of` centres, and the centre of each."""
+    """Return unit vectors around `of` centres, and the centre of each."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(of, size=count)
     return unit(rng.standard_normal((of, dim))[labels] + 0.5 * rng.standard_normal((count, dim))), labels
 
 
 def nearest(points: NDArray[np.floating]) -> NDArray[np.int64]:
-    """The index of each point's nearest other point."""
+    """Return the index of each point's nearest other point."""
     distances = np.linalg.norm(points[:, None] - points[None], axis=-1)
     np.fill_diagonal(distances, np.inf)
     found: NDArray[np.int64] = distances.argmin(axis=1)
@@ -65,7 +65,7 @@ def test_equal_vectors_have_places_too() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [500, EXACT + 500])
 def test_neighbours_are_the_nearest_others(count: int) -> None:
-    """Nearly all of them, where an index finds them."""
+    """Check nearly all neighbours, because an index finds them approximately."""
     vectors, _ = clusters(count, of=40)
     vectors[1] = vectors[0]
     indices, distances = neighbours(vectors, lambda _: None)

@@ -1,4 +1,4 @@
-"""Work that nobody waits for ends: at each of its checks, for a caller who left, a deadline, or the end of a drain."""
+"""Tests of the cancellation of unneeded work: after a caller left, at a deadline, or at the end of a drain."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ DIM = 4
 DOCUMENTS = 50
 UNIT = np.eye(1, DIM, dtype=np.float32)[0]
 METADATA = {"tags": [f"tag{i}" for i in range(300)], **{f"n{i}": i for i in range(10)}}
-"""Of the tags there are more than have postings: a filter reads the document."""
+"""Metadata with more tags than have postings, so that a filter must read the document."""
 POSTED = compile_filter({"$or": [{f"n{i}": {"$gte": 0}} for i in range(10)]})
 NESTED = compile_filter({"tags": {"$elemMatch": {"$not": {"$gt": ""}}}})
 MANY = compile_filter({"$or": [{"tags": {"$in": [f"x{i}"]}} for i in range(20)]})
 
 
 class Countdown(CancelToken):
-    """Cancelled when it has been asked so often."""
+    """Cancellation that takes effect after a number of checks."""
 
     def __init__(self, asks: int) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ def test_long_work_asks_all_the_time_and_ends_whenever_it_is_told_to(
 
 
 def forget_what_matched(corpora: Corpora) -> None:
-    """A write that changes no document: what filters matched is of another moment."""
+    """Write without changing a document, so that cached filter results become outdated."""
     corpora.put("c", Content([Document("more", "more", METADATA)], UNIT[None], "f"))
     corpora.delete("c", "more")
 
@@ -132,7 +132,7 @@ def test_a_statement_of_sqlite_ends_and_its_connection_serves_on(tmp_path: Path)
 
 
 def test_rows_that_somebody_still_holds_keep_no_later_read_in_their_moment(tmp_path: Path) -> None:
-    """As the error of a read that was stopped may hold them."""
+    """Keep rows of a stopped read, as its exception may do. Later reads must not see the old state."""
     path = tmp_path / "a.sqlite"
     path.touch()
     connections = Connections(path)
@@ -238,7 +238,7 @@ def test_the_opening_of_all_indexes_ends_within_any(corpora: Corpora, monkeypatc
 
 
 class Endless:
-    """Work that ends by its checks alone."""
+    """Work that ends only at one of its checks."""
 
     def __init__(self) -> None:
         self.begun, self.ended = threading.Event(), threading.Event()

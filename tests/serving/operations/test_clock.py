@@ -1,4 +1,4 @@
-"""Timestamps of RFC 3339, against Python's datetime."""
+"""Tests of timestamps of RFC 3339 against Python's datetime."""
 
 from __future__ import annotations
 

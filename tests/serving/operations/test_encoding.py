@@ -1,4 +1,4 @@
-"""Compressed bodies: read as what they hold, refused where they would become too much."""
+"""Tests of compressed bodies: contents are read, and bodies that become too large are refused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_unpacking_is_the_inverse_of_packing(coding: str, body: bytes, parts: in
 
 
 EMPTY = [("gzip", gzip.compress(b"")), ("zstd", zstd.compress(b"")), ("zstd", b"\x50\x2a\x4d\x18" + bytes(4))]
-"""The last is a frame that is to be skipped (RFC 8878, 3.1.2)."""
+"""Empty bodies. The last one is a skippable frame (RFC 8878, 3.1.2)."""
 
 
 @pytest.mark.parametrize(("coding", "part"), EMPTY, ids=["members", "frames", "skippable"])
@@ -63,7 +63,7 @@ def test_parts_that_hold_nothing_come_to_an_end(coding: str, part: bytes, monkey
 @pytest.mark.parametrize("coding", CODINGS)
 @given(seed=st.integers(0, 255), sizes=st.lists(st.sampled_from([0, 1, PIECE - 1, PIECE, 3 * PIECE]), max_size=4))
 def test_parts_longer_than_a_piece_are_whole(coding: str, seed: int, sizes: list[int]) -> None:
-    """Of bytes that do not pack, so that a part ends anywhere in what is read."""
+    """Send incompressible bytes, so that a part can end anywhere in the data that are read."""
     bodies = [random.Random(seed).randbytes(size) for size in sizes]
     assert inflated(b"".join(map(PACK[coding], bodies)), coding, LIMIT) == b"".join(bodies)
     padded = b"".join(PACK[coding](body) + bytes(seed * PIECE // 64) for body in bodies)
@@ -73,7 +73,7 @@ def test_parts_longer_than_a_piece_are_whole(coding: str, seed: int, sizes: list
 @pytest.mark.parametrize("coding", CODINGS)
 @given(body=st.binary(min_size=1, max_size=500), data=st.data())
 def test_what_is_cut_short_is_never_taken_for_whole(coding: str, body: bytes, data: st.DataObject) -> None:
-    """Half an upload of lines would be lines, too."""
+    """Refuse a truncated body, because half of an upload of lines would also be valid lines."""
     packed = PACK[coding](body)
     cut = data.draw(st.integers(1, len(packed) - 1))
     with pytest.raises(Malformed, match=f"the body is not {coding}: "):

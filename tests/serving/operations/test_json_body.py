@@ -1,4 +1,4 @@
-"""JSON bodies: the same values as the standard library reads, and a bound on what they are made of."""
+"""Tests of JSON bodies: the values equal the standard library's, and the number of parts is limited."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ values = st.recursive(
 
 
 def containers(value: Any) -> int:
-    """How many lists and objects there are: the plain way to count them."""
+    """Count the lists and objects in a simple way."""
     if isinstance(value, dict):
         return 1 + sum(map(containers, value.values()))
     return 1 + sum(map(containers, value)) if isinstance(value, list) else 0
@@ -64,7 +64,7 @@ def test_lists_and_objects_are_counted_and_brackets_in_texts_are_not(value: Any,
 
 
 def commas(value: Any) -> int:
-    """How many stand between its values: the plain way to count them."""
+    """Count the commas between values in a simple way."""
     inside = [*value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
     return max(0, len(inside) - 1) + sum(map(commas, inside))
 
@@ -119,7 +119,7 @@ def test_what_nobody_reads_is_not_parsed_if_it_is_too_much(
 
 
 def test_a_large_body_is_parsed_off_the_event_loop(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those who wait for the loop, as `/livez`, wait for no body."""
+    """Check that `/livez`, which uses the event loop, does not wait for a large body."""
     where: list[tuple[int, bool]] = []
     read = json_body._read_fast
 
@@ -146,7 +146,7 @@ def test_a_large_body_is_parsed_off_the_event_loop(client: TestClient, monkeypat
 
 @pytest.mark.parametrize("enabled", [True, False])
 def test_the_garbage_collector_is_as_it_was(enabled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It rests while a large body is read, and only then."""
+    """Check the garbage collector, which is disabled only while a large body is read."""
     seen, read = list[bool](), orjson.loads
 
     def loads(body: bytes) -> Any:

@@ -1,4 +1,4 @@
-"""The file of keys, the command that writes it, and the ring that reads it again."""
+"""Tests of the file of keys, the command that writes it, and the server that reads it again."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_a_name_is_given_once(file: Path) -> None:
 
 
 def test_a_hash_is_given_once(file: Path) -> None:
-    """Or the scopes of one entry would be had by whoever was given the other."""
+    """Refuse a repeated hash, because one key would get the scopes of another entry."""
     key = {"name": "a", "sha256": "0" * 64, "scopes": ["read"]}
     file.write_text(json.dumps({"format": 1, "keys": [key, key | {"name": "b", "scopes": ["admin"]}]}))
     with pytest.raises(KeysError, match="'a' and 'b' are the same key"):
@@ -206,7 +206,7 @@ def test_the_smallest_rate_works(file: Path) -> None:
 
 
 def test_the_owner_stays_when_another_user_changes_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root revokes a key: the server's user has to be able to read what is left."""
+    """Keep the owner when root revokes a key, because the server's user must still be able to read the file."""
     write(file, "a", "b")
     owner, given = file.stat(), list[tuple[int, int]]()
     monkeypatch.setattr("serving.operations.keys.os.fchown", lambda _, user, group: given.append((user, group)))
@@ -295,7 +295,7 @@ def test_a_failed_reading_is_tried_again_and_after_a_time_nobody_is_let_in(
     clock = Clock()
     write(file, "old")
     ring = Keyring(file, Limits(), clock, grace=5)
-    write(file, "new")  # revokes the other
+    write(file, "new")  # The other key is revoked.
 
     def fail(path: Path) -> bytes:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -314,7 +314,7 @@ def test_a_failed_reading_is_tried_again_and_after_a_time_nobody_is_let_in(
 
 
 def test_a_file_that_changed_while_nobody_could_read_it_lets_nobody_in_at_once(file: Path) -> None:
-    """However long nobody asked: what was known then may be long revoked."""
+    """Refuse all keys if the file changed while it was unreadable, because a known key may have been revoked."""
     clock = Clock()
     write(file, "a")
     ring = Keyring(file, Limits(), clock, grace=5)
@@ -345,7 +345,7 @@ def test_a_key_whose_limits_change_keeps_what_it_took(file: Path) -> None:
     ring = Keyring(file, Limits(), clock)
     caller = ring.find("a")
     assert caller
-    caller.charge(60)  # five seconds are owed
+    caller.charge(60)  # Five seconds of requests are owed.
     with caller.admitted():
         write(file, "a", concurrency=2, tokens_per_second=50)
         clock.now += LOOK_AGAIN

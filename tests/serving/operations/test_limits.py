@@ -1,4 +1,4 @@
-"""Rates and concurrency of a key: how much passes, when the next does, and that `Retry-After` is right."""
+"""Tests of a key's rates and concurrency: how much passes, when the next request passes, and `Retry-After`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ steps = st.lists(st.tuples(st.integers(0, 3 * SECOND), st.integers(1, 10_000)), 
 
 @given(rates, steps)
 def test_no_window_lets_more_through_than_its_rate_and_one_request(rate: float, steps: list[tuple[int, int]]) -> None:
-    """Between any two moments: at most the rate times the time, a second's worth that was saved, and the last one."""
+    """Check any two moments: at most rate times time, one second's saved amount, and one more request."""
     clock = Clock()
     bucket, taken = Bucket(rate, clock), list[tuple[int, int]]()
     for pause, amount in steps:
@@ -128,7 +128,7 @@ def test_what_is_refused_takes_nothing() -> None:
 def test_tokens_are_charged_to_whoever_is_being_answered() -> None:
     clock = Clock()
     one, two = (Caller(key(tokens_per_second=1), Limits(), clock) for _ in range(2))
-    charge(10**9)  # nobody's
+    charge(10**9)  # This concurrency belongs to no key.
     with one.admitted():
         charge(5)
         with two.admitted():
@@ -165,7 +165,7 @@ def test_requests_a_second_over_http(limited: Limited, wait_until_ready: Wait) -
 
 
 def test_tokens_a_second_over_http(limited: Limited, wait_until_ready: Wait) -> None:
-    """Charged by what the tokenizer made of the texts, whichever route they came by; GETs cost none."""
+    """Charge the tokens of the texts on every route. GET requests cost nothing."""
     client, clock = limited(key_tokens_per_second=10)
     body = {"inputs": ["one two three four"] * 5}
     with client:
@@ -180,7 +180,7 @@ def test_tokens_a_second_over_http(limited: Limited, wait_until_ready: Wait) -> 
 
 
 def test_an_upload_asks_once_and_what_its_later_slices_take_is_owed(limited: Limited, wait_until_ready: Wait) -> None:
-    """One text becomes more passages than are embedded together; were a later slice refused, all would begin again."""
+    """Charge an upload once, and let its later parts owe tokens, because refusing one would restart the upload."""
     client, clock = limited(key_tokens_per_second=100)
     long, path = " ".join(f"w{i}" for i in range(20 * SLICE_TEXTS)), "/corpora/c/documents"
     with client:
@@ -239,7 +239,7 @@ def test_what_looks_through_a_corpus_costs_a_token_for_each_millisecond_of_its_t
         client.put("/corpora/c").raise_for_status()
         client.post("/corpora/c/documents", json={"documents": [{"text": "a"}]}).raise_for_status()
         clock.now += 9 * SECOND
-        monkeypatch.setattr("serving.operations.threads.SLICE_SECONDS", 60)  # the clock is read twice
+        monkeypatch.setattr("serving.operations.threads.SLICE_SECONDS", 60)  # The clock is read twice.
         monkeypatch.setattr("serving.operations.threads.thread_time", count(step=0.5).__next__)
         assert client.request(method, path, **sent).status_code == 200
         refused = client.request(method, path, **sent)
@@ -260,7 +260,7 @@ def test_a_filter_is_paid_though_it_is_refused(
         wait_until_ready(client)
         client.put("/corpora/c").raise_for_status()
         clock.now += 9 * SECOND
-        monkeypatch.setattr("serving.operations.threads.SLICE_SECONDS", 60)  # the clock is read twice
+        monkeypatch.setattr("serving.operations.threads.SLICE_SECONDS", 60)  # The clock is read twice.
         monkeypatch.setattr("serving.operations.threads.thread_time", count(step=0.5).__next__)
         wrong = {"a": {"$in": [*range(LARGE)]}, "b": {"$gt": []}}
         assert client.post("/corpora/c/search", json={"query": "a", "filter": wrong}).status_code == 422
@@ -270,7 +270,7 @@ def test_a_filter_is_paid_though_it_is_refused(
 def test_a_search_by_text_is_paid_by_its_tokens_first_and_refused_by_them_alone(
     limited: Limited, wait_until_ready: Wait
 ) -> None:
-    """Its embedding may take more than a second's worth; its ranking is owed."""
+    """Charge a search's text first. The embedding may cost more than a second's amount, and the ranking is owed."""
     client, clock = limited(key_tokens_per_second=1)
     with client:
         wait_until_ready(client)

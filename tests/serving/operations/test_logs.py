@@ -1,4 +1,4 @@
-"""What the log says: a line for each request, and nothing that a caller sent."""
+"""Tests of the log: one line for each request, and nothing that a caller sent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SECRET = "zebra"
 
 
 class Quoting(FakeEngine):
-    """Fails on everything but its self-test with an error that quotes what it was given."""
+    """Engine that passes the self-test and then fails with an error that quotes its input."""
 
     def tokenize(self, texts: Sequence[str], direction: Any) -> list[Tokens]:
         if any(SECRET in text and "fail" in text for text in texts):
@@ -49,7 +49,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[Written]:
-    """Configures the log for a stream, which is given back."""
+    """Send the log to a stream, and return the stream."""
     root, uvicorn = logging.getLogger(), logging.getLogger("uvicorn")
     handlers, level, its = root.handlers[:], root.level, uvicorn.level
 
@@ -57,7 +57,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[Written]:
         stream = Terminal() if terminal else io.StringIO()
         monkeypatch.setattr(sys, "stderr", stream)
         logs.configure(form)
-        for client in CLIENTS:  # theirs, who ask in this process
+        for client in CLIENTS:  # These loggers belong to clients in this process.
             monkeypatch.setattr(client, "disabled", True)
         return stream
 
@@ -74,7 +74,7 @@ def lines(stream: io.StringIO, logger: str = "serving.access") -> list[dict[str,
 
 @pytest.fixture
 def keyed(make_service: Callable[..., Service], wait_until_ready: Wait, tmp_path: Path) -> Keyed:
-    """A server of one key."""
+    """Return a server with one key."""
 
     @contextmanager
     def keyed(key: Key) -> Iterator[TestClient]:
@@ -138,8 +138,11 @@ def test_probes_have_a_line_where_something_is_wrong(
 def test_no_text_and_no_key_is_in_the_log(
     keyed: Keyed, written: Written, monkeypatch: pytest.MonkeyPatch, form: logs.LogFormat
 ) -> None:
-    """The secret is in texts, ids, names, metadata, paths, queries, headers and keys, right and wrong, and in the
-    messages of exceptions."""
+    """Search the log for a secret.
+
+    The secret is in texts, ids, names, metadata, paths, queries, headers and keys, both right and wrong, and in the
+    messages of exceptions.
+    """
     stream = written(form)
     with keyed(Key(name="all", sha256=digest(f"{SECRET}-key"), scopes=("read", "write"))) as client:
         key = {"authorization": f"Bearer {SECRET}-key"}
@@ -224,7 +227,7 @@ def test_what_nobody_awaits_is_logged_without_what_it_quotes(
         task = asyncio.create_task(fail())
         await asyncio.wait([task])
         del task
-        gc.collect(1)  # the task is young; all that was ever imported is not
+        gc.collect(1)  # Only the task is young, not all imported objects.
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(main())

@@ -1,4 +1,4 @@
-"""How many steps of one key another has to wait for."""
+"""Tests of the number of steps of one key for which another key has to wait."""
 
 from __future__ import annotations
 

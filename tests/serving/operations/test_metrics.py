@@ -1,4 +1,4 @@
-"""What is counted, and that it is counted as Prometheus, the engine and text-embeddings-inference do."""
+"""Tests of the metrics, whose counts follow Prometheus, the engine and text-embeddings-inference."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Wait = Callable[[TestClient], None]
 
 
 def samples(metrics: Metrics | TestClient) -> dict[str, float]:
-    """What is exposed, by name and labels."""
+    """Return the exposed samples, by name and labels."""
     text = metrics.text().decode() if isinstance(metrics, Metrics) else metrics.get("/metrics").text
     lines = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
     assert len(dict(lines)) == len(lines), "no sample is there twice"

@@ -1,4 +1,4 @@
-"""A busy corpus keeps only itself waiting; a caller who left makes room no sooner than the thread does."""
+"""Tests of corpus threads: a busy corpus delays only itself, and a caller who left frees its thread when that ends."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def key(name: str, threads: int | None = None) -> Caller:
 def test_a_key_has_its_share_of_the_threads_and_leaves_the_others_theirs(
     threads: int | None, most: int, way: str, beside: str
 ) -> None:
-    """One share for what it reads and another for what it writes."""
+    """Give each key one share of threads for reading and another for writing."""
     finish, started = threading.Event(), list[str]()
 
     def busy(name: str) -> None:
@@ -213,7 +213,7 @@ def test_a_read_whose_caller_left_is_told_to_end() -> None:
 def test_long_work_gives_way_to_short_requests_of_other_keys(
     used: float, short: float, gives_way: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not within the key's share of the CPU time, and not for requests that take long themselves."""
+    """Let short requests of other keys overtake long work, except within a key's CPU share and for long requests."""
     monkeypatch.setattr(limits, "SHORT_SECONDS", short)
     greedy, modest, steps = key("greedy"), key("modest"), list[int]()
 
@@ -267,7 +267,7 @@ def test_bodies_with_many_lists_take_turns_within_a_key() -> None:
 
         await asyncio.gather(hold("greedy", "a"), hold("greedy", "b"), hold("modest", "c"))
         async with pool.containers(), pool.containers():
-            pass  # without keys there is no limit
+            pass  # Without keys, there is no limit.
 
     with_pool(work)
     assert order.index("b") > 2 and order.index("c") < 3, order

@@ -1,4 +1,4 @@
-"""Traces as a collector gets them: OTLP over HTTP, decoded by OpenTelemetry's own messages."""
+"""Tests of traces at a collector: OTLP over HTTP, decoded by OpenTelemetry's own messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PARTS = {"tokenise", "queue", "infer"}
 
 
 class Receiver(ThreadingHTTPServer):
-    """Keeps what comes to /v1/traces."""
+    """Collector that stores requests to /v1/traces."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Receiving)
@@ -85,7 +85,7 @@ def receiver() -> Iterator[Receiver]:
 def traced(
     make_service: Callable[..., Service], wait_until_ready: Callable[[TestClient], None], receiver: Receiver
 ) -> Traced:
-    """A server that sends its traces to the receiver: the last of them at its end."""
+    """Return a server that sends its traces to the receiver, the last ones at its end."""
 
     @contextmanager
     def run(**options: Any) -> Iterator[TestClient]:
@@ -159,7 +159,7 @@ def test_a_caller_who_does_not_sample_is_not_traced_nor_are_probes(traced: Trace
 
 
 class Quoting(FakeEngine):
-    """Fails with a bug that quotes what it was given."""
+    """Engine that fails with a bug whose message quotes its input."""
 
     def tokenize(self, texts: Sequence[str], direction: Any) -> list[Tokens]:
         if any("fail" in text for text in texts):

@@ -1,4 +1,4 @@
-"""Parquet and Arrow: the rows are those of the same table as JSON lines, and other values are refused by name."""
+"""Tests of Parquet and Arrow: rows equal those of JSON lines, and other values are refused by name."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_a_file_that_is_cut_short_is_told_in_one_line(writer: str) -> None:
             found = records(content[:size], format)
         except Unreadable as error:
             assert "\n" not in str(error)
-        else:  # a stream may lack its end mark only
+        else:  # Only the end mark of a stream may be missing.
             assert found == whole[: len(found)] and writer == "an Arrow stream"
 
 

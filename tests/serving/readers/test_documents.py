@@ -1,4 +1,4 @@
-"""Markdown, HTML, PDF and DOCX: sections and pages, their headings, and files that can't be read."""
+"""Tests of Markdown, HTML, PDF and DOCX: sections and pages, their headings, and unreadable files."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_at_most_a_twentieth_is_held_out() -> None:
 
 
 def test_what_watches_a_run_is_an_even_choice_of_what_is_held_out() -> None:
-    """The same sentences, however many more are held out beside them."""
+    """Check that the monitored sentences are the same, however many sentences are held out."""
     lines = [f"sentence number {i}" for i in range(60_000)]
     census = corpus_of(lines, held_out=HELD_OUT).census
     assert (len(census.held_out), len(census.monitored)) == (HELD_OUT, MONITORED)
@@ -134,7 +134,7 @@ def test_only_newlines_end_a_line(tmp_path: Path) -> None:
 
 
 def bent(content: bytes) -> bytes:
-    """With the first byte after gzip's header of ten made one that no compressor writes."""
+    """Damage the first byte after gzip's header of ten bytes, so that no compressor could have written it."""
     return content[:10] + b"\xff" + content[11:]
 
 
@@ -175,7 +175,7 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
 
 
 def test_what_can_be_read_only_once_is_refused(tmp_path: Path) -> None:
-    """Its second epoch would have no sentences, and the wait for one no end."""
+    """Refuse such a file, because its second epoch would have no sentences, and reading would never end."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(CorpusError, match="pipe: must be a file"):
         open_corpus([str(tmp_path / "pipe")])
@@ -186,7 +186,7 @@ def test_a_corpus_that_changes_while_it_is_trained_on_is_named(tmp_path: Path, n
     file = tmp_path / "lines.txt"
     file.write_text("\n".join(LINES))
     batches = open_corpus([str(file)], held_out=0).batches(25, seed=0)
-    for _ in range(3):  # the second epoch has been begun
+    for _ in range(3):  # The second epoch has begun.
         next(batches)
     file.write_text("\n".join(now))
     next(batches)

@@ -1,4 +1,4 @@
-"""Documents of a domain as a corpus to train on."""
+"""Tests of the conversion of a domain's documents to a training corpus."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def test_json_and_text_give_the_same_sentences(
         ("[" * 100_000, r"a\.jsonl:2: nested too deeply$"),
         (r'{"text": "hello \ud83d there"}', r"a\.jsonl:2: holds half a surrogate pair"),
         ("[]", r"a\.jsonl:2: expected a JSON object"),
-        ('{"title": "x"}', r"a\.jsonl:2: title or text is missing or no string"),
-        ('{"title": "x", "text": null}', r"a\.jsonl:2: title or text is missing or no string"),
-        ('{"title": 1, "text": "x"}', r"a\.jsonl:2: title or text is missing or no string"),
+        ('{"title": "x"}', r"a\.jsonl:2: title or text is missing or not a string"),
+        ('{"title": "x", "text": null}', r"a\.jsonl:2: title or text is missing or not a string"),
+        ('{"title": 1, "text": "x"}', r"a\.jsonl:2: title or text is missing or not a string"),
     ],
 )
 def test_a_broken_line_is_named_and_nothing_is_written(line: str, message: str, tmp_path: Path) -> None:

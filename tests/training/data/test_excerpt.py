@@ -86,7 +86,7 @@ def test_nothing_left_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"nowhere\.txt: is no file"):
+    with pytest.raises(CorpusError, match=r"nowhere\.txt: is not a file"):
         Excerpt(first=1).write([str(tmp_path / "nowhere.txt")], tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Files of a corpus: tables, folders, patterns, and what is no text."""
+"""Tests of the files of a corpus: tables, folders, patterns, and files that are not text."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_row_group_of_parquet_is_read_in_parts(tmp_path: Path) -> None:
     texts = [random.Random(n).randbytes(200).hex() for n in range(40_000)]
     write_parquet(tmp_path / "a.parquet", text=texts, other=texts)
     reading, decoded = sentences([tmp_path / "a.parquet"]), pyarrow.total_allocated_bytes()
-    tracemalloc.start()  # of what the file gave
+    tracemalloc.start()  # The sentences are those of the file.
     try:
         assert next(reading) == texts[0]
         held = tracemalloc.get_traced_memory()[1] + pyarrow.total_allocated_bytes() - decoded
@@ -193,7 +193,7 @@ SENTENCES = st.builds(
 
 @given(SENTENCES, st.lists(SENTENCES, max_size=8))
 def test_prose_is_never_refused(first: str, others: list[str]) -> None:
-    """Its first sentence may begin by mentioning a tag; where others do, too, it is a page without closing tags."""
+    """Accept prose whose first sentence mentions a tag. If other lines do so too, it is markup without closing tags."""
     prose = "\n".join([first, *(f"A {other}" for other in others)])
     assert detect_format(prose.encode(), DELIMITERS, COLUMNS) is None
 

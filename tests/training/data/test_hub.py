@@ -1,4 +1,4 @@
-"""Data sets of the hub as corpora: what a URL names, and what is kept of it."""
+"""Tests of data sets on the hub as corpora: URLs and cached files."""
 
 from __future__ import annotations
 

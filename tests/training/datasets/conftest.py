@@ -1,4 +1,4 @@
-"""A small dataset and the hub that has it."""
+"""Fixtures: a small dataset, and a hub that has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Four small files, the archive and the two other files that they come from, and a hub that has those."""
+"""Four small files, the archive and two files that they come from, and a hub with these."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def tar(file: Path, members: Mapping[str, bytes]) -> Path:
 
 
 def lay(folder: Path) -> None:
-    """Puts the files into a folder as they are after unpacking."""
+    """Write the files into a folder, as after unpacking."""
     for file, content in FILES.items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_bytes(content)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file but the lock and the record."""
+    """Return every file except the lock and the record."""
     files = (file for file in folder.rglob("*") if file.is_file() and file.name not in {"lock", "checksums.json"})
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
 
 
 class Hub:
-    """Gives files away and remembers which; a file of `failing` raises instead."""
+    """Hub that records the requested files. A file of `failing` raises an error."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

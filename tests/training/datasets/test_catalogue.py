@@ -1,4 +1,4 @@
-"""The real entries against the real files, and how each kind is counted."""
+"""Tests of the catalogue's entries against the real files, and of the counts of each kind."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_collection_is_counted_by_split(tmp_path: Path, expected: tuple[int, t
 
 
 def _as_on_the_hub(data: Path, folder: Path) -> Callable[[Source], Path]:
-    """The real files, packed as the hub has them; one archive for SentEval's."""
+    """Pack the real files as on the hub, with one archive for SentEval's."""
     with tarfile.open(folder / "senteval.tar", "w") as archive:
         archive.add(data / SENTEVAL, arcname="./data/downstream")
     for name in ("corpus", "queries"):

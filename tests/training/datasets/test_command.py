@@ -1,4 +1,4 @@
-"""`isosphere data`, and the hub without a network."""
+"""Tests of `isosphere data` without a network."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def small(dataset: Dataset, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def call(*arguments: str) -> int:
-    """The exit code, however the command ends."""
+    """Return the exit code of a command."""
     try:
         return cli.main(["data", *arguments])
     except SystemExit as end:
@@ -49,7 +49,7 @@ def test_list_says_what_is_here(small: None, tmp_path: Path, capsys: Capture) ->
     capsys.readouterr()
     assert call("list") == 0
     out = capsys.readouterr().out
-    assert "sts: a small one (here since 2" in out
+    assert "sts: a small one (downloaded at 2" in out
     assert "  120 MB: wiki1m_for_simcse.txt of princeton-nlp/datasets-for-simcse, commit " in out
     assert "(not here)" in out
     (tmp_path / "data/text/ids.tsv").unlink()
@@ -73,7 +73,7 @@ def test_verify_takes_all_that_is_here(small: None, tmp_path: Path, capsys: Capt
     [
         (["get", "stss"], "'stss' is none of"),
         (["verify", "stss"], "dataset 'stss' is none of sts, transfer, wiki1m, scifact; did you mean sts?"),
-        (["verify"], "holds none of sts, transfer, wiki1m, scifact"),
+        (["verify"], "contains none of sts, transfer, wiki1m, scifact"),
         (["verify", "scifact"], "corpus.jsonl: No such file or directory; `isosphere data get scifact"),
     ],
 )

@@ -1,4 +1,4 @@
-"""CPython's documentation as a collection, and collections as files."""
+"""Tests of CPython's documentation as a collection, and of collections as files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dataset comes whole or not at all, once, and is held to its checksums."""
+"""Tests of fetching a dataset: it is complete or absent, fetched once, and checked by its checksums."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bring(dataset: Dataset, folder: Path) -> Bring:
-    """Provides the dataset, by the name of small; what it said."""
+    """Return a function that fetches the dataset under the name `small`, and returns the output."""
 
     def call(download: Download | None) -> str:
         said = io.StringIO()
@@ -77,7 +77,7 @@ def test_an_altered_file_is_named_and_left_alone(bring: Bring, hub: Hub, folder:
     bring(hub)
     hub.given.clear()
     (folder / "text/corpus.txt").write_bytes(b"a\nB\n")
-    with pytest.raises(DataError, match=r"text/corpus\.txt: altered since"):
+    with pytest.raises(DataError, match=r"text/corpus\.txt: changed since"):
         bring(hub if download else None)
     assert hub.given == []
     assert (folder / "text/corpus.txt").read_bytes() == b"a\nB\n"
@@ -95,7 +95,7 @@ def test_a_missing_file_is_named_by_verify_and_brought_by_get(bring: Bring, hub:
 def test_a_found_file_that_is_another_than_the_hubs_stops_all(bring: Bring, hub: Hub, folder: Path) -> None:
     (folder / "text").mkdir(parents=True)
     (folder / "text/ids.tsv").write_bytes(b"y\n")
-    with pytest.raises(DataError, match=r"text/ids\.tsv: not the file that was fetched; remove it"):
+    with pytest.raises(DataError, match=r"text/ids\.tsv: differs from the fetched file; remove it"):
         bring(hub)
     assert contents(folder) == {"text/ids.tsv": b"y\n"}
 
@@ -123,7 +123,7 @@ def test_a_kill_between_two_files_is_made_good(
 
     with monkeypatch.context() as broken:
         broken.setattr(Path, "replace", once)
-        broken.setattr(shutil, "rmtree", lambda *_args, **_options: None)  # a kill cleans nothing up
+        broken.setattr(shutil, "rmtree", lambda *_args, **_options: None)  # A kill leaves everything as it was.
         with pytest.raises(KeyboardInterrupt):
             bring(hub)
     assert (folder / ".draft").is_dir()
@@ -190,7 +190,7 @@ def test_files_that_a_person_laid_out_are_counted_and_recorded(bring: Bring, fol
     assert "small: found 6 lines, 4 files" in bring(None)
     assert record(folder)["sources"] == []
     (folder / "eval/A/one.txt").write_bytes(b"1\n3\n")
-    with pytest.raises(DataError, match=r"one\.txt: altered"):
+    with pytest.raises(DataError, match=r"one\.txt: changed"):
         bring(None)
 
 

@@ -1,4 +1,4 @@
-"""What comes out of an archive, and what is refused."""
+"""Tests of unpacking archives, and of archives that are refused."""
 
 from __future__ import annotations
 

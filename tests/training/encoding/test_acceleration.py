@@ -1,4 +1,4 @@
-"""Every family of backbones, as it was loaded and with fast operations: the same function, the same gradients."""
+"""Tests of fast operations in every model family: the function and the gradients stay the same."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Pair = tuple[Encoder, Encoder]
 
 @pytest.fixture(params=soon(FAMILIES, "bert", "modernbert"))
 def pair(request: pytest.FixtureRequest, tiny_backbone: Path) -> Pair:
-    """An encoder as it was loaded, and the same one with fast operations."""
+    """Return an encoder as loaded, and the same encoder with fast operations."""
     tokenizer = AutoTokenizer.from_pretrained(tiny_backbone)
     config = AutoConfig.for_model(request.param, vocab_size=len(tokenizer), **FAMILIES[request.param])
     backbone = AutoModel.from_config(config, attn_implementation="eager")  # type: ignore[no-untyped-call]
@@ -56,7 +56,7 @@ def tensors(encoder: Encoder) -> tuple[Tensor, Tensor]:
 
 
 def set_dropout_of(attention: nn.Module, rate: float) -> None:
-    """ModernBERT's is a number, the others' a module."""
+    """Set the dropout rate, which is a number in ModernBERT and a module in other families."""
     if hasattr(attention, "attention_dropout"):
         attention.attention_dropout = rate  # type: ignore[assignment]
     else:
@@ -65,7 +65,7 @@ def set_dropout_of(attention: nn.Module, rate: float) -> None:
 
 
 def gradients(encoder: Encoder, *, passes: int = 1) -> dict[str, Tensor]:
-    """Of some function of the vectors, added up over passes that share a backward."""
+    """Return the gradients of a function of the vectors, added up over passes with one backward."""
     ids, mask = tensors(encoder)
     encoder.zero_grad()
     torch.stack([encoder(ids, mask).tanh().square().sum() for _ in range(passes)]).sum().backward()  # type: ignore[no-untyped-call]

@@ -18,7 +18,7 @@ EAGER: Attention = bert_attention
 
 @pytest.fixture
 def layer() -> nn.Module:
-    """In which attention is called: it is asked for its mode alone."""
+    """Return the module from which attention is called. Only its mode is used."""
     config = BertConfig(hidden_size=HEADS * D, num_attention_heads=HEADS)
     return BertSelfAttention(config)  # type: ignore[no-untyped-call]
 
@@ -29,7 +29,7 @@ def projections(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Ten
 
 
 def mask(dtype: torch.dtype = torch.float64) -> Tensor:
-    """Additive, (N, 1, 1, L): the second sentence has four tokens, the third one."""
+    """Return an additive mask (N, 1, 1, L). The second sentence has four tokens, and the third has one."""
     lengths = torch.tensor([6, 4, 1])
     padding = torch.arange(L) >= lengths[:, None]
     return torch.zeros(N, L, dtype=dtype).masked_fill(padding, torch.finfo(dtype).min)[:, None, None, :]
@@ -92,7 +92,7 @@ def test_padding_gets_no_weight_in_narrow_types(layer: nn.Module, dtype: torch.d
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_row_that_may_attend_to_nothing_is_finite(layer: nn.Module, dtype: torch.dtype) -> None:
-    """A window over nothing but padding: ModernBERT has such rows."""
+    """Use a window that contains only padding, as rows of ModernBERT can have."""
     nothing = torch.full((N, 1, L, L), torch.finfo(torch.float32).min)
     attended, _ = attention(layer, *projections(dtype), nothing, dropout=0.1)
     assert torch.isfinite(attended).all()

@@ -19,7 +19,7 @@ def kept(places: int, p: float) -> Tensor:
 
 
 def standard_errors(found: Tensor, expected: float, variance: float) -> float:
-    """By how many of them the mean of independent draws misses what it should be."""
+    """Return the number of standard errors between the mean of independent draws and its expected value."""
     return float((found.double().mean() - expected).abs() / (variance / found.numel()) ** 0.5)
 
 

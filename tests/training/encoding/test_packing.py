@@ -28,7 +28,7 @@ ARCHITECTURES = {
 
 @pytest.fixture(params=sorted(PACKED))
 def encoder(request: pytest.FixtureRequest, tiny_backbone: Path) -> Encoder:
-    """Of each family, with the vocabulary of the tiny backbone."""
+    """Return an encoder of each family, with the vocabulary of the tiny backbone."""
     base = AutoConfig.from_pretrained(tiny_backbone)
     sizes = {
         "vocab_size": base.vocab_size,
@@ -133,7 +133,7 @@ def test_dropout_of_the_attention_weights_is_of_the_copies_alone(encoder: Encode
 
 
 def test_dropout_reaches_every_token_of_the_copies_and_none_of_the_clean_one(encoder: Encoder) -> None:
-    """Where all of it is dropped, no token of a copy says anything."""
+    """Drop all elements, so that no token of a copy carries information."""
     set_dropout(use_fast_operations(encoder).train(), 0.0)
     cast(nn.Dropout, encoder.backbone.get_submodule("embeddings.dropout")).p = 1.0
     first, second, whole = vectors(encoder, 2, 2, clean=True)
@@ -170,7 +170,7 @@ def test_a_clean_copy_is_the_last_and_has_vectors_and_gradient_of_evaluation(
 
 
 def test_where_dropout_is_torchs_own_a_clean_copy_has_none_either(encoder: Encoder) -> None:
-    """As on a GPU, where only attention is replaced."""
+    """Use torch's own dropout, as on a GPU, where only attention is replaced."""
     set_dropout(encoder, 0.5)
     use_attention(encoder.backbone)
     *_, whole = vectors(encoder.train(), 2, 2, clean=True)

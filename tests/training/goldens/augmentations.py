@@ -1,4 +1,4 @@
-"""ConSERT's augmentations on an embedding layer's output; the rates stand in the keys."""
+"""ConSERT's augmentations of an embedding layer's output, compared with golden values. The keys contain the rates."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def check(golden: Golden, dtype: torch.dtype) -> None:
 
 
 def rate_of(key: str) -> float:
-    """.2 of `column_0.2__out`."""
+    """Return the rate in a key, for example .2 in `column_0.2__out`."""
     return float(key.partition("__")[0].partition("_")[2])
 
 
 def token_orders(golden: Golden, key: str, mask: Tensor) -> Tensor:
-    """The saved order of each sentence's tokens, its padding after them: places (N, L)."""
+    """Return the saved order of each sentence's tokens, followed by its padding, as indices (N, L)."""
     orders = torch.arange(mask.shape[1]).repeat(len(mask), 1)
     for i, count in enumerate(mask.sum(1)):
         orders[i, :count] = golden[f"{key}_{i}"]

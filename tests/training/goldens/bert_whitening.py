@@ -1,4 +1,4 @@
-"""BERT-whitening (bojone/BERT-whitening): cosines, which the signs of the directions do not change."""
+"""BERT-whitening (bojone/BERT-whitening), compared by cosines, which do not depend on the directions' signs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COSINES = "official_cos_k"
 
 
 def check(golden: Golden, dtype: torch.dtype) -> None:
-    """Mean and covariance over both sides, for each number of directions in the file."""
+    """Compare mean and covariance over both sides, for each number of directions in the file."""
     first, second = golden["emb1"], golden["emb2"]
     moments = Moments(first.shape[1])
     moments.add(first)
@@ -29,7 +29,7 @@ def check(golden: Golden, dtype: torch.dtype) -> None:
 
 
 def _close(golden: Golden, cosines: Tensor, key: str) -> None:
-    """In parts of 1: the small directions are scaled up with their rounding, and a cosine may be near 0."""
+    """Compare cosines by absolute differences, because whitening amplifies rounding errors of small directions."""
     if key in golden:
         golden.compared.append(key)
         tolerance = 1e-10 if golden.dtype == torch.float64 else 1e-5

@@ -1,4 +1,4 @@
-"""DCLR's ascent, weights and losses, as published and as the paper prints them, two views of the judge given."""
+"""DCLR's ascent, weights and losses, as published and as in the paper, for two given views of the judge."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check(golden: Golden, dtype: torch.dtype) -> None:
     close(info_nce(logits(moved)), "paper_loss_no_weighting")
     close(info_nce(logits(moved) + self_weights.log()), "paper_loss_self_weighting")
 
-    # As equation 6 is printed: the positive is no part of the denominator.
+    # As equation 6 is printed, the positive is not in the denominator.
     positives = torch.eye(*weighted.shape, dtype=torch.bool)
     printed = (weighted.masked_fill(positives, -torch.inf).logsumexp(dim=1) - weighted.diagonal()).mean()
     close(printed, "paper_loss_eq6_literal", "grad_z1__paper_loss_eq6_literal", "grad_z2__paper_loss_eq6_literal")

@@ -1,4 +1,4 @@
-"""A file of inputs, draws and outputs of published code, read in one precision."""
+"""Golden files: inputs, random draws and outputs of published code, read in one precision."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import Tensor
 
 
 class Golden:
-    """Arrays of a `.npz` as tensors, floating ones in `dtype`, beside the facts of its `.json`.
+    """Arrays of a `.npz` as tensors, floating ones in `dtype`, and the facts of its `.json`.
 
-    Gradients are the keys with `grad` in them. A key with `_f32` at its end is the same in float32, as published code
-    computes it.
+    Keys with `grad` are gradients. A key that ends with `_f32` is the same value in float32, as computed by published
+    code.
     """
 
     def __init__(self, file: Path, dtype: torch.dtype) -> None:
@@ -28,7 +28,7 @@ class Golden:
 
     @property
     def ignored(self) -> set[str]:
-        """Keys that were neither read as an input nor compared."""
+        """Return the keys that were neither read as an input nor compared."""
         float32 = {f"{key}_f32" for key in self.compared}
         return self._arrays.keys() - self._read - float32 - {*self.compared}
 
@@ -41,15 +41,15 @@ class Golden:
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
     def keys(self, prefix: str = "") -> list[str]:
-        """The keys that begin so."""
+        """Return the keys that begin with `prefix`."""
         return [key for key in self._arrays if key.startswith(prefix)]
 
     def leaf(self, key: str) -> Tensor:
-        """An input that gradients are asked for."""
+        """Return an input that needs a gradient."""
         return self[key].clone().requires_grad_()
 
     def close(self, actual: Tensor | float | None, *keys: str) -> None:
-        """Fails unless `actual` is what stands under each of the keys; one that the file lacks is passed over."""
+        """Check that `actual` equals the value of each key. Keys that the file lacks are skipped."""
         for key in keys:
             if key not in self:
                 continue
@@ -64,17 +64,17 @@ class Golden:
         expected = self._arrays[key]
         narrow = self.dtype == torch.float32
         relative = (1e-3 if "grad" in key else 1e-4) if narrow else 1e-10
-        # To the largest entry: an entry near 0 is a difference of larger ones, and can't be better than they are.
+        # The tolerance is relative to the largest entry, because small entries are differences of large numbers.
         tolerance = relative * np.abs(expected).max(initial=0) + (1e-7 if narrow else 1e-14)
         np.testing.assert_allclose(values, expected, rtol=0, atol=tolerance, err_msg=key)
 
 
 class Check(Protocol):
-    """Computes what a golden holds, through the functions that a run uses, and compares."""
+    """Function that computes the values of a golden file with the functions of a run, and compares them."""
 
     def __call__(self, golden: Golden, dtype: torch.dtype) -> None: ...
 
 
 def gradients(loss: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
-    """Of a loss at some of its inputs; the graph stays for another call."""
+    """Return the gradients of a loss with respect to inputs. The graph is kept for another call."""
     return torch.autograd.grad(loss, leaves, retain_graph=True)

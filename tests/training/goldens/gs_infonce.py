@@ -1,4 +1,4 @@
-"""The published GS-InfoNCE's loss with its noise, whatever the noise's scale."""
+"""The published loss of GS-InfoNCE with its noise, for any scale of the noise."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check(golden: Golden, dtype: torch.dtype) -> None:
     halved = smoothed_logits(z1, z2, noise, temperature=temperature, noise_weight=weight / 2)
     golden.close(info_nce(halved), "paper_loss_lambda0_5")
 
-    # As equation 5 is printed: the anchors themselves, not their positives, in the denominator's sum.
+    # As equation 5 is printed, the denominator's sum has the anchors instead of their positives.
     printed = smoothed_logits(z1, z1, noise, temperature=temperature, noise_weight=weight)
     positives = cosine_logits(z1, z2, temperature).diagonal()
     golden.close((printed.logsumexp(dim=1) - positives).mean(), "paper_loss_eq5_literal_hj")

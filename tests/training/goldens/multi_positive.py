@@ -1,4 +1,4 @@
-"""WhitenedCSE's losses over several positives: equation 7 and the readings of equation 8."""
+"""WhitenedCSE's losses for several positives: equation 7, and the interpretations of equation 8."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AdamW and the learning rate over a few steps, as torch has them and as transformers 4.2.1 had them."""
+"""AdamW and the learning rate over a few steps, by torch and by transformers 4.2.1."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.training.goldens.golden import Golden
 from training.step import adamw, learning_rate
 
 EPS_OUTSIDE_THE_ROOT = 2.1e-5
-"""What the place of eps changes where gradients are 1e-8: the 2e-5 of docs/objectives.md, to its rounding."""
+"""Difference that the position of eps causes for gradients of 1e-8: the 2e-5 of docs/objectives.md."""
 
 
 def check(golden: Golden, dtype: torch.dtype) -> None:

@@ -1,4 +1,4 @@
-"""The published SimCSE's loss, on the pooled vectors and through its head."""
+"""The published loss of SimCSE, on pooled vectors and through its head."""
 
 from __future__ import annotations
 

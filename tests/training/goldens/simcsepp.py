@@ -13,7 +13,7 @@ FORMS: dict[str, tuple[WeightOn, DCLForm, float]] = {
     "official": ("positive-logit", "per-sentence", 1e-5),
     "paper": ("negatives", "printed", 0.0),
 }
-"""Where m stands, the form of the contrast and its eps, in the published code and as printed."""
+"""Position of m, form of the contrast and its eps, in the published code and as printed."""
 
 
 def check(golden: Golden, dtype: torch.dtype) -> None:

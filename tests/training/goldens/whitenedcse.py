@@ -1,4 +1,4 @@
-"""WhitenedCSE: whitening, head and loss, by the published code's thirds, view by view, and from a single feature."""
+"""WhitenedCSE: whitening, head and loss, by the published code's thirds, by views, and from a single feature."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check(golden: Golden, dtype: torch.dtype) -> None:
 
 
 def loss_of(golden: Golden, white: Tensor, weights: tuple[float, ...] | None = None) -> Tensor:
-    """Through the head, the positives weighted alike unless told otherwise."""
+    """Return the loss through the head, by default with equal weights of the positives."""
     head = MLP(white.shape[-1]).to(white.dtype)
     head.load_state_dict({"0.weight": golden["mlp_weight"], "0.bias": golden["mlp_bias"]})
     logits = positive_logits(head(white), golden.facts["temp"])
@@ -51,6 +51,6 @@ def loss_of(golden: Golden, white: Tensor, weights: tuple[float, ...] | None = N
 
 
 def close_rows(golden: Golden, rows: Tensor, key: str) -> None:
-    """A large golden holds only the first rows."""
+    """Compare the first rows, because a large golden file contains only these."""
     if key in golden:
         golden.close(rows[: len(golden[key])], key)

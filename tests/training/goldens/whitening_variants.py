@@ -1,4 +1,4 @@
-"""ZCA and PCA of one batch, by N and by N - 1, and three steps of moving statistics."""
+"""ZCA and PCA of one batch, by N and by N - 1, and three steps of running statistics."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def check_moving_statistics(golden: Golden) -> None:
 
 
 def check_rank_deficiency(golden: Golden) -> None:
-    """The saved eigenvalues of a batch smaller than its width, some of them below 0, still have an inverse root."""
+    """Check that the eigenvalues of a batch smaller than its width, some below 0, have an inverse root."""
     eigenvalues = golden["rank_deficient_eigs"].diag()
     assert inverse_square_root(eigenvalues, 1e-5).isfinite().all()
     assert principal_axes(eigenvalues, 1e-5).isfinite().all()

@@ -1,4 +1,4 @@
-"""Two processes on the CPU compute what one computes."""
+"""Tests of two processes on the CPU, which must compute the same as one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CASES = [*OBJECTIVES, "simcse in chunks", "dclr by an adapter"]
 
 @pytest.fixture(scope="module")
 def computed(tiny_backbone: Path, corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Loss and gradients of every case, by one process and by two: `<case>.<processes>.<rank>`."""
+    """Compute loss and gradients of every case with one and two processes: `<case>.<processes>.<rank>`."""
     folder = tmp_path_factory.mktemp("gradients")
     files = [Path(described(_without_chance(case, tiny_backbone, corpus_file), folder, case)) for case in CASES]
     compute(files)
@@ -68,7 +68,7 @@ def _without_chance(case: str, backbone: Path, corpus: Path) -> RunConfig:
             "augmentation_rate": 0.0,
             "chunk_size": 4 if "chunks" in case else None,
             "adapter_rank": 4 if "adapter" in case else None,
-            "layers": (1,) if objective == "static" else None,  # with all layers, the student is what it imitates
+            "layers": (1,) if objective == "static" else None,  # With all layers, the student equals its target.
             "teacher": str(backbone) if needs.teacher else None,
             "precision": "fp32",
             "device": "auto",
@@ -95,7 +95,7 @@ def logged(config: RunConfig) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_a_run_of_two_processes_leaves_one_record_and_one_bundle(make_config: MakeConfig, tmp_path: Path) -> None:
-    # 228 sentences in batches of 114 and a teacher to train first; dropout is drawn on each process apart.
+    # 228 sentences in batches of 114, and a teacher that is trained first. Dropout differs between processes.
     config = replace(
         make_config(max_steps=None, batch_size=114, eval_every=1, adapter_rank=4),
         objective="dclr",
@@ -132,7 +132,7 @@ def test_several_processes_do_not_look_for_a_free_folder(
 
 
 def fit_until(file: Path, last: int, resume: bool) -> None:
-    """Carry out a run; its process ends at step `last` as if it had been killed."""
+    """Train a run whose process ends at step `last` as if killed."""
     torch.set_num_threads(1)
     step = Step.__call__
 
@@ -153,7 +153,7 @@ def test_a_run_of_two_processes_is_taken_up_with_the_dropout_of_each(
     files = [Path(described(config, tmp_path, name)) for config, name in ((whole, "whole"), (cut, "cut"))]
     assert two_together(fit_until, files[0], 99, False) == [0, 0]
     assert two_together(fit_until, files[1], 5, False) == [9, 9]
-    with pytest.raises(CheckpointError, match="the run has 2 processes and can't go on with 1"):
+    with pytest.raises(CheckpointError, match="the run started with 2 processes and can't resume with 1"):
         fitted(cut, resume=True)
     assert two_together(fit_until, files[1], 99, True) == [0, 0]
     assert logged(cut) == logged(whole)
@@ -187,7 +187,7 @@ def test_a_batch_too_small_for_the_processes_is_refused(make_config: MakeConfig)
 
 
 def test_a_device_that_is_named_by_its_number_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step is recorded on the current one, wherever its tensors are."""
+    """Select the device as the current one, because steps are recorded on the current device."""
     current: list[torch.device] = []
     monkeypatch.setattr("training.machine.devices.pick_device", torch.device)
     monkeypatch.setattr(torch.cuda, "set_device", current.append)

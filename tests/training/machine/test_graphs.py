@@ -1,4 +1,4 @@
-"""What is done around a recording, with a graph that takes the computation again; `test_cuda` has real ones."""
+"""Tests of the code around CUDA graphs, with a fake graph. `test_cuda` uses real graphs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Pair(NamedTuple):
 
 
 class Dot:
-    """The dot product, and how often it was computed; each time it notes whether Python may collect."""
+    """Dot product that counts its computations and records whether garbage collection is enabled."""
 
     def __init__(self) -> None:
         self.launched = 0
@@ -42,7 +42,7 @@ class Dot:
 
 
 class Graph:
-    """Replays by computing again what it saw computed, in the memory that it saw."""
+    """Fake graph that replays by repeating the computation in the recorded memory."""
 
     made: ClassVar[list[Graph]] = []
 
@@ -64,7 +64,7 @@ def dot(monkeypatch: pytest.MonkeyPatch) -> Dot:
 
     @contextmanager
     def recording(graph: Graph, *, pool: Any, stream: Any, capture_error_mode: str) -> Iterator[None]:
-        """One pool and one stream for all graphs; and other threads may ask CUDA for memory the while."""
+        """Check that all graphs share one pool and one stream, and that other threads may allocate CUDA memory."""
         assert (pool, stream, capture_error_mode) == (POOL, STREAM, "thread_local")
 
         def seen(self: Dot, pair: Pair) -> dict[str, Tensor]:
@@ -137,8 +137,9 @@ def test_so_many_shapes_are_recorded_and_no_more(dot: Dot, monkeypatch: pytest.M
 def test_without_room_for_one_all_are_launched(
     dot: Dot, broken: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Those that were recorded are let go: what is launched needs their memory. That the want of memory broke the
-    recording, too, is what its end says then.
+    """Let a recording fail for lack of memory. All recorded graphs are then freed, because launches need their memory.
+
+    Torch reports the lack of memory also at the end of the recording.
     """
 
     @contextmanager
@@ -167,11 +168,11 @@ def test_without_room_for_one_all_are_launched(
     )
     assert not replayed._recorded and gc.isenabled()
     (message,) = caplog.messages
-    assert "no room to record them: CUDA out of memory. Tried to allocate 2 GiB." in message
+    assert "there is no memory to record them: CUDA out of memory. Tried to allocate 2 GiB." in message
 
 
 def test_a_recording_that_fails_names_the_cause_and_the_way_out(dot: Dot, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torch's: the end of a recording says that it was broken, and leaves the stream as it is."""
+    """Fail like torch: the end of a recording reports that it was broken, and the stream stays current."""
     streams: list[Any] = []
     monkeypatch.setattr(torch.cuda, "set_stream", streams.append)
 
@@ -195,7 +196,7 @@ def test_a_recording_that_fails_names_the_cause_and_the_way_out(dot: Dot, monkey
     for pair in others:
         replayed(waits, pair)
     monkeypatch.setattr(torch.cuda, "graph", broken)
-    with pytest.raises(RecordingError, match=r"not permitted when stream is capturing; a run begun with --set chunk"):
+    with pytest.raises(RecordingError, match=r"not permitted when stream is capturing; start the run with --set chunk"):
         replayed(waits, last)
     assert streams == [DEFAULT]
     assert gc.isenabled()

@@ -1,4 +1,4 @@
-"""Memory that is mapped in huge pages, and kept."""
+"""Tests of memory in huge pages, and of freed memory that is kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from training.machine.memory import reuse_memory
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 PAGES = 16_384
-"""Of 4 kB, in 64 MB."""
+"""Number of pages of 4 kB in 64 MB."""
 
 
 def faults(map: Callable[[], object]) -> int:
@@ -28,14 +28,14 @@ def faults(map: Callable[[], object]) -> int:
 
 
 def advised() -> None:
-    """Maps 64 MB, huge pages plainly asked for."""
+    """Map 64 MB with explicitly requested huge pages."""
     memory = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)
     memory[::4096] = bytes(len(memory) // 4096)
 
 
 def made(keep: bool, told: Connection) -> None:
-    """Sends the faults of 64 MB made twice, as `isosphere` keeps its pages or not; and those of `advised`."""
+    """Send the page faults of allocating 64 MB twice, with or without kept memory, and of `advised`."""
     if keep:
         reuse_memory()
     told.send(([faults(lambda: torch.ones(16 << 20)) for _ in range(2)], faults(advised)))

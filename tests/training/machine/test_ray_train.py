@@ -1,4 +1,4 @@
-"""docs/deploy/ray/train.py and train.yaml: training by Ray Train, on a Ray of this machine and on Kubernetes."""
+"""Tests of docs/deploy/ray/train.py and train.yaml: training by Ray Train, on this machine and on Kubernetes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PODS = [
 @pytest.mark.parametrize("version", ["1.30", "1.37"])
 @pytest.mark.parametrize("thing", [CLAIM, SCRIPTS, *PODS], ids=["claim", "scripts", "head", "workers"])
 def test_kubernetes_takes_the_parts_that_are_its_own(thing: dict[str, Any], version: str) -> None:
-    """KubeRay puts the templates of pods into pods."""
+    """Validate the pod templates, which KubeRay puts into pods."""
     whole = thing if "kind" in thing else {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ray"}, **thing}
     assert kubernetes_validate.validate(whole, version, strict=True) == version
 

@@ -1,4 +1,4 @@
-"""Two machines train together. Here each is a launcher at a loopback address of its own, and gloo connects them."""
+"""Tests of two machines that train together: launchers at two loopback addresses, connected by gloo."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Machine:
             )
 
     def ended(self) -> tuple[int, str]:
-        """Wait for the end. Return the exit code and stderr."""
+        """Wait for the end, and return the exit code and stderr."""
         return self._process.wait(5 * PATIENCE), self._said.read_text()
 
     def turn_off(self) -> None:
@@ -70,7 +70,7 @@ class Machine:
 def launch(
     launcher: Callable[[int, int], list[str]], config: RunConfig, folder: Path, *more: str
 ) -> tuple[Machine, Machine]:
-    """Begin the same command on both machines."""
+    """Start the same command on both machines."""
     file = folder / "config.json"
     file.write_text(config.to_json())
     with socket.create_server((ADDRESSES[0], 0)) as free:
@@ -81,7 +81,7 @@ def launch(
 
 
 def succeed(machines: tuple[Machine, Machine], says: str) -> None:
-    """Wait for the end. The first process of the run reports, and it is on either machine."""
+    """Wait for the end. The first process of the run reports, and it can be on either machine."""
     codes, said = zip(*(each.ended() for each in machines), strict=True)
     assert codes == (0, 0) and says in "".join(said), said
 
@@ -94,7 +94,7 @@ def logged(config: RunConfig) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def same_everywhere(make_config: MakeConfig) -> Callable[[str], RunConfig]:
-    """Runs without dropout, whose masks differ between processes. Batches of 15 are shared as 7 and 8."""
+    """Return runs without dropout, whose masks differ between processes. Batches of 15 are divided into 7 and 8."""
 
     def make(name: str) -> RunConfig:
         config = make_config(name, max_steps=STEPS, eval_every=EVERY, batch_size=15)
@@ -121,14 +121,14 @@ def test_two_machines_train_as_one_and_go_on_after_one_was_turned_off(
         time.sleep(0.02)
     two.turn_off()
     code, said = one.ended()
-    assert code and "another process of this run has ended; the same command with --resume" in said, said
+    assert code and "another process of this run has ended; resume with the same command and --resume" in said, said
     assert (Path(cut.run) / CHECKPOINT).exists() and not Path(cut.out).exists()
     succeed(launch(torchrun, cut, tmp_path, "--resume"), "from step")
     assert logged(cut) == logged(together)
 
 
 def fit_in(file: Path, folders: list[str]) -> None:
-    """Carry out a run, whose folder is another one on each machine."""
+    """Train a run whose folder differs between the machines."""
     config = RunConfig.from_json(file.read_text())
     run.fit(replace(config, run=folders[int(os.environ["RANK"])]), sys.stderr)
 

@@ -1,4 +1,4 @@
-"""What the oracles see and share: float64 arrays, a vector at a time."""
+"""Arrays and helpers of the oracles: float64, one vector at a time."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def _array(x: torch.Tensor) -> Array:
 
 
 class Oracle(Protocol):
-    """The terms of an objective from its equation, as slow as it likes.
+    """Slow computation of an objective's terms from its equation.
 
-    `rng` stands where the objective's own stood: whoever draws the same things in the same order has the same draws.
+    `rng` has the state in which the objective used it, so the same draws in the same order give the same numbers.
     """
 
     def __call__(self, views: ViewArrays, params: Any, weights: Weights, rng: torch.Generator) -> dict[str, float]: ...
@@ -50,10 +50,10 @@ def cosine(a: Array, b: Array) -> float:
 
 
 def head(x: Array, weights: Weights) -> Array:
-    """Linear and tanh of one vector; the vector itself where the objective has no head."""
+    """Apply a linear layer and tanh to one vector, or return the vector if the objective has no head."""
     return np.tanh(weights["head.0.weight"] @ x + weights["head.0.bias"]) if "head.0.weight" in weights else x
 
 
 def gaussian(rows: int, dim: int, rng: torch.Generator) -> Array:
-    """N(0, 1), drawn as float32."""
+    """Draw from N(0, 1) in float32."""
     return torch.randn(rows, dim, generator=rng).double().numpy()

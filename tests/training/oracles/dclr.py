@@ -1,4 +1,4 @@
-"""DCLR: equations 2 to 6, the published code's loss, and distillation as we read it."""
+"""DCLR: equations 2 to 6, the published code's loss, and our definition of distillation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def oracle(views: ViewArrays, params: Any, weights: Weights, rng: torch.Generato
         judged, compared = np.array(anchors), np.array(positives)
 
     def alpha(i: int, c: int) -> float:
-        """1 for a positive, and for a negative that the judge calls genuine."""
+        """Return 1 for a positive, and for a negative that the judge keeps."""
         if c == i or params.weighting == "none":
             return 1.0
         assert judged is not None and compared is not None
@@ -48,7 +48,7 @@ def oracle(views: ViewArrays, params: Any, weights: Weights, rng: torch.Generato
 
 
 def step(noise: Array, anchors: Sequence[Array], positives: Sequence[Array], params: Any) -> Array:
-    """n + beta * g / |g|, g by central differences of the non-uniformity loss."""
+    """Return n + beta * g / |g|, with g by central differences of the non-uniformity loss."""
 
     def non_uniformity(noise: Array) -> float:
         candidates = [*noise, *(positives if params.ascent_loss == "reference" else [])]
@@ -72,14 +72,14 @@ def units(vectors: Sequence[Array] | Array) -> Array:
 
 
 def cross_entropies(i: int, logits: Sequence[float]) -> float:
-    """The mean over a row of -(y log p + (1 - y) log(1 - p))."""
+    """Return the mean over a row of -(y log p + (1 - y) log(1 - p))."""
     exponentials = [math.exp(s) for s in logits]
     shares = [e / sum(exponentials) for e in exponentials]
     return -sum(math.log(p) if c == i else math.log(1 - p) for c, p in enumerate(shares)) / len(shares)
 
 
 def divergence(teacher: Array, anchors: Sequence[Array], positives: Sequence[Array], temperature: float) -> float:
-    """KL of the student's rows from the teacher's, each without the sentence itself."""
+    """Return the KL divergence of the student's rows from the teacher's, each without the sentence itself."""
     total = 0.0
     for i, anchor in enumerate(anchors):
         others = [j for j in range(len(teacher)) if j != i]

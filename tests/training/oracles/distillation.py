@@ -1,4 +1,4 @@
-"""Distillation: the polar factor by the inverse root of C^T C, restricted to what C has shown."""
+"""Distillation: the polar factor by the inverse root of C^T C, restricted to the directions that C spans."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def oracle(views: ViewArrays, params: Any, weights: Weights, rng: torch.Generato
 
 
 def squared_differences(own: Array, target: Array) -> float:
-    """The mean of the squared differences between the cosines of all pairs, one at a time."""
+    """Return the mean squared difference between the cosines of all pairs, one at a time."""
     squares = [
         (cosine(a, b) - cosine(s, t)) ** 2
         for a, s in zip(own, target, strict=True)

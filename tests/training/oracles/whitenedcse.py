@@ -1,4 +1,4 @@
-"""WhitenedCSE: equations 2 to 6 by singular values, 7, the readings of 8, and 13."""
+"""WhitenedCSE: equations 2 to 6 by singular values, 7, the interpretations of 8, and 13."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def oracle(views: ViewArrays, params: Any, weights: Weights, rng: torch.Generato
 
 
 def multi_positive(shares: list[float], odds: list[float], params: Any) -> float:
-    """Of one anchor: exp(s) / Z and exp(-s) / Z of each of its positives."""
+    """Return the loss of one anchor, from exp(s) / Z and exp(-s) / Z of each positive."""
     weights: Sequence[float] = params.positive_weights or [1.0] * len(shares)
     match params.multi_positive:
         case "L1":

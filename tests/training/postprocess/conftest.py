@@ -15,7 +15,7 @@ def encoder(tiny_backbone: Path) -> Encoder:
 
 @pytest.fixture(scope="session")
 def corpus(sentences: list[str]) -> Corpus:
-    """240 different sentences."""
+    """Return a corpus of 240 different sentences."""
     return Corpus(lambda: sentences, name="sentences", held_out=0)
 
 

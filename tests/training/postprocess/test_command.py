@@ -36,7 +36,7 @@ def test_it_leaves_a_bundle_and_says_what_was_fitted(
     assert run["params"] == {"dims": 12, "power": 1.0, "centred": True}
     assert run["seed"] == 5
     assert run["corpus"]["sentences"] == run["fitted"]["sentences"] == 228
-    assert run["corpus"]["held_out"] == 12  # by which a promotion may compare
+    assert run["corpus"]["held_out"] == 12  # A promotion may compare encoders by this score.
     assert Encoder.load(out).dim == 12
 
     (repeat,) = re.findall("To repeat it: `(.*)`, `--corpus`", (out / bundle.CARD).read_text())
@@ -57,7 +57,7 @@ def test_a_bundle_keeps_its_backbone_and_objective_and_is_not_post_processed_twi
     manifest = bundle.load(tmp_path / "flow").manifest
     assert (manifest.backbone, manifest.objective, manifest.pooling) == ("bert", "simcse", "mean")
     assert (manifest.run or {})["fitted"]["bits_per_dim"] < 20
-    with pytest.raises(ValueError, match="has a transform already"):
+    with pytest.raises(ValueError, match="already has a transform"):
         call("dcl", str(tmp_path / "flow"), "--out", str(tmp_path / "twice"), "--corpus", str(corpus_file))
     assert not (tmp_path / "twice").exists()
 
@@ -81,7 +81,7 @@ def test_what_would_stop_it_at_the_end_stops_it_before_it_begins(tiny_backbone: 
     (tmp_path / "mine" / "notes.txt").write_text("kept")
     with pytest.raises(BundleError, match="not a bundle"):
         call("whitening", str(tiny_backbone), "--out", str(tmp_path / "mine"), "--corpus", "nowhere.txt")
-    with pytest.raises(DataError, match="holds none of STS12"):
+    with pytest.raises(DataError, match="contains none of STS12"):
         call("whitening", str(tiny_backbone), "--out", str(tmp_path / "out"), "--eval-data", str(tmp_path))
 
 

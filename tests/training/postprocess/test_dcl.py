@@ -19,7 +19,7 @@ from training.postprocess.dcl import DCLParams, dropout_views, fit, train
 
 
 def draw_views(count: int, seed: int) -> Tensor:
-    """(2, N, 8), noisy views whose dimensions are correlated."""
+    """Return noisy views (2, N, 8) with correlated dimensions."""
     rng = torch.Generator().manual_seed(seed)
     mix = torch.eye(8) + 0.5 * torch.ones(8, 8)
     clean = torch.randn(count, 8, generator=rng) @ mix

@@ -16,7 +16,7 @@ from training.postprocess.flow import FlowParams, bits_per_dim, fit, initialise,
 
 
 def draw(count: int, seed: int) -> Tensor:
-    """(N, 16): the second half nearly a function of the first; around 3, the scales from 0.1 to 10."""
+    """Return vectors (N, 16) around 3 with scales from 0.1 to 10. The second half nearly follows from the first."""
     half = torch.randn(count, 8, generator=torch.Generator().manual_seed(seed))
     return torch.cat([half, half.abs() + 0.1 * half.flip(0)], dim=1) * torch.logspace(-1, 1, 16) + 3
 
@@ -38,7 +38,7 @@ def test_a_flow_that_does_nothing_has_the_bits_of_a_standard_normal(flow: Flow) 
 
 
 def test_bits_per_dim_are_those_of_the_density(flow: Flow) -> None:
-    """A flow of scales alone makes the normal distribution with the inverse scales likeliest."""
+    """Use a flow of scales alone, whose density is a normal distribution with the inverse scales."""
     x = draw(2000, seed=1)
     initialise(flow, x)
     deviations = torch.distributions.Normal(x.mean(0), x.std(0))

@@ -1,4 +1,4 @@
-"""What holds for every post-processing of the table."""
+"""Contract tests of every post-processing in the table."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 class Made(NamedTuple):
-    """A bundle, the encoder that was exported to it and the transform that had been fitted."""
+    """A bundle, the encoder that was exported to it, and the fitted transform."""
 
     folder: Path
     encoder: Encoder
@@ -42,7 +42,7 @@ class Made(NamedTuple):
 
 @pytest.fixture(scope="module")
 def made(name: str, tiny_backbone: Path, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """For all to look at."""
+    """Fit and export once for all tests."""
     encoder = Encoder.load(tiny_backbone, pooling="mean")
     transform = apply(name, encoder, corpus)
     folder = tmp_path_factory.mktemp("made") / name
@@ -133,7 +133,7 @@ def test_a_corpus_that_is_too_small_is_refused_and_told_how_many_are_needed(
 
 def test_an_encoder_that_has_a_transform_is_refused(name: str, encoder: Encoder, corpus: Corpus) -> None:
     encoder.attach(TRANSFORMS["affine"](dim=32, out=32))
-    with pytest.raises(PostprocessError, match=r"has a transform already \(affine\)"):
+    with pytest.raises(PostprocessError, match=r"already has a transform \(affine\)"):
         apply(name, encoder, corpus)
 
 

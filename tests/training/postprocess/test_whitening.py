@@ -19,7 +19,7 @@ from training.postprocess.whitening import Moments, WhiteningParams, fit, whiten
 
 
 def draw(count: int, dim: int, seed: int = 0) -> Tensor:
-    """Correlated vectors around a mean that is far from zero."""
+    """Return correlated vectors whose mean is far from zero."""
     rng = torch.Generator().manual_seed(seed)
     mix = torch.randn(dim, dim, generator=rng, dtype=torch.float64)
     return torch.randn(count, dim, generator=rng, dtype=torch.float64) @ mix + 100
@@ -104,7 +104,7 @@ def test_fewer_dimensions_need_fewer_sentences(encoder: Encoder, short_corpus: C
 
 @pytest.mark.parametrize(
     ("dims", "message"),
-    [(33, "dims: 33 are wanted of vectors with 32"), (32, "only 31 of 32 directions vary .* dims=32 can't be kept")],
+    [(33, "dims: 33 is above 32, the width"), (32, "only 31 of 32 directions vary .* dims=32 is too high")],
 )
 def test_directions_that_are_not_there_can_not_be_kept(
     encoder: Encoder, corpus: Corpus, dims: int, message: str

@@ -14,7 +14,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def small(tiny_backbone: Path, corpus_file: Path) -> list[str]:
-    """A run of 6 steps, judged at 0, 4 and 6."""
+    """Return the options of a run of 6 steps with evaluations at 0, 4 and 6."""
     settings = [*TINY, "steps=6", "eval_every=4"]
     return [
         *("pretrain", "--corpus", str(corpus_file), "--tokenizer", str(tiny_backbone)),

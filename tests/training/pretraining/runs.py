@@ -1,4 +1,4 @@
-"""`isosphere pretrain`, small, as tests call it."""
+"""Small runs of `isosphere pretrain` for tests."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def call(*arguments: str) -> int:
 
 
 def metrics(run: str) -> list[dict[str, Any]]:
-    """All that does not depend on the clock."""
+    """Return the metrics that do not depend on the clock."""
     lines = map(json.loads, (Path(run) / "metrics.jsonl").read_text().splitlines())
     return [{name: value for name, value in line.items() if name not in FIGURES} for line in lines]

@@ -1,4 +1,4 @@
-"""What stands in the folders of a run is found before its first step, and what is not its own is left alone."""
+"""Tests of the folders of a run: problems are found before the first step, and foreign files are not touched."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def test_folders_that_are_taken(small: list[str], capsys: Capture) -> None:
     assert "artifacts/thesis exists and is not a pre-trained model" in capsys.readouterr().err
     assert call(*small) == 0
     assert call(*small) == 2
-    assert "runs/mlm holds a run already" in capsys.readouterr().err
+    assert "runs/mlm already contains a run" in capsys.readouterr().err
     assert call(*small, "--resume", "--seed", "7") == 2
     assert capsys.readouterr().err.rstrip().endswith("changed: seed (42, 7)")
     with locked(Path("runs/mlm")):
         assert call(*small, "--resume") == 2
-    assert "runs/mlm: another process is at work there" in capsys.readouterr().err
+    assert "runs/mlm: another process is using this folder" in capsys.readouterr().err
     assert call(*small, "--resume") == 0, "a run that ended only leaves its model again"
 
 
@@ -44,7 +44,7 @@ def test_a_model_that_something_else_lies_in_is_left_alone(name: str, small: lis
     capsys.readouterr()
     assert call(*small, "--set", "run=runs/third") == 2
     err = capsys.readouterr().err
-    assert f"artifacts/mlm/{name}: not part of the model there" in err and err.count("\n") == 1
+    assert f"artifacts/mlm/{name}: not a file of the pre-trained model" in err and err.count("\n") == 1
     assert notes.read_text() == "dear"
     assert not Path("runs/third").exists(), "refused before it began"
 
@@ -94,7 +94,7 @@ def test_what_a_crash_left_beside_the_model_is_cleared_and_what_came_meanwhile_i
 def test_a_record_inside_the_model_is_refused(run: str, small: list[str], capsys: Capture) -> None:
     assert call(*small, "--out", "artifacts/x", "--set", f"run={run}") == 2
     err = capsys.readouterr().err
-    assert f"run: {run} would lie in out, artifacts/x" in err and err.count("\n") == 1
+    assert f"run: {run} is inside out, artifacts/x" in err and err.count("\n") == 1
     assert not Path("artifacts").exists(), "refused before it began"
 
 

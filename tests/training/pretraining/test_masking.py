@@ -13,7 +13,7 @@ from models.bundle.sources import minilm
 from training.pretraining.model import Vocabulary, mask_words, words
 
 SIZE, SPECIAL, INSIDE = 30, 4, 10
-"""Tokens 0 to 3 are special, 4 to 9 go on with a word."""
+"""Size of the vocabulary. Tokens 0 to 3 are special, and 4 to 9 continue a word."""
 VOCABULARY = Vocabulary(
     special=np.arange(SIZE) < SPECIAL,
     inside=(np.arange(SIZE) >= SPECIAL) & (np.arange(SIZE) < INSIDE),
@@ -25,7 +25,7 @@ IDS = arrays(np.int64, array_shapes(min_dims=2, max_dims=2, max_side=12), elemen
 
 
 def slow_words(ids: NDArray[np.int64]) -> list[list[int]]:
-    """The places of each word's tokens, token by token."""
+    """Return the indices of each word's tokens, token by token."""
     found: list[list[int]] = []
     for row, tokens in enumerate(ids.tolist()):
         before = None
@@ -84,7 +84,7 @@ def test_of_the_hidden_tokens_eight_in_ten_are_masks_one_is_any_and_one_stays() 
 
 
 def test_every_word_is_hidden_as_often_whatever_its_length() -> None:
-    ids = np.tile([20, 21, 4, 22, 5, 6, 7, 8], (8, 25))  # words of 1, 2 and 5 tokens
+    ids = np.tile([20, 21, 4, 22, 5, 6, 7, 8], (8, 25))  # Words of 1, 2 and 5 tokens.
     counts = np.zeros(ids.size)
     for seed in range(100):
         counts[mask_words(ids, VOCABULARY, share=0.3, rng=np.random.default_rng(seed)).places] += 1

@@ -31,14 +31,14 @@ TINY = {"layers": 2, "width": 32, "heads": 2, "max_length": 32, "batch_size": 6,
 
 @pytest.fixture
 def config(tiny_backbone: Path, corpus_file: Path) -> PretrainConfig:
-    """Two layers, no dropout, 6 sequences of 32 tokens."""
+    """Return a configuration with two layers, no dropout, and 6 sequences of 32 tokens."""
     settings = {**TINY, "tokenizer": str(tiny_backbone), "corpus": (str(corpus_file),), "dropout": 0.0}
     return PretrainConfig().override(settings)
 
 
 @pytest.fixture
 def model(config: PretrainConfig) -> MaskedLM:
-    """Its weights so large that what it says depends on what it reads."""
+    """Return a model whose weights are so large that its output depends on its input."""
     model = build_model(config, torch.device("cpu")).double()
     with torch.no_grad():
         for weight in model.parameters():
@@ -81,7 +81,7 @@ def test_loss_and_gradient_are_those_of_transformers_on_its_own_masked_batch(
         if len(encoded["input_ids"][i]) == length
     ]
     assert len(rows) > 2
-    with warnings.catch_warnings(action="ignore"):  # of random tokens, which its whole words know nothing of
+    with warnings.catch_warnings(action="ignore"):  # Random tokens, whose words the model does not know.
         collator = DataCollatorForLanguageModeling(tokenizer, whole_word_mask=True, mlm_probability=0.3, seed=1)
     batch = collator(rows)
     hidden = batch["labels"].ravel() != -100
@@ -95,7 +95,7 @@ def test_loss_and_gradient_are_those_of_transformers_on_its_own_masked_batch(
 
 
 def test_sentences_of_a_sequence_know_nothing_of_each_other(config: PretrainConfig, model: MaskedLM) -> None:
-    """Loss and gradient are those of transformers' model when it reads each of them alone."""
+    """Compare loss and gradient with those of transformers' model for each sentence alone."""
     batch = next(batches_of(config, model).after(0, START))
     (questions,) = batch.chunks
     labels = torch.full((questions.ids.numel(),), -100)
@@ -144,7 +144,7 @@ def test_a_batch_in_chunks_has_the_loss_and_the_gradient_of_the_whole(config: Pr
 def test_questions_without_an_answer_change_nothing(
     config: PretrainConfig, model: MaskedLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on CUDA, where their number is filled up."""
+    """Pad the masked tokens, as on CUDA."""
     found = []
     for granule in (1, 64):
         monkeypatch.setattr(batches, "GRANULE", {"cpu": granule})
@@ -196,7 +196,7 @@ def test_a_gradient_is_no_longer_than_the_norm_to_clip_at(config: PretrainConfig
 
 @pytest.fixture
 def even(config: PretrainConfig, tmp_path: Path) -> PretrainConfig:
-    """Every sentence is [CLS], two words of a token each and [SEP]: all batches look alike but for the words."""
+    """Return a corpus of sentences with [CLS], two words of one token and [SEP], so that all batches have one shape."""
     file = tmp_path / "even.txt"
     file.write_text("".join(f"{one} {other}\n" for one, other in product(WORDS, repeat=2)))
     return config.override({"corpus": (str(file),)})
@@ -248,7 +248,7 @@ def test_what_is_held_out_is_asked_whole_and_the_same_whatever_the_seed(
 def test_a_tokenizer_with_gaps_in_its_ids_is_learnt_from(
     config: PretrainConfig, tiny_backbone: Path, tmp_path: Path
 ) -> None:
-    """The same corpus with every word's id moved up by ten: the same is asked, of a model with ten rows more."""
+    """Move the ids of all words up by ten. The model has ten more rows, and its task is the same."""
     folder = Path(shutil.copytree(tiny_backbone, tmp_path / "gaps"))
     content = json.loads((folder / "tokenizer.json").read_text())
     first_word = 5
@@ -266,7 +266,7 @@ def test_a_tokenizer_with_gaps_in_its_ids_is_learnt_from(
 
 
 def test_what_makes_a_cpu_quick_is_left_out_elsewhere(config: PretrainConfig) -> None:
-    """Its dropout draws on the CPU: on a GPU the first step would end in an error."""
+    """Check that CPU dropout is not used on other devices, where it would fail in the first step."""
     here, there = (build_model(config, torch.device(name)) for name in ("cpu", "meta"))
     assert {weight.device.type for weight in there.parameters()} == {"meta"}
     for model, quick in ((here, True), (there, False)):

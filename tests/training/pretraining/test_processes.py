@@ -1,4 +1,4 @@
-"""Two processes on the CPU pre-train what one does."""
+"""Test of two processes on the CPU, which must pre-train the same as one."""
 
 from __future__ import annotations
 
@@ -34,4 +34,4 @@ def test_two_processes_compute_what_one_does(tiny_backbone: Path, corpus_file: P
         assert one[2:] == pytest.approx(two[2:], rel=1e-4)
     said = tmp_path / "said"
     assert 0 not in two_together(main, [*to("odd"), "--set", "batch_size=7"], said=said)
-    assert "batch_size: 7 sequences are not to be shared by 2 processes" in said.read_text()
+    assert "batch_size: 7 sequences can't be divided equally among 2 processes" in said.read_text()

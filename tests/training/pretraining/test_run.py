@@ -1,4 +1,4 @@
-"""Whole runs, by the command."""
+"""Tests of whole pre-training runs by the command."""
 
 from __future__ import annotations
 
@@ -81,9 +81,10 @@ def test_a_run_that_was_interrupted_ends_as_one_that_was_not(
     with monkeypatch.context() as patch:
         patch.setattr(Step, "__call__", pressed)
         assert call(*small, "--out", "artifacts/cut") == 130
-    assert "stopped after step 3 of 6; the same command with --resume" in capsys.readouterr().err
+    assert "stopped after step 3 of 6; resume with the same command and --resume" in capsys.readouterr().err
     assert not Path("artifacts/cut").exists()
-    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):  # and killed once more, without a checkpoint
+    # The run is killed once more, without a checkpoint.
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
         patch.setattr(Step, "__call__", lambda self, *rest: 1 / 0 if self._state.step == 5 else step(self, *rest))
         call(*small, "--out", "artifacts/cut", "--resume")
     assert call(*small, "--out", "./artifacts/cut", "--resume") == 0
@@ -132,13 +133,13 @@ def test_the_time_of_an_evaluation_is_no_steps(small: list[str], monkeypatch: py
 
 @pytest.mark.slow
 def test_what_a_neighbour_determines_is_learnt(tiny_backbone: Path, tmp_path: Path) -> None:
-    """Sentences of pairs: after "red" always comes "house". Without the neighbour, one of 8 is a guess."""
+    """Train on pairs of words: "house" always follows "red". Without the neighbour, the chance is one in 8."""
     draw = random.Random(0)
     pairs = [
         *("red house", "green door", "blue window", "white table"),
         *("cold rain", "hot fire", "old tree", "long river"),
     ]
-    lines = {" ".join(draw.choices(pairs, k=3)) for _ in range(1500)}  # most of the 512
+    lines = {" ".join(draw.choices(pairs, k=3)) for _ in range(1500)}  # Most of the 512 tokens.
     corpus = tmp_path / "pairs.txt"
     corpus.write_text("".join(f"{line}\n" for line in sorted(lines)))
     settings = [*TINY, "width=64", "dropout=0", "batch_size=32", "steps=120", "eval_every=120", "learning_rate=0.005"]
@@ -168,7 +169,7 @@ def test_a_step_is_recorded_where_it_is_whole_and_cudas_alone(
 
     def begun(self: Step, *given: Any, record: bool, **more: Any) -> None:
         asked.append(record)
-        begin(self, *given, **more)  # launched: there is no CUDA to record for
+        begin(self, *given, **more)  # Steps are launched, because there is no CUDA device.
 
     monkeypatch.setattr(Step, "__init__", begun)
     monkeypatch.setattr(Devices, "single_cuda", alone)
@@ -197,10 +198,10 @@ def test_a_loss_that_is_no_number_stops_the_run(
         (["--set", "layers=0"], "layers: 0 is not above 0"),
         (["--set", "layers=six"], "--set layers=six: expected a whole number"),
         (["--set", "depth=6"], "--set depth=6: 'depth' is none of"),
-        (["--set", "heads=5"], "heads: a width of 384 is not to be divided among 5"),
-        (["--set", "share=1"], "share: 1.0 is not a share above 0 and below 1"),
-        (["--set", "dropout=1"], "dropout: 1.0 is not a share"),
-        (["--set", "warmup=1"], "warmup: 1.0 is not a share"),
+        (["--set", "heads=5"], "heads: 5 heads do not divide a width of 384"),
+        (["--set", "share=1"], "share: 1.0 is not greater than 0 and less than 1"),
+        (["--set", "dropout=1"], "dropout: 1.0 is not at least 0 and less than 1"),
+        (["--set", "warmup=1"], "warmup: 1.0 is not at least 0 and less than 1"),
         (["--set", "max_length=2"], "max_length: 2 leaves no room"),
         (["--set", "precision=fp16"], "expected one of auto, fp32, bf16"),
         (["--set", "device=abacus"], "device 'abacus'"),
@@ -208,7 +209,7 @@ def test_a_loss_that_is_no_number_stops_the_run(
         (["--seed", str(1 << 63)], "has more than 63 bits"),
         (["--corpus", "nowhere.txt"], "nowhere.txt: No such file or directory"),
         (["--tokenizer", "./nowhere"], "nowhere: no such folder"),
-        (["--resume"], "runs/mlm holds no run"),
+        (["--resume"], "runs/mlm contains no run"),
     ],
 )
 def test_bad_options_are_one_clear_line(arguments: list[str], message: str, capsys: Capture, corpus_file: Path) -> None:
@@ -232,9 +233,9 @@ def test_a_run_that_ended_leaves_its_model_again_though_its_metrics_were_lost(le
     assert call(*small) == 0
     file, page = Path("runs/mlm/metrics.jsonl"), Path("artifacts/mlm/README.md")
     whole = page.read_text()
-    assert "nats a hidden token" in whole
+    assert "nats per masked token" in whole
     lines = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(b"".join(lines[:left]) + b"\0" * 400)  # as power loss leaves it
+    file.write_bytes(b"".join(lines[:left]) + b"\0" * 400)  # Power loss leaves this state.
     assert call(*small, "--resume") == 0
     assert len(json.loads(Path("artifacts/mlm", RECORD).read_text())["curve"]) == left
     assert page.read_text() == re.sub(r"On 12 sentences .*?named right\. ", "", whole, flags=re.DOTALL)
@@ -259,13 +260,13 @@ def test_metrics_are_on_disk_before_the_checkpoint_that_follows_them(
 def test_a_model_that_an_update_has_broken_is_not_kept(
     small: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    """Its held-out loss says so first."""
+    """Break the weights by an update. The held-out loss shows it first."""
     losses = iter([10.0, math.nan])
     monkeypatch.setattr(
         "training.pretraining.run.evaluate", lambda *_: {"masked_loss": next(losses), "masked_accuracy": 0.0}
     )
     assert call(*small) == 1
-    assert "masked_loss nan, masked_accuracy 0.0; begin again with a lower learning_rate" in capsys.readouterr().err
+    assert "masked_loss nan, masked_accuracy 0.0; start a new run with a lower learning_rate" in capsys.readouterr().err
     assert not Path("runs/mlm/checkpoint.safetensors").exists()
 
 

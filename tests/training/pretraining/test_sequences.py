@@ -44,7 +44,7 @@ def test_epochs_follow_each_other_without_a_gap(tmp_path: Path) -> None:
     corpus = open_corpus([str(file)], held_out=0)
 
     def encode(sentences: list[str]) -> list[Tokens]:
-        """A sentence has as many tokens as its number says, four at most."""
+        """Return tokens of sentences. The number in a sentence is its number of tokens, four at most."""
         return [Tokens(np.full(int(each) % 4 + 1, int(each)), int(each) % 4 + 1) for each in sentences]
 
     def read(start: Position, batches: int) -> list[tuple[list[int], Position]]:

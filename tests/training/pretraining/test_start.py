@@ -1,4 +1,4 @@
-"""What a run begins with."""
+"""Tests of the initial weights of pre-training."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BIAS = "encoder.layer.1.output.dense.bias"
 
 @pytest.fixture
 def going_on(tiny_backbone: Path, corpus_file: Path) -> list[str]:
-    """A run of 6 steps from `tiny_backbone`, judged at 0, 4 and 6."""
+    """Return the options of a run of 6 steps from `tiny_backbone` with evaluations at 0, 4 and 6."""
     settings = ["batch_size=8", "max_length=32", "precision=fp32", "device=cpu", "steps=6", "eval_every=4"]
     return [
         *("pretrain", "--corpus", str(corpus_file), "--backbone", str(tiny_backbone)),
@@ -60,7 +60,7 @@ def test_the_head_that_is_missing_is_drawn_by_the_seed(tiny_backbone: Path) -> N
 def test_it_goes_on_where_another_ended(
     small: list[str], going_on: list[str], tiny_backbone: Path, capsys: Capture
 ) -> None:
-    """Body and head: at its first step it names what the other named at its last."""
+    """Continue body and head. The first loss equals the last loss of the earlier run."""
     assert call(*small, "--out", "artifacts/first") == 0
     moved = ["artifacts/first" if word == str(tiny_backbone) else word for word in going_on]
     assert call(*moved, "--out", "artifacts/second") == 0
@@ -77,7 +77,7 @@ def test_it_goes_on_where_another_ended(
 
 
 def test_what_it_leaves_reads_texts_as_long_as_the_backbone_did(going_on: list[str], tiny_backbone: Path) -> None:
-    """And a sequence is no longer than it has positions, 64, though a run's are of 128."""
+    """Limit a sequence to the backbone's 64 positions, although the default of a run is 128."""
     shutil.copytree(tiny_backbone, "start")
     Path("start/sentence_bert_config.json").write_text('{"max_seq_length": 48}')
     words = ("./start" if word == str(tiny_backbone) else word for word in going_on if word != "max_length=32")
@@ -100,7 +100,7 @@ def test_a_run_from_a_backbone_is_resumed(going_on: list[str], monkeypatch: pyte
     with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
         patch.setattr(Step, "__call__", lambda self, *rest: 1 / 0 if self._state.step == 5 else step(self, *rest))
         call(*going_on, "--out", "artifacts/cut")
-    for again in ([], going_on[3:5]):  # the backbone named once more, and what follows from it not
+    for again in ([], going_on[3:5]):  # The backbone is named again, but not the fields that follow from it.
         assert call("pretrain", *again, "--out", "artifacts/cut", "--resume") == 0
     assert metrics("runs/whole") == metrics("runs/cut")
 
@@ -123,7 +123,7 @@ def test_its_page_hands_on_what_the_backbones_says(going_on: list[str], tiny_bac
 
 
 def changed(name: str, change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
-    """What is done to the weights, or to a file of JSON."""
+    """Return a function that changes the weights or a JSON file of a folder."""
 
     def apply(folder: Path) -> None:
         file = folder / name
@@ -151,13 +151,13 @@ def says(**values: object) -> Callable[[Path], None]:
         ),
         (
             changed(WEIGHTS, lambda weights: weights.update({"adapter.weight": torch.zeros(2)})),
-            "has 1 tensors that are not a BERT's, e.g. adapter.weight",
+            "has 1 tensors that a BERT does not have, e.g. adapter.weight",
         ),
         (says(intermediate_size=40), "where config.json says (40"),
         (says(hidden_size="32"), "hidden_size"),
-        (says(model_type="mpnet"), "backbone: ./start: a mpnet; only a BERT can be gone on with"),
-        (says(vocab_size=100), "backbone: ./start: 100 word embeddings, where its tokenizer has"),
-        (says(tie_word_embeddings=False), "its head has words or biases of its own"),
+        (says(model_type="mpnet"), "backbone: ./start: a mpnet; only a BERT can be trained further"),
+        (says(vocab_size=100), "backbone: ./start: 100 word embeddings, but its tokenizer has"),
+        (says(tie_word_embeddings=False), "its head has output embeddings or biases of its own"),
         (says(is_decoder=True), "backbone: ./start: a decoder"),
         (changed("tokenizer.json", lambda tokenizer: tokenizer.update(post_processor=None)), "puts no [CLS]"),
         (lambda folder: (folder / WEIGHTS).write_bytes(b"short"), "start: "),
@@ -183,11 +183,11 @@ def test_a_backbone_that_can_not_be_gone_on_with_is_one_clear_line(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--set", "layers=4"], "layers: 4, where {0} has 2"),
-        (["--set", "width=64"], "width: 64, where {0} has 32"),
-        (["--set", "heads=4"], "heads: 4, where {0} has 2"),
-        (["--set", "max_length=65"], "max_length: 65, where {0} has 64 positions"),
-        (["--tokenizer", "minilm"], "tokenizer: minilm, where the backbone, {0}, has its own"),
+        (["--set", "layers=4"], "layers: 4, but {0} has 2"),
+        (["--set", "width=64"], "width: 64, but {0} has 32"),
+        (["--set", "heads=4"], "heads: 4, but {0} has 2"),
+        (["--set", "max_length=65"], "max_length: 65, but {0} has 64 positions"),
+        (["--tokenizer", "minilm"], "tokenizer: minilm: leave it out, because the backbone {0} has its own"),
         (["--backbone", "./nowhere"], "nowhere: no such folder"),
         (["--backbone", ""], "no config.json, so this is not the folder of an encoder"),
         (["--out", "{0}"], "out: {0} is the backbone, which would be replaced"),
@@ -212,18 +212,18 @@ def test_a_transform_is_not_lost_unsaid(tiny_bundle: Path, corpus_file: Path, tm
 
 @pytest.mark.parametrize("own", ["decoder.weight", "decoder.bias"])
 def test_a_head_with_words_of_its_own_is_refused(own: str, tiny_backbone: Path, tmp_path: Path) -> None:
-    """Where config.json says nothing of it."""
+    """Refuse such a head, even if config.json does not mention it."""
     folder = Path(shutil.copytree(tiny_backbone, tmp_path / "published"))
     bert = BertForMaskedLM.from_pretrained(folder)
     content = {name: weight.clone() for name, weight in bert.state_dict().items()}
     content[f"cls.predictions.{own}"] += 1
     save_file(content, folder / WEIGHTS, metadata={"format": "pt"})
-    with pytest.raises(SourceError, match="words or biases of its own"):
+    with pytest.raises(SourceError, match="output embeddings or biases of its own"):
         build_model(PretrainConfig().override(backbone_fields(str(folder))), CPU)
 
 
 def test_a_published_head_is_read(tiny_backbone: Path, tmp_path: Path) -> None:
-    """As bert-base-uncased has one, with a part that names the next sentence, of which nothing is made here."""
+    """Read the head of a model like bert-base-uncased, whose next-sentence part is not used."""
     bert = BertForMaskedLM.from_pretrained(tiny_backbone)
     with torch.no_grad():
         bert.cls.predictions.bias.add_(1.5)

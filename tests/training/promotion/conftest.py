@@ -1,4 +1,4 @@
-"""Bundles to choose between, a corpus to compare them by, and the commands as they are typed."""
+"""Fixtures: bundles to choose between, a corpus for comparisons, and the commands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Command = Callable[..., int]
 
 @pytest.fixture(autouse=True)
 def _graphs_opened_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session is one for all tests that open the same graph: to open it takes longer than to run it."""
+    """Share one session between all tests of the same graph, because opening takes longer than running."""
 
     def opened(graph: str, settings: SessionOptions, providers: list[str]) -> InferenceSession:
         return _session(Path(graph).read_bytes(), settings.intra_op_num_threads, *providers)
@@ -37,24 +37,24 @@ def _session(graph: bytes, threads: int, *providers: str) -> InferenceSession:
     settings = SessionOptions()
     settings.intra_op_num_threads = threads
     settings.inter_op_num_threads = 1
-    settings.enable_mem_pattern = False  # as `models.runtimes.session` says
+    settings.enable_mem_pattern = False  # The options are those of `models.runtimes.session`.
     return InferenceSession(graph, settings, providers=list(providers))
 
 
 @pytest.fixture(autouse=True)
 def _onnxruntime_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A machine without further runtimes, and with nothing measured before."""
+    """Simulate a machine without other runtimes and without earlier measurements."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     all_of_them = dict(RUNTIMES)
     del RUNTIMES["openvino"]
     yield
     RUNTIMES.clear()
-    RUNTIMES.update(all_of_them)  # in their order, which is the one that errors are told in
+    RUNTIMES.update(all_of_them)  # The order of runtimes is the order of their errors.
 
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sentences of words that the tiny encoders know."""
+    """Write sentences of words that the tiny encoders know."""
     draw = random.Random(0)
     file = tmp_path_factory.mktemp("corpus") / "corpus.txt"
     lines = (" ".join(draw.choices(WORDS, k=draw.randint(6, 12))) for _ in range(60))
@@ -64,7 +64,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def artifacts(tmp_path: Path, tiny_bundle: Path, other_bundle: Path) -> Path:
-    """`artifacts` with the bundles `tiny` and `other`, and nothing served."""
+    """Return a folder `artifacts` with the bundles `tiny` and `other`, without a served bundle."""
     folder = tmp_path / "artifacts"
     shutil.copytree(tiny_bundle, folder / "tiny")
     shutil.copytree(other_bundle, folder / "other")
@@ -73,7 +73,7 @@ def artifacts(tmp_path: Path, tiny_bundle: Path, other_bundle: Path) -> Path:
 
 @pytest.fixture
 def command(artifacts: Path, corpus: Path) -> Command:
-    """Runs `promote NAME …` or `rollback` on `artifacts`; the exit code."""
+    """Return a function that runs `promote NAME …` or `rollback` on `artifacts`, and returns the exit code."""
 
     def run(verb: str, *arguments: str) -> int:
         given = [verb, "--default", str(artifacts / "default"), *arguments]
@@ -88,7 +88,7 @@ def command(artifacts: Path, corpus: Path) -> Command:
 
 @pytest.fixture
 def rewritten() -> Callable[..., Bundle]:
-    """A bundle whose manifest is written anew around what lies in its folder, with other facts."""
+    """Return a function that writes a bundle's manifest again, with other facts."""
 
     def write(folder: Path, **facts: object) -> Bundle:
         stored = json.loads((folder / bundle.MANIFEST).read_text())

@@ -1,4 +1,4 @@
-"""A promotion or a rollback killed before one of its changes, as a crash would: what is left, and what goes on."""
+"""Kills of a promotion or a rollback before one of its changes, and the commands after them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PLAIN = Machine(graphs=lambda *_: {REFERENCE: None})
 
 
 class Equal:
-    """A yardstick by which all encoders are alike."""
+    """Yardstick that gives all encoders the same score."""
 
     metric = sample = "equal"
     named: str | None = None
@@ -50,17 +50,17 @@ class Equal:
 
 
 def _one(*_: object, **__: object) -> float:
-    """A golden cosine without a session: nothing that a fork would break."""
+    """Return a golden cosine without a session, because sessions do not survive a fork."""
     return 1.0
 
 
 @patch.object(checks, "golden_cosine", new=_one)
 @patch.object(history, "golden_cosine", new=_one)
 def killed_everywhere(template: Path, verb: str, stride: int, told: Connection) -> None:
-    """Sends how often `verb` was killed, and what was served then.
+    """Send the number of kills of `verb`, and what was served after each.
 
-    Before its first change, and before every `stride`-th after that, until it ends by itself; each time on a copy of
-    `template`, where the next commands go on.
+    It is killed before its first change, and before every `stride`-th change after that, until it ends by itself. Each
+    kill uses a copy of `template`, on which the next commands continue.
     """
     seen, kills = set(), 0
     for step in range(0, 10_000, stride):
@@ -69,7 +69,7 @@ def killed_everywhere(template: Path, verb: str, stride: int, told: Connection) 
         place = Place(folder / "default")
         code = _child(lambda place=place: _act(verb, place), kill_at=step)  # type: ignore[misc]
         assert code in (0, 9), code
-        seen.add(bundle.load(place.default).manifest.name)  # always a whole bundle
+        seen.add(bundle.load(place.default).manifest.name)  # A whole bundle is always served.
         _act("promote", place)
         assert bundle.load(place.default).manifest.name == "other"
         served = place.ledger.served()
@@ -96,7 +96,7 @@ def _act(verb: str, place: Place) -> None:
 
 
 def _child(work: Callable[[], None], kill_at: int) -> int:
-    """The exit code of a fork: 9 where it came to its change number `kill_at`."""
+    """Return the exit code of a fork, which is 9 if it reached its change number `kill_at`."""
     pid = os.fork()
     if pid:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -1,4 +1,4 @@
-"""The card of what is served has the scores of its report, in the hub's words, and says all else again."""
+"""Tests of the served bundle's card: it has the scores of the report for the hub, and repeats everything else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from training.evaluation.pairs import STS_TASKS
 
 
 def evaluation(fingerprint: str, offset: float) -> dict[str, Any]:
-    """Every task of the suite, each with a score of its own."""
+    """Return an evaluation with a different score for each task of the suite."""
     accuracies = {name: {"accuracy": 80 + offset + i} for i, name in enumerate(TRANSFER_TASKS)}
     spearman = {
         name: {"spearman": dict.fromkeys(("all", "mean", "wmean"), 60 + offset + i), "pairs": 10}
@@ -34,7 +34,7 @@ def evaluation(fingerprint: str, offset: float) -> dict[str, Any]:
 
 
 def model_index(folder: Path) -> dict[tuple[str, str], float]:
-    """Scores of a card by data and split, as the hub's client reads them."""
+    """Return the scores of a card by data and split, as the hub's client reads them."""
     card: Any = ModelCard((folder / CARD).read_text())
     return {(one.dataset_name, one.dataset_split): one.metric_value for one in card.data.eval_results or []}
 

@@ -1,4 +1,4 @@
-"""What `--force` passes over, and what it does not."""
+"""Tests of the checks that `--force` overrides, and of those that it does not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Rewritten = Callable[..., Bundle]
 
 
 class Given:
-    """A yardstick that scores one encoder after another as it was told."""
+    """Yardstick with given scores for one encoder after another."""
 
     metric = "given"
 
@@ -94,7 +94,7 @@ def test_a_reduced_precision_that_fails_is_not_forced(
 
     monkeypatch.setattr(Given, "scores", crashed)
     decision = decided(artifacts, "tiny", Given(80.0), force=True)
-    assert decision.outcome == "refused" and decision.failed[0].says == "could not be made: no kernel"
+    assert decision.outcome == "refused" and decision.failed[0].says == "the check failed with an error: no kernel"
     assert list(bundle.load(artifacts / "tiny").graphs) == [FP32, "bf16"]
 
 
@@ -102,7 +102,7 @@ def test_an_incumbent_that_can_not_be_judged_needs_force(artifacts: Path) -> Non
     shutil.copytree(artifacts / "tiny", artifacts / "default")
     broken = EvaluationError("a vector holds NaN")
     decision = decided(artifacts, "other", Given(80.0, broken))
-    assert decision.outcome == "refused" and "what is served can't be judged" in decision.failed[0].says
+    assert decision.outcome == "refused" and "the served bundle can't be evaluated" in decision.failed[0].says
     assert decided(artifacts, "other", Given(80.0, broken), force=True).outcome == "promoted"
     assert bundle.load(artifacts / "default").manifest.name == "other"
 
@@ -111,7 +111,7 @@ def test_margins_do_not_add_up(artifacts: Path) -> None:
     assert decided(artifacts, "tiny", Given(81.0)).outcome == "promoted"
     assert decided(artifacts, "other", Given(80.6, 81.0)).outcome == "promoted"
     refused = decided(artifacts, "tiny", Given(80.2, 80.6))
-    assert refused.outcome == "refused" and "below 81.00, the best served so far" in refused.failed[0].says
+    assert refused.outcome == "refused" and "below the best score that was served, 81.00" in refused.failed[0].says
     elsewhere = decided(artifacts, "tiny", Given(80.2, 80.6, sample="b"))
     assert elsewhere.outcome == "promoted", "scores on other data say nothing"
     assert decided(artifacts, "other", Given(80.4, 80.2)).outcome == "refused"

@@ -1,4 +1,4 @@
-"""A copy is the bundle that was examined, or there is none."""
+"""Tests of copies: a copy equals the checked bundle, or does not exist."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_what_is_added_is_listed_and_decides_nothing(artifacts: Path) -> None:
     assert (made.folder / bundle.REPORT).read_bytes() == b"{}", "the first copy's report is no link to the second's"
 
 
-@pytest.mark.parametrize(("path", "says"), [(bundle.ONNX, "altered"), (bundle.TOKENIZER, "altered"), ("", "gone")])
+@pytest.mark.parametrize(("path", "says"), [(bundle.ONNX, "changed"), (bundle.TOKENIZER, "changed"), ("", "removed")])
 def test_a_source_that_changes_meanwhile_is_not_copied(artifacts: Path, path: str, says: str) -> None:
     source = bundle.load(artifacts / "tiny")
     if path:
@@ -30,7 +30,7 @@ def test_a_source_that_changes_meanwhile_is_not_copied(artifacts: Path, path: st
             file.write(b" ")
     else:
         source.folder.rename(artifacts / "elsewhere")
-    with pytest.raises(BundleError, match=f"{path or 'tiny'}.*{says} while it was promoted"):
+    with pytest.raises(BundleError, match=f"{path or 'tiny'}.*{says} during the promotion"):
         copy(source, artifacts / "copy", added={})
     assert not (artifacts / "copy").exists()
     assert not [found for found in artifacts.iterdir() if found.name.startswith(".")]

@@ -1,4 +1,4 @@
-"""Killed at any step, or two at once: what is served is always a whole bundle, and the next command goes on."""
+"""Tests of kills at any step, and of concurrent commands: a whole bundle is always served."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Command = Callable[..., int]
 
 
 def killed(template: Path, verb: str, *, stride: int) -> dict[str, Any]:
-    """What `killed_everywhere` found of a verb on copies of `template`."""
+    """Return the result of `killed_everywhere` for a verb on copies of `template`."""
     found, told = SERVER.Pipe(duplex=False)
     process = forked(killed_everywhere, template, verb, stride, told)
     told.close()
@@ -108,7 +108,7 @@ def test_a_waiting_promotion_says_so(artifacts: Path, corpus: Path, tmp_path: Pa
 
 
 class NoExchange:
-    """A C library whose kernel can't exchange two names."""
+    """C library of a kernel that can't exchange two names."""
 
     @staticmethod
     def renameat2(*_: object) -> int:
@@ -135,7 +135,7 @@ def test_where_names_can_not_be_exchanged(artifacts: Path, command: Command, mon
 
 
 def test_a_folder_left_aside_is_put_back(artifacts: Path) -> None:
-    """Between two renames, where names can't be exchanged, a crash leaves nothing at `default`."""
+    """Restore a folder after a crash between two renames, which leave no `default` without an atomic exchange."""
     (artifacts / "tiny").rename(artifacts / ".default.aside")
     place = Place(artifacts / "default")
     with place.locked(sys.stderr):

@@ -1,4 +1,4 @@
-"""What runs a bundle on this machine is served only if it says the same, and a graph of it only if it is quicker."""
+"""Tests of engines: they must reproduce the scores, and the bundle's graphs of reduced precision must be faster."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REDUCED = {precision: Pair("onnxruntime", precision) for precision in ("bf16", "
 
 
 class Told:
-    """A yardstick that says of one encoder after another what it was told."""
+    """Yardstick with given scores for one encoder after another."""
 
     metric = sample = "told"
 
@@ -67,7 +67,7 @@ class Clock:
 
 
 def machine(seconds: Mapping[Pair, float], others: Mapping[Pair, Callable[[Encode], Encode]] | None = None) -> Machine:
-    """One whose pairs take so long; `others` are what they make of the float32 graph."""
+    """Return a machine with these durations. `others` map pairs to changes of the float32 graph's vectors."""
     clock = Clock()
 
     def timed(load: Open, pair: Pair) -> Open:
@@ -92,7 +92,7 @@ def machine(seconds: Mapping[Pair, float], others: Mapping[Pair, Callable[[Encod
 
 
 def noisy(relative: float) -> Callable[[Encode], Encode]:
-    """The same vectors with noise of that length added to each."""
+    """Return a function that adds noise of this relative length to each vector."""
 
     def changed(encode: Encode) -> Encode:
         def noise(texts: Sequence[str]) -> Any:
@@ -113,7 +113,7 @@ def tiny(artifacts: Path) -> Bundle:
 
 @pytest.fixture
 def reduced(artifacts: Path, rewritten: Rewritten) -> Bundle:
-    """`tiny` with graphs of two further precisions, which are the float32 one by other names."""
+    """Return `tiny` with graphs of two further precisions, which are copies of the float32 graph."""
     for precision in REDUCED:
         shutil.copy(artifacts / "tiny" / bundle.ONNX, artifacts / "tiny" / f"onnx/model_{precision}.onnx")
     return rewritten(artifacts / "tiny")
@@ -125,13 +125,13 @@ def promoted(source: Bundle, yardstick: Told, on: Machine | None = None) -> Deci
 
 
 def rows(decision: Decision) -> dict[Pair, dict[str, Any]]:
-    """Of the line in the ledger, by pair."""
+    """Return the rows of the ledger's line, by pair."""
     (check,) = (check for check in decision.to_json()["checks"] if check["name"] == "engines")
     return {Pair(row["runtime"], row["precision"]): row for row in check["numbers"]["engines"]}
 
 
 def carried(folder: Path) -> dict[Pair, dict[str, Any]]:
-    """Of the table that the served bundle has."""
+    """Return the rows of the served bundle's table, by pair."""
     table = json.loads((folder / bundle.ENGINES).read_text())
     return {Pair(row["runtime"], row["precision"]): row for row in table["measured"]}
 
@@ -192,7 +192,7 @@ def test_a_quantised_graph_is_kept_exactly_if_it_was_quicker(artifacts: Path, re
 
     source, target = (artifacts / "tiny" / bundle.ONNX, artifacts / "tiny" / "onnx" / "model_int8.onnx")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it recommends a preparation that this graph does not need
+        warnings.simplefilter("ignore")  # The warning recommends a preparation that this graph does not need.
         quantize_dynamic(source, target, weight_type=QuantType.QInt8, op_types_to_quantize=["Gather"])
     assert target.read_bytes() != source.read_bytes()
     decision = promoted(rewritten(artifacts / "tiny"), Told(80, 80.1))
@@ -227,10 +227,10 @@ def wrong_on_golden(tiny: Bundle) -> Callable[[Encode], Encode]:
 @pytest.mark.parametrize(
     ("score", "says"),
     [
-        (79.7, "drifts from float32 by -0.30 points of told, more than 0.2"),
-        (80.3, "drifts from float32 by +0.30"),
-        (np.nan, "drifts from float32 by +nan"),
-        (EvaluationError("a vector holds NaN"), "can't be judged: a vector holds NaN"),
+        (79.7, "differs from float32 by -0.30 points of told, more than 0.2"),
+        (80.3, "differs from float32 by +0.30"),
+        (np.nan, "differs from float32 by +nan"),
+        (EvaluationError("a vector holds NaN"), "can't be evaluated: a vector holds NaN"),
     ],
     ids=str,
 )
@@ -283,7 +283,7 @@ def test_what_was_promoted_here_is_not_measured_again(tiny: Bundle, monkeypatch:
 
 @pytest.mark.slow
 def test_openvino_itself_is_judged(tiny: Bundle) -> None:
-    RUNTIMES[OpenVino.name] = OpenVino  # taken away again with all that `_onnxruntime_alone` takes back
+    RUNTIMES[OpenVino.name] = OpenVino  # `_onnxruntime_alone` undoes this change, too.
     pairs = list(measurement.graphs(tiny, Options("cpu", 1)))
     if len(pairs) == 1:
         pytest.skip("there is no other runtime on this machine")

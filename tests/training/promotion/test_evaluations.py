@@ -1,4 +1,4 @@
-"""Which evaluations count, and that the others change nothing."""
+"""Tests of attached evaluations: which are accepted, and that refused ones change nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_an_attached_evaluation_counts_and_travels_with_the_copy(artifacts: Path
 def test_a_copy_of_before_prompts_were_part_of_its_fingerprint_is_promoted_again(
     artifacts: Path, command: Command, rewritten: Callable[..., Bundle]
 ) -> None:
-    """Its report is of the fingerprint that it had."""
+    """Promote an old copy again, whose report has a fingerprint without prompts."""
     rewritten(artifacts / "other", prompts={"query": "q: "})
     file = artifacts / "evaluation.json"
     file.write_text(json.dumps(evaluation(bundle.load(artifacts / "other").manifest.fingerprint)))

@@ -1,4 +1,4 @@
-"""What the ledger keeps, where a rollback leads, which copies stay."""
+"""Tests of the ledger, of rollbacks and of kept copies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_rollbacks_go_back_one_by_one(artifacts: Path, command: Command) -> None
     assert place.current() == second
     assert command("rollback") == 0
     assert place.current() == first
-    with pytest.raises(PromotionError, match="nothing was served before"):
+    with pytest.raises(PromotionError, match="there is no earlier bundle to go back to"):
         command("rollback")
     assert command("promote", "other", "--margin", "100") == 0
     assert command("rollback") == 0
@@ -122,7 +122,7 @@ def test_what_is_served_survives_power_loss(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("path", [".", "/", "..", "x/..", "artifacts/promoted", "artifacts/promoted-x"])
 def test_a_path_where_no_link_can_be_is_refused(path: str) -> None:
-    with pytest.raises(PromotionError, match=r"^--default .*not a path where a link can be") as refused:
+    with pytest.raises(PromotionError, match=r"^--default .*a link can't be created at this path") as refused:
         open_place(Path(path))
     assert str(Path(path)) in str(refused.value)
 
@@ -158,7 +158,7 @@ def test_two_paths_of_a_folder_are_two_places(artifacts: Path, command: Command)
     assert bundle.load(staging.default).manifest.name == "tiny", "no copy of another place's is swept"
     assert [entry["outcome"] for entry in default.ledger.entries()] == 6 * ["promoted"]
     assert len(staging.ledger.entries()) == 1
-    with pytest.raises(PromotionError, match="nothing was served before"):
+    with pytest.raises(PromotionError, match="there is no earlier bundle to go back to"):
         command("rollback", "--default", str(staging.default))
     assert command("rollback", "--default", str(default.default)) == 0
     assert bundle.load(default.default).manifest.name == "other"
@@ -181,7 +181,7 @@ def test_a_link_set_by_hand_or_before_a_crash_is_entered(artifacts: Path, comman
     place = Place(artifacts / "default")
     first, second = place.ledger.served()
     lines = place.ledger.file.read_text().splitlines(keepends=True)
-    place.ledger.file.write_text(lines[0])  # the crash came between the link and the line
+    place.ledger.file.write_text(lines[0])  # The crash happened between the change of the link and the ledger's line.
     history.recover_lost_line(place)
     entry = place.ledger.entries()[-1]
     assert entry["recovered"] and entry | {"recovered": True} == json.loads(lines[1]) | {"recovered": True}

@@ -1,4 +1,4 @@
-"""What is promoted, what is refused, and that a refusal changes nothing."""
+"""Tests of promotions and refusals. A refusal changes nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Rewritten = Callable[..., Bundle]
 
 
 def tree(folder: Path) -> dict[str, str]:
-    """Every path but the ledger's and the lock's, with what it holds or where it leads."""
+    """Return every path except the ledger and the lock, with its content or target."""
     return {
         str(path.relative_to(folder)): str(path.readlink())
         if path.is_symlink()
@@ -125,7 +125,7 @@ def test_golden_vectors_that_no_longer_hold_can_not_be_forced(
 
 @pytest.fixture
 def worse(artifacts: Path, corpus: Path) -> tuple[str, str, float]:
-    """The better and the worse of the two, and how many points are between them."""
+    """Return the better and the worse bundle, and the difference of their scores in points."""
     yardstick = choose_yardstick(None, [str(corpus)])
     scores = {name: yardstick.judge(Graph(bundle.load(artifacts / name)).encode).score for name in ("tiny", "other")}
     better, other = sorted(scores, key=lambda name: -scores[name])
@@ -191,11 +191,11 @@ def test_bad_input_is_no_decision(artifacts: Path, command: Command, tmp_path: P
     for margin in ("-1", "nan"):
         with pytest.raises(PromotionError, match="--margin"):
             command("promote", "tiny", "--margin", margin)
-    with pytest.raises(PromotionError, match="nothing was served before"):
+    with pytest.raises(PromotionError, match="there is no earlier bundle to go back to"):
         command("rollback")
     assert not (artifacts / "promotions.jsonl").exists()
     assert command("promote", "tiny") == 0
-    with pytest.raises(PromotionError, match=r"is what .* serves already"):
+    with pytest.raises(PromotionError, match=r".* already serves this bundle"):
         command("promote", "default")
 
 
@@ -207,7 +207,7 @@ def test_an_incumbent_that_does_not_verify_needs_force_and_is_kept_aside(artifac
     assert command("promote", "other", "--force") == 0
     assert served(artifacts) == "other"
     assert (artifacts / "promoted" / "unverified" / "tokenizer.json").read_text() == "{}"
-    with pytest.raises(PromotionError, match="nothing was served before"):
+    with pytest.raises(PromotionError, match="there is no earlier bundle to go back to"):
         command("rollback")
 
 
@@ -250,7 +250,9 @@ def test_the_command_line_ends_as_it_should(artifacts: Path, corpus: Path, capsy
     assert run("promote", str(artifacts / "nothing"), *compared) == 2
     assert run("rollback") == 2
     said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2 and "manifest.json: missing" in said[0] and "nothing was served before" in said[1]
+    assert (
+        len(said) == 2 and "manifest.json: missing" in said[0] and "there is no earlier bundle to go back to" in said[1]
+    )
     assert run("promote", str(artifacts / "tiny"), *compared, "--require", "sts") == 1
     assert "refused" in capsys.readouterr().err
     assert run("promote", str(artifacts / "tiny"), *compared) == 0

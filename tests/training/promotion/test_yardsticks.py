@@ -1,4 +1,4 @@
-"""By what encoders are compared where nobody has scored a pair."""
+"""Tests of the comparison of encoders without human scores."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def test_reciprocal_ranks_are_those_of_self_retrieval(artifacts: Path, corpus: P
 def test_few_sentences_may_differ_by_two_flipped_ranks(artifacts: Path, corpus: Path) -> None:
     yardstick = SelfRetrievalYardstick(open_corpus([str(corpus)]))
     values = yardstick.judge(Graph(bundle.load(artifacts / "tiny")).encode).values
-    second_instead_of_first = 50 / 2 / len(values)  # a value is the mean of both directions
+    second_instead_of_first = 50 / 2 / len(values)  # A value is the mean of both directions.
     (limit,) = yardstick.limits.values()
     assert limit == pytest.approx(max(0.2, 2 * second_instead_of_first))
 
 
 @pytest.fixture
 def zoo(tmp_path: Path) -> Path:
-    """Data with one collection: a document a word, and a query for each of the first half."""
+    """Write data with one collection: a document for each word, and a query for each of the first half."""
     folder = tmp_path / "data" / "retrieval" / "zoo"
     (folder / "qrels").mkdir(parents=True)
     asked = WORDS[: len(WORDS) // 2]
@@ -87,14 +87,14 @@ def test_a_sample_is_known_by_texts_and_judgements(zoo: Path) -> None:
 
 
 def test_a_collection_needs_its_data(zoo: Path) -> None:
-    with pytest.raises(DataError, match="--retrieval zoo: name the folder that has retrieval/zoo by --data"):
+    with pytest.raises(DataError, match="--retrieval zoo: add --data DIR, a folder that contains retrieval/zoo"):
         choose_yardstick(None, [], "zoo")
     with pytest.raises(DataError, match="no collection 'farm' in BEIR's layout; there is zoo"):
         choose_yardstick(zoo, [], "farm")
 
 
 def test_two_yardsticks_are_one_too_many(zoo: Path) -> None:
-    with pytest.raises(Refused, match=r"--corpus a\.txt: --data says by what is compared"):
+    with pytest.raises(Refused, match=r"--corpus a\.txt: --data and --corpus both choose the data"):
         choose_yardstick(zoo, ["a.txt", "b.txt"])
 
 

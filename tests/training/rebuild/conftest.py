@@ -1,4 +1,4 @@
-"""Files to rebuild an encoder from, small enough to carry out in seconds."""
+"""Fixtures: recipe files of encoders that are rebuilt in seconds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def described(tiny_backbone: Path) -> Callable[..., Path]:
-    """A file of two seeds of two steps each."""
+    """Return a function that writes a file of two seeds with two steps each."""
 
     def describe(more: str = "") -> Path:
         base = {
@@ -55,7 +55,7 @@ def rebuilt(stsb_data: Path, corpus_file: Path) -> Call:
 
 @pytest.fixture
 def refused(rebuilt: Call, capsys: Capture) -> Refusal:
-    """The line with which a file is refused."""
+    """Return a function that returns the error message for a refused file."""
 
     def call(file: Path) -> str:
         assert rebuilt(file) == 2
@@ -68,7 +68,7 @@ def refused(rebuilt: Call, capsys: Capture) -> Refusal:
 
 @pytest.fixture
 def taught(described: Callable[..., Path]) -> Callable[[str], Path]:
-    """A file of one seed that begins at the encoder of another file, and learns from it."""
+    """Return a function that writes a file of one seed, with another file's encoder as start and teacher."""
     described()
 
     def describe(more: str = "") -> Path:

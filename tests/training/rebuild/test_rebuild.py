@@ -33,7 +33,10 @@ def test_an_encoder_is_rebuilt_and_held_against_what_is_expected(
     soup = f'[soup]\nweights = [3, 1]\ntowards = "{tiny_backbone}"\nshare = 0.2\n'
     assert rebuilt(described(soup)) == 0
     out, err = capsys.readouterr()
-    assert out.splitlines()[:2] == ["artifacts/tiny", "tiny.toml expects no scores: nothing was compared"]
+    assert out.splitlines()[:2] == [
+        "artifacts/tiny",
+        "tiny.toml contains no expected scores, so no scores were compared",
+    ]
     assert "make promote MODEL=tiny DATA=" in out
     assert err.count("simcse on ") == 2, "two were trained"
     first = made()
@@ -78,7 +81,7 @@ def test_after_an_interruption_the_same_command_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(run, "fit", second_is_stopped)
         assert rebuilt(described()) == 130
-    assert capsys.readouterr().err.endswith("stopped after step 1 of 2; the same command goes on\n")
+    assert capsys.readouterr().err.endswith("stopped after step 1 of 2; the same command continues\n")
     assert len(ingredients()) == 1 and not Path("artifacts").exists()
     assert rebuilt(described()) == 0
     assert capsys.readouterr().err.count("kept from before") == 1
@@ -92,7 +95,7 @@ def test_a_request_to_end_is_heard(
     """Not where it falls: it would be the end of the process, and of all since the last checkpoint."""
     monkeypatch.setattr(run, "fit", lambda *_, **__: signal.raise_signal(signal.SIGTERM))
     assert rebuilt(described()) == 130
-    assert capsys.readouterr().err.endswith("interrupted; the same command goes on\n")
+    assert capsys.readouterr().err.endswith("interrupted; the same command continues\n")
 
 
 @pytest.mark.parametrize(
@@ -106,15 +109,15 @@ def test_the_tolerance_is_still_met(difference: float, met: bool) -> None:
     ("more", "message"),
     [
         ("[sop]\n", "tiny.toml: sop: unknown; a rebuild has name, about, base, grid, arm, after, excerpt, soup, exp"),
-        ('after = "one.toml"\n', "tiny.toml: after: expected a list, each text, got 'one.toml'"),
+        ('after = "one.toml"\n', "tiny.toml: after: expected a list whose elements are text, got 'one.toml'"),
         ('after = ["one.toml"]\n', "one.toml: No such file"),
-        ('after = ["tiny.toml"]\n', "tiny.toml: after: it comes after itself"),
+        ('after = ["tiny.toml"]\n', "tiny.toml: after: the recipe depends on itself"),
         ("excerpt = { last = 3 }\n", "tiny.toml: excerpt: last: unknown; there is first, words"),
         ("excerpt = { first = 0 }\n", "tiny.toml: excerpt: first: 0 is less than one line"),
-        ("excerpt = { words = 4 }\n", "tiny.toml: excerpt: words: expected a list, each a whole number"),
+        ("excerpt = { words = 4 }\n", "tiny.toml: excerpt: words: expected a list whose elements are a whole number"),
         ("[soup]\nshares = [1]\n", "tiny.toml: soup: shares: unknown; there is weights, greedy, towards, share"),
         ("[soup]\ngreedy = 1\n", "tiny.toml: soup: greedy: expected true or false, got 1"),
-        ("[soup]\nshare = 0.5\n", "tiny.toml: soup: share: of which encoder?"),
+        ("[soup]\nshare = 0.5\n", "tiny.toml: soup: share: needs the initial encoder"),
         ("[soup]\nweights = [1]\n", "tiny.toml: soup: weights: 1 are 1, for 2 encoders"),
         ("[expected]\nSTS11 = 1\n", "tiny.toml: expected: STS11: unknown; there is stsb_dev_spearman, STS12"),
         ('[expected]\nSTS12 = "high"\n', "tiny.toml: expected: STS12: expected a number, got 'high'"),
@@ -122,9 +125,9 @@ def test_the_tolerance_is_still_met(difference: float, met: bool) -> None:
         ('[expected]\n"STS mean" = 70.1\n', "tiny.toml expects STS mean"),
         ("soup = 3\n", "tiny.toml: soup: expected a table, got 3"),
         ("tolerance = true\n", "tiny.toml: tolerance: expected a number, got True"),
-        ('name = "default"\n', "tiny.toml: name: artifacts/default is promotion's; give another name"),
-        ("[[arm]]\nname = 'x'\nuntrained = true\n", "tiny.toml: x: an ingredient is a training run"),
-        ("[[arm]]\nname = 'x'\nfraction = 0.5\n", "tiny.toml: x, seed 0: an ingredient is a training run"),
+        ('name = "default"\n', "tiny.toml: name: artifacts/default is reserved for promotion; choose another name"),
+        ("[[arm]]\nname = 'x'\nuntrained = true\n", "tiny.toml: x: an ingredient must be a training run"),
+        ("[[arm]]\nname = 'x'\nfraction = 0.5\n", "tiny.toml: x, seed 0: an ingredient must be a training run"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_trained(
@@ -173,5 +176,5 @@ def test_scores_of_another_corpus_are_said_to_be(
 
 def test_an_excerpt_is_of_a_corpus(described: Callable[..., Path], stsb_data: Path) -> None:
     plan = Rebuild.read(described("excerpt = { first = 3 }\n"))
-    with pytest.raises(StudyError, match=r"tiny\.toml: excerpt: of which corpus\? name it by --corpus"):
+    with pytest.raises(StudyError, match=r"tiny\.toml: excerpt: needs a corpus: name it with --corpus"):
         plan.trials(stsb_data, [])

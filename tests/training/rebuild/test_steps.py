@@ -1,4 +1,4 @@
-"""An encoder that comes after others: what is made first, and what is refused before anything is."""
+"""Tests of rebuilds that depend on others: their order, and refusals before any work."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_what_it_comes_after_is_made_first(taught: Callable[..., Path], rebuilt:
         patch.setattr(run, "fit", never)
         assert rebuilt(file) == 0
     err = capsys.readouterr().err
-    assert "artifacts/tiny: kept from before" in err
-    assert "artifacts/taught: kept from before" not in err, "what is asked for is made and judged each time"
+    assert "artifacts/tiny: from an earlier run" in err
+    assert "artifacts/taught: from an earlier run" not in err, "what is asked for is made and judged each time"
     assert bundle.load(Path("artifacts/taught")).manifest.fingerprint == manifest.fingerprint
 
 
@@ -70,7 +70,7 @@ def test_what_it_comes_after_is_made_again_if_it_would_be_another(
     def kept(more: str, data: Path = stsb_data, code: int = 0) -> bool:
         described(more)
         assert rebuilt(file, data=data) == code
-        return "artifacts/tiny: kept from before" in capsys.readouterr().err
+        return "artifacts/tiny: from an earlier run" in capsys.readouterr().err
 
     soup = f'[soup]\ntowards = "{start}"\nshare = {{}}\n'
     assert not kept(soup.format(0.2), unjudged)
@@ -114,14 +114,14 @@ def test_a_fault_of_the_last_step_is_said_before_the_first(taught: Callable[...,
         (
             "teacher = 'artifacts/tiny'\n",
             "",
-            "taught.toml: all, seed 42: teacher: distillation learns from one: name it",
+            "taught.toml: all, seed 42: teacher: distillation needs a teacher: name one",
         ),
         ("after = ['tiny.toml']", "", "artifacts/tiny: no such folder"),
         ("[base]", "[soup]\ntowards = 'artifacts/other'\n[base]", "artifacts/other: no such folder"),
         (
             "teacher = 'artifacts/tiny'",
             "teacher = 'nobody/nothing'",
-            "taught.toml: 'nobody/nothing': neither a folder, nor whole",
+            "taught.toml: 'nobody/nothing': not a folder, not complete",
         ),
     ],
 )
@@ -138,8 +138,8 @@ def test_an_encoder_that_will_not_be_there_is_missed_before_the_first_step(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("after = ['first.toml', 'tiny.toml']", "first.toml: artifacts/tiny: tiny.toml makes it"),
-        ("teacher = 'artifacts/taught'", "taught.toml: artifacts/taught: taught.toml makes it"),
+        ("after = ['first.toml', 'tiny.toml']", "first.toml: artifacts/tiny: tiny.toml makes this encoder"),
+        ("teacher = 'artifacts/taught'", "taught.toml: artifacts/taught: taught.toml makes this encoder"),
     ],
 )
 def test_a_step_does_not_begin_at_what_an_earlier_rebuild_left(
@@ -157,14 +157,14 @@ def test_a_step_does_not_begin_at_what_an_earlier_rebuild_left(
 def test_two_files_after_each_other(taught: Callable[..., Path], refused: Refusal) -> None:
     file = taught()
     Path("tiny.toml").write_text("after = ['taught.toml']\n" + Path("tiny.toml").read_text())
-    assert "taught.toml: after: it comes after itself" in refused(file)
+    assert "taught.toml: after: the recipe depends on itself" in refused(file)
 
 
 def test_all_steps_are_one_process_s(taught: Callable[..., Path], refused: Refusal) -> None:
-    """Another that made the first anew would change where the last one begins."""
+    """Lock all steps, because another process could replace the encoder from which a later step starts."""
     file = taught()
     with locked(Path("runs/encoders/taught")):
-        assert "runs/encoders/taught: another process is at work there" in refused(file)
+        assert "runs/encoders/taught: another process is using this folder" in refused(file)
     assert not Path("artifacts").exists()
 
 
@@ -186,7 +186,7 @@ def test_what_is_there_is_known_by_what_it_is_though_others_are_to_come(
 
 
 def test_two_steps_of_one_name(taught: Callable[..., Path], refused: Refusal) -> None:
-    assert "taught.toml: name: 'tiny' is that of tiny.toml, too" in refused(taught('name = "tiny"'))
+    assert "taught.toml: name: 'tiny' is also the name in tiny.toml" in refused(taught('name = "tiny"'))
 
 
 def test_the_default_is_shipped() -> None:

@@ -1,4 +1,4 @@
-"""An evaluation with everything in it, and a reader of pages."""
+"""Fixtures: a complete evaluation, and a reader of HTML pages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VOID = {"meta"}
 
 
 class Page(HTMLParser):
-    """Elements with their attributes, and the text of the page; fails where tags don't match."""
+    """Elements with their attributes, and the text of a page. Mismatched tags are an error."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -67,7 +67,7 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def evaluate() -> Evaluate:
-    """Makes an evaluation, different for each seed."""
+    """Return a function that makes an evaluation, which is different for each seed."""
     return evaluation
 
 

@@ -1,4 +1,4 @@
-"""Ticks and places."""
+"""Tests of axes: ticks and positions."""
 
 from __future__ import annotations
 

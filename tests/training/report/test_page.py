@@ -1,4 +1,4 @@
-"""The page: well formed, whole, escaped, and without what wasn't measured."""
+"""Tests of the report page: well formed, complete, escaped, and without values that were not measured."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_page_says_what_its_numbers_were_measured_on(evaluate: Evaluate) -> 
     assert "STS-B dev, first of each pair" in text
     assert "on unit vectors" in text
     del evaluation["geometry"]["sentences_of"]
-    assert "Of which sentences" not in Page(render([evaluation])).text
+    assert "Sentences measured" not in Page(render([evaluation])).text
 
 
 def test_the_cosine_says_to_which_precision_and_every_graph_its_size(evaluate: Evaluate) -> None:
@@ -181,7 +181,7 @@ def test_a_spectrum_that_ends_in_zeros_is_drawn_as_far_as_it_goes(evaluate: Eval
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2}, "evaluation 2: format 2"),
+        ({"format": 2}, "evaluation 2: has format 2"),
         ({"subject": None}, "evaluation 2: no subject"),
         ({"sts": [1]}, "evaluation 2 sts is not an object"),
         ({"curve": {}}, "evaluation 2 curve is not a list"),
@@ -191,12 +191,12 @@ def test_a_spectrum_that_ends_in_zeros_is_drawn_as_far_as_it_goes(evaluate: Eval
         ({"transfer": {"tasks": {"MR": {"folds": [{"c": 1}]}}}}, r"MR folds\[0\] test is not a number"),
         ({"geometry": {"cosine_histogram": {"edges": [0]}}}, "evaluation 2 geometry cosine_histogram share is not a"),
         ({"geometry": {"top4_cosine": {"many": 0.5}}}, "evaluation 2 geometry top4_cosine many is not a size"),
-        ({"geometry": {"spectrum_centred": {"values": [0.2, 0.8]}}}, "no shares of their sum, largest first"),
+        ({"geometry": {"spectrum_centred": {"values": [0.2, 0.8]}}}, "must be shares of their sum in descending order"),
         ({"speed": {"seconds": 10**400}}, "evaluation 2 speed seconds is 1000"),
         ({"subject": {"name": "\ud800"}}, "evaluation 2 subject name is not Unicode"),
         ({"speed": {"seconds": math.nan}}, "evaluation 2 speed seconds is nan"),
         ({"curve": [{"step": 0, "loss": math.inf}]}, r"evaluation 2 curve\[0\] loss is inf"),
-        ({"geometry": {"cosine_histogram": {"edges": [0, 1], "share": [0.5, 0.5]}}}, "one edge more"),
+        ({"geometry": {"cosine_histogram": {"edges": [0, 1], "share": [0.5, 0.5]}}}, "one more edge"),
     ],
 )
 def test_what_cannot_be_shown_is_named(evaluate: Evaluate, change: dict[str, Any], message: str) -> None:

@@ -1,4 +1,4 @@
-"""The papers' rows."""
+"""Tests of the papers' published results."""
 
 from __future__ import annotations
 

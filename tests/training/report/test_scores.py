@@ -1,4 +1,4 @@
-"""What is measured stands beside what the papers report."""
+"""Tests of the tables of scores, which have the papers' results beside the measured ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A damaged evaluation gives a page or an error that names what is wrong, nothing else."""
+"""Tests of damaged evaluations: they give a page, or an error that names the problem."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DROP = object()
 
 
 def places(value: object, path: Place = ()) -> Iterator[Place]:
-    """Where in it something stands."""
+    """Yield the path of every value."""
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, each in parts:
         yield (*path, name)
@@ -39,7 +39,7 @@ SECTIONS = sorted({place[0] for place in PLACES})
 
 @st.composite
 def damages(draw: st.DrawFn) -> list[tuple[Place, Any]]:
-    """A place of some section, so that long lists don't outweigh the others, and what it becomes."""
+    """Draw a path in some section, so that long lists do not dominate, and a damage."""
     chosen = [
         draw(st.sampled_from([place for place in PLACES if place[0] == section]))
         for section in draw(st.lists(st.sampled_from(SECTIONS), min_size=1, max_size=3))
@@ -59,7 +59,7 @@ def damaged(changes: list[tuple[Place, Any]]) -> dict[str, Any]:
             else:
                 part[last] = junk
         except (KeyError, IndexError, TypeError):
-            continue  # an earlier change took that part away
+            continue  # An earlier change removed this part.
     return result
 
 
@@ -81,7 +81,7 @@ def test_whatever_stands_in_its_place_is_a_page_or_is_refused(junk: Any) -> None
 
 @pytest.mark.slow
 def test_every_part_that_the_page_reads_is_checked() -> None:
-    """A list in place of a value, and a text in place of a list or object, is none of the shapes."""
+    """Replace a value by a list, and a list or object by a text."""
     for place in PLACES:
         if place[0] in ("format", "environment") or place[:3] == ("geometry", "spectrum", "values"):
             continue

@@ -1,4 +1,4 @@
-"""The style sheet of every page."""
+"""Tests of the style sheet of all pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from training.evaluation.report.page import STYLE
 
 
 def test_text_can_be_read_in_both_themes() -> None:
-    """Contrast of 4.5 or more, WCAG 2.2 criterion 1.4.3."""
+    """Check a contrast of 4.5 or more, as WCAG 2.2 requires in criterion 1.4.3."""
     themes = re.findall(r":root \{(.*?)\}", STYLE.read_text(encoding="utf-8"), re.DOTALL)
     assert len(themes) == 2
     for theme in themes:

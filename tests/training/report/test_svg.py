@@ -1,4 +1,4 @@
-"""Labels, and that shapes lie where their values are."""
+"""Tests of labels and of the positions of shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes into a soup: what encoders must have in common, and the average of their weights."""
+"""Tests of the ingredients of a soup: compatibility of encoders, and the average of their weights."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture(scope="module")
 def tuned(ingredients: list[Ingredient], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Their folders, each with its pooling in sentence-transformers' files."""
+    """Return the folders of the ingredients, each with its pooling in sentence-transformers' files."""
     folders = [tmp_path_factory.mktemp("tuned") / each.source for each in ingredients]
     for each, folder in zip(ingredients, folders, strict=True):
         each.encoder.save(folder)
@@ -47,7 +47,7 @@ def tuned(ingredients: list[Ingredient], tmp_path_factory: pytest.TempPathFactor
 
 
 def begun(folder: Path, *starts: str) -> None:
-    """The card of an encoder that was tuned from these."""
+    """Write the card of an encoder that was tuned from these models."""
     (folder / bundle.CARD).write_text(f"---\nbase_model: [{', '.join(starts)}]\n---\n")
 
 
@@ -65,8 +65,11 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def in_the_papers_words(accuracy: dict[frozenset[int], float], count: int) -> set[int]:
-    """Recipe 1: "Sort the models in decreasing order of ValAcc; ingredients = {}; for i: if ValAcc(average(ingredients
-    + {i})) >= ValAcc(average(ingredients)): ingredients += {i}"."""
+    """Implement recipe 1 of the paper literally.
+
+    "Sort the models in decreasing order of ValAcc; ingredients = {}; for i: if ValAcc(average(ingredients + {i})) >=
+    ValAcc(average(ingredients)): ingredients += {i}".
+    """
     ingredients: set[int] = set()
     for i in sorted(range(count), key=lambda i: accuracy[frozenset({i})], reverse=True):
         if not ingredients or accuracy[frozenset(ingredients | {i})] >= accuracy[frozenset(ingredients)]:
@@ -123,14 +126,17 @@ def test_greedy_comes_before_the_start() -> None:
     ("arguments", "message"),
     [
         (["--weights", "1,2"], "weights: 1, 2 are 2, for 3 encoders"),
-        (["--weights", "1,-2,3"], "weights: 1, -2, 3 are not 0 or more each and above 0 together"),
-        (["--weights", "0,0,0"], "weights: 0, 0, 0 are not 0 or more"),
-        (["--weights", "1e308,1e308,0"], "weights: 1e+308, 1e+308, 0 are too large to be added"),
-        (["--weights", "1,nan,1"], "weights: 1, nan, 1 are not 0 or more"),
-        (["--weights", "1,1,1", "--greedy"], "weights: greedy chooses them"),
-        (["--share", "0.5"], "share: of which encoder? name it by towards"),
+        (["--weights", "1,-2,3"], "weights: 1, -2, 3 must all be at least 0, with a sum above 0"),
+        (["--weights", "0,0,0"], "weights: 0, 0, 0 must all be at least 0"),
+        (["--weights", "1e308,1e308,0"], "weights: 1e+308, 1e+308, 0 are too large: their sum is infinite"),
+        (["--weights", "1,nan,1"], "weights: 1, nan, 1 must all be at least 0"),
+        (["--weights", "1,1,1", "--greedy"], "weights: a greedy soup chooses its weights"),
+        (["--share", "0.5"], "share: needs the initial encoder: name it with towards"),
         (["--towards", "minilm", "--share", "1.5"], "share: 1.5 is not from -1 to 1"),
-        (["--greedy"], "are chosen by STS-B dev: name the data, --eval-data"),
+        (
+            ["--greedy"],
+            "STS-B dev selects the weights of a greedy soup and a missing share: name the data with --eval-data",
+        ),
         (["--eval-data", "nowhere"], "nowhere/STS/STSBenchmark: no such folder"),
     ],
 )
@@ -146,7 +152,7 @@ def test_bad_wishes_are_one_line(arguments: list[str], message: str, tuned: list
 def test_text_among_the_weights(tuned: list[str], capsys: Capture) -> None:
     with pytest.raises(SystemExit, match="2"):
         soup(*tuned, "--out", "soup", "--weights", "1,much,1")
-    assert "expected numbers with commas between, got '1,much,1'" in capsys.readouterr().err
+    assert "expected numbers separated by commas, got '1,much,1'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -172,7 +178,7 @@ def test_what_differs_is_named(
     Path(other, file).write_text(text.replace(*change))
     assert soup(tuned[0], "./other", "--out", "soup") == 2
     err = capsys.readouterr().err
-    assert message in err and "a soup is of encoders that were tuned from one start" in err
+    assert message in err and "the encoders of a soup must be tuned from the same initial weights" in err
 
 
 @pytest.mark.slow
@@ -184,7 +190,7 @@ def test_encoders_that_did_not_begin_alike_are_refused(tuned: list[str], stsb_da
     for sources in ([*tuned[:2], "./stranger"], [tuned[0], "--towards", "./stranger", "--eval-data", str(stsb_data)]):
         assert soup(*sources, "--out", "soup") == 2
         err = capsys.readouterr().err
-        assert f"stranger: was tuned from org/elsewhere, but {tuned[0]} from org/start: a soup is of" in err
+        assert f"stranger: was tuned from org/elsewhere, but {tuned[0]} from org/start: the encoders of a soup" in err
         assert err.count("\n") == 1 and not Path("soup").exists()
     begun(Path("stranger"), "org/elsewhere", "org/start")
     assert soup(*tuned[:2], "./stranger", "--out", "soup") == 0
@@ -208,7 +214,7 @@ def test_of_encoders_that_nobody_vouches_for_the_weights_speak(tuned: list[str],
     assert soup(*tuned[:2], "./brother", "--out", "soup") == 0
     assert soup(*tuned[:2], "./stranger", "--out", "other") == 2
     err = capsys.readouterr().err
-    assert f"./stranger: has weights that are nothing like those of {tuned[0]} (cosine " in err
+    assert f"./stranger: has weights unrelated to those of {tuned[0]} (cosine " in err
     assert err.count("\n") == 1 and not Path("other").exists()
 
 

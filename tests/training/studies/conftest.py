@@ -1,4 +1,4 @@
-"""Studies small enough to carry out in seconds."""
+"""Fixtures: studies that run in seconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MakeStudy = Callable[..., Path]
 
 @pytest.fixture
 def make_study(tiny_backbone: Path, corpus_file: Path, stsb_data: Path, tmp_path: Path) -> MakeStudy:
-    """A study file: two steps of the tiny backbone, and what is given beside that."""
+    """Return a function that writes a study file: two steps of the tiny backbone, and further settings."""
 
     def make(text: str = "[grid]\nseed = [0, 1]\n", name: str = "tiny", **base: Any) -> Path:
         values: Mapping[str, Any] = {
@@ -47,13 +47,13 @@ def _toml(value: Any) -> str:
 
 
 def call(*arguments: str) -> int:
-    """The exit code of `study`; its errors are raised."""
+    """Return the exit code of `study`, or raise its error."""
     options = parse(["study", *arguments])
     return int(options.load()(options))
 
 
 def line(arm: str, seed: int, score: float, **more: Any) -> dict[str, Any]:
-    """Summarise results that have one score for every STS task."""
+    """Return a line of results with the same score for every STS task."""
     return {
         "id": f"{arm}{seed}",
         "arm": arm,
@@ -69,5 +69,5 @@ def line(arm: str, seed: int, score: float, **more: Any) -> dict[str, Any]:
 
 
 def write(study: Path, *lines: Mapping[str, Any]) -> None:
-    """The results of a study."""
+    """Write the results of a study."""
     (study / RESULTS).write_text("".join(json.dumps(each) + "\n" for each in lines))

@@ -1,4 +1,4 @@
-"""What a run keeps of every pair."""
+"""Tests of the values that a run stores for every pair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A path is known by what lies there."""
+"""Tests of the digests of inputs, which depend on contents and not on paths."""
 
 from __future__ import annotations
 

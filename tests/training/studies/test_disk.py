@@ -1,4 +1,4 @@
-"""What a disk does to a study: it fills up, or gives back other bytes than it was given."""
+"""Tests of studies on a disk that is full or returns wrong bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from training.studies.work import run_trial
 def test_a_full_disk_stops_the_other_runs_too(
     make_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They would go on for hours before anybody was told."""
+    """Stop the other runs, which would continue for hours before the error is reported."""
     begun, run = threading.Event(), tmp_path / "run"
     run.write_text("#!/bin/sh\nexec sleep 600\n")
     run.chmod(0o755)

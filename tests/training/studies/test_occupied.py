@@ -17,13 +17,13 @@ def test_a_folder_is_occupied_as_long_as_a_process_has_it(tmp_path: Path) -> Non
     assert not is_locked(folder) and not folder.exists(), "to ask makes nothing"
     with locked_with_retry(folder):
         assert is_locked(folder)
-        with pytest.raises(LockError, match="another process is at work there"), locked_with_retry(folder):
+        with pytest.raises(LockError, match="another process is using this folder"), locked_with_retry(folder):
             pass
     assert not is_locked(folder) and (folder / LOCK).exists()
 
 
 def test_who_asks_does_not_keep_out_who_comes_to_work(tmp_path: Path) -> None:
-    """Asked without a pause, all the while that a run begins again and again."""
+    """Check the lock without pause while a run starts again and again."""
     asked, over = 0, threading.Event()
 
     def ask() -> None:

@@ -1,4 +1,4 @@
-"""`study run --on ray`: the results of the same study on one machine, after kills and interruptions, too."""
+"""Tests of `study run --on ray`: results equal those on one machine, also after kills and interruptions."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_two_runs_at_once_are_interrupted_and_go_on(make_study: MakeStudy, tmp_p
         interrupting = interrupt_when(lambda: all(len(steps(folder / METRICS)) > least for folder, least in lines))
         assert call("run", str(file), "--out", str(out), *ON_RAY) == 130
         interrupting.join()
-        assert capsys.readouterr().err.endswith("interrupted; the same command goes on\n")
+        assert capsys.readouterr().err.endswith("interrupted; the same command continues\n")
         assert all((folder / CHECKPOINT).exists() for folder in folders)
         return [len(steps(folder / METRICS)) for folder in folders]
 
@@ -128,7 +128,7 @@ def test_a_node_without_the_folder_is_named(make_study: MakeStudy, tmp_path: Pat
 @pytest.mark.parametrize("option", ["--threads", "--ray-address"])
 def test_options_of_ray_need_ray(option: str, make_study: MakeStudy, tmp_path: Path, capsys: Capture) -> None:
     assert main(["study", "run", str(make_study()), "--out", str(tmp_path / "out"), option, "1"]) == 2
-    assert f"{option}: is for --on ray" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert f"{option} needs --on ray" in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
 def test_no_cluster_at_the_address_leaves_nothing(

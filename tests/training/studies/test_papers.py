@@ -1,4 +1,4 @@
-"""The papers' tables by name: found, listed, run as published, and set beside what was recorded of them."""
+"""Tests of the papers' studies: found, listed, run as published, and compared with recorded results."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_the_papers_numbers_of_a_main_table_are_those_beside_an_evaluation(name:
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_the_pages_in_the_documentation_are_those_of_the_recorded_results(paper: str) -> None:
-    """`isosphere study pages` writes them."""
+    """Compare with the output of `isosphere study pages`."""
     written = (ROOT / "docs" / "papers" / f"{paper}.md").read_text(encoding="utf-8")
     assert written == page_of(paper, ROOT / "benchmarks" / "results" / "studies")
 

@@ -1,4 +1,4 @@
-"""A study that is judged by retrieval: its runs, and what is reported of them."""
+"""Tests of studies with retrieval scores: their runs and reports."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ QUERIES = 40
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """One collection, `zoo`, whose test asks for all that is seen, and whose training part for a few; no STS."""
+    """Write one collection, `zoo`, whose test split has all queries and whose training split has a few, without STS."""
     folder = tmp_path / "data" / "retrieval" / "zoo"
     (folder / "qrels").mkdir(parents=True)
     documents = [{"_id": word, "title": f"the {word}", "text": f"a {word} can see"} for word in WORDS]
@@ -139,9 +139,9 @@ def test_what_is_missing_or_broken_stops_the_study_before_anything_is_trained(
         plan(sts=False, retrieval=["farm"])
     with pytest.raises(DataError, match=r"qrels/dev\.tsv: No such file"):
         plan(sts=False, retrieval=["zoo:dev"])
-    with pytest.raises(StudyError, match="sts: without it a run needs retrieval or transfer to be judged by"):
+    with pytest.raises(StudyError, match="sts: a run without STS tasks needs retrieval or transfer"):
         plan(sts=False)
-    with pytest.raises(StudyError, match="retrieval: expected a list, each text, got 'zoo'"):
+    with pytest.raises(StudyError, match="retrieval: expected a list whose elements are text, got 'zoo'"):
         plan(retrieval="zoo")
     with pytest.raises(DataError, match="STSBenchmark: no such folder"):
         plan(retrieval=["zoo"])
@@ -153,7 +153,7 @@ def test_what_is_missing_or_broken_stops_the_study_before_anything_is_trained(
 
 
 def answered(study: Path, arm: str, seed: int, share: float, relevant: int = 1) -> dict[str, Any]:
-    """A run whose queries find this share of what they could."""
+    """Return a run whose queries find this share of their relevant documents."""
     draw = np.random.default_rng([seed, ord(arm[0])])
     found = {f"zoo {measure}": np.minimum(1, 2 * share * draw.random(QUERIES)) for measure in MEASURES}
     folder = study / RUNS / f"{arm}{seed}"
@@ -195,7 +195,7 @@ def test_the_page_goes_without_what_sts_would_show(tmp_path: Path) -> None:
 
 def test_other_judgements_are_named(tmp_path: Path) -> None:
     write(tmp_path, answered(tmp_path, "a", 0, 0.3), answered(tmp_path, "b", 0, 0.3, relevant=2))
-    with pytest.raises(StudyError, match=r"people's judgements of zoo nDCG@10 are not those of the first run"):
+    with pytest.raises(StudyError, match=r"the human judgements of zoo nDCG@10 differ from those of the first run"):
         summaries(read_results(tmp_path), tmp_path)
 
 
@@ -209,7 +209,7 @@ def test_a_measure_without_a_task_in_common_is_left_out_by_name(
     assert call("report", str(tmp_path), "--html", str(html)) == 0
     out = capsys.readouterr().out
     for measure in MEASURES:
-        said = f"Retrieval, {measure}: left out, the runs that were judged by it share no task."
+        said = f"Retrieval, {measure}: left out, because its runs share no task."
         assert said in out.splitlines() and said in html.read_text()
     write(tmp_path, *(line(arm, 0, 0.0, scores=of) for arm, of in zip("ab", scores, strict=True)))
     with pytest.raises(StudyError, match="share no task"):

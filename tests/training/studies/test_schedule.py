@@ -1,4 +1,4 @@
-"""A study in processes of its own: what fails, what is interrupted, and what is then not done again."""
+"""Tests of a study's processes: failures, interruptions, and work that is not repeated."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def done(trial: Trial, study: Path) -> Path:
-    """The result of a run that is carried out here and now."""
+    """Carry out a run here, and return its result."""
     folder = run_folder(trial, study)
     folder.mkdir(parents=True)
     write_whole(folder / TRIAL, trial.to_json())
@@ -51,7 +51,7 @@ def steps(file: Path) -> list[int]:
 
 
 def interrupt_when(condition: Callable[[], bool]) -> threading.Thread:
-    """Ctrl-C in this process, once."""
+    """Send Ctrl-C to this process, once."""
 
     def wait() -> None:
         deadline = time.monotonic() + 5 * PATIENCE
@@ -100,7 +100,7 @@ def test_an_interrupted_study_goes_on_and_repeats_nothing(
     until = len(steps(metrics))
     assert 0 < until < 120 and not (run_folder(second, out) / RESULT).exists()
     assert len((out / RESULTS).read_text().splitlines()) == 1
-    assert capsys.readouterr().err.endswith("interrupted; the same command goes on\n")
+    assert capsys.readouterr().err.endswith("interrupted; the same command continues\n")
     assert call("status", str(out)) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"{first.id}  all, seed 0: finished",
@@ -144,7 +144,7 @@ def test_what_is_set_and_has_an_option_that_is_given_is_refused(
 ) -> None:
     given = ["--set", put, option, "one"]
     assert main(["study", "run", str(make_study("")), "--out", str(tmp_path / "out"), *given]) == 2
-    assert f"--set {put.partition('=')[0]}: {option} is given, too" in capsys.readouterr().err
+    assert f"--set {put.partition('=')[0]}: {option} sets the same field" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -152,11 +152,11 @@ def test_what_would_stop_every_run_stops_the_study_first(
     make_study: MakeStudy, stsb_data: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    with pytest.raises(StudyError, match="eval_data: a study judges by"):
+    with pytest.raises(StudyError, match="eval_data: a study needs"):
         call("run", str(make_study(eval_data=None)), "--out", str(out))
     with pytest.raises(ValueError, match="STSBenchmark: no such folder"):
         call("run", str(make_study(eval_data=None)), "--out", str(out), "--data", str(tmp_path / "nowhere"))
-    with pytest.raises(StudyError, match=r"corpus: nowhere\.txt is no file"):
+    with pytest.raises(StudyError, match=r"corpus: nowhere\.txt is not a file"):
         call("run", str(make_study(corpus=None)), "--out", str(out), "--corpus", "nowhere.txt")
     with pytest.raises(StudyError, match=r"artifacts/nothing: no such folder"):
         call("run", str(make_study(backbone="artifacts/nothing")), "--out", str(out))
@@ -167,7 +167,7 @@ def test_what_would_stop_every_run_stops_the_study_first(
     with pytest.raises(DataError, match=r"SICK_test_annotated\.txt:2: 2 columns"):
         call("run", str(make_study()), "--out", str(out), "--data", str(data))
     assert not out.exists()
-    with locked(out), pytest.raises(LockError, match="another process is at work there"):
+    with locked(out), pytest.raises(LockError, match="another process is using this folder"):
         call("run", str(make_study()), "--out", str(out))
 
 
@@ -175,7 +175,7 @@ def test_a_study_that_is_only_named_is_run(make_study: MakeStudy, tmp_path: Path
     file, out = make_study("[grid]\nseed = [0]\n", eval_data=None), tmp_path / "out"
     for given in (["study", str(file)], ["study", "run", str(file)]):
         assert main([*given, "--out", str(out)]) == 2
-        assert "eval_data: a study judges by" in capsys.readouterr().err
+        assert "eval_data: a study needs" in capsys.readouterr().err
     assert main(["study", "status", str(file), "--out", str(out)]) == 2, "the other commands are as they were"
     assert "`study run` writes it" in capsys.readouterr().err
 
@@ -195,7 +195,7 @@ def test_the_plan_is_kept_and_its_runs_wait(make_study: MakeStudy, tmp_path: Pat
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Waits, a minute at most."""
+    """Wait for the condition, at most a minute."""
     for _ in range(6000):
         if condition():
             return
@@ -207,13 +207,13 @@ def until(condition: Callable[[], bool]) -> None:
     "how",
     [
         pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
-        pytest.param(signal.SIGKILL, marks=pytest.mark.nightly),  # test_stopping.py has a run whose parent is gone
+        pytest.param(signal.SIGKILL, marks=pytest.mark.nightly),  # test_stopping.py has a run whose parent has ended.
     ],
 )
 def test_a_study_that_is_ended_takes_its_runs_with_it(
     how: signal.Signals, make_study: MakeStudy, tmp_path: Path, capsys: Capture
 ) -> None:
-    """Started as nohup and scripts do, with Ctrl-C ignored; while it is at work, its status may be asked."""
+    """Start the study with Ctrl-C ignored, as nohup and scripts do. Its status can be read while it runs."""
     file, out = make_study("", max_steps=5000, eval_every=5000), tmp_path / "out"
     (trial,) = Study.read(file).trials()
     folder = run_folder(trial, out)
@@ -241,8 +241,8 @@ def test_a_run_that_another_process_is_at_has_not_failed(
     with locked(run_folder(trial, out)):
         assert call("run", str(file), "--out", str(out)) == 1
     said, err = capsys.readouterr()
-    assert said == f"{out / RESULTS}: 1 runs are at work elsewhere\n"
-    assert f"1/1 {trial.title} ({trial.id}): at work elsewhere\n" in err and "failed" not in err
+    assert said == f"{out / RESULTS}: 1 runs are active in other processes\n"
+    assert f"1/1 {trial.title} ({trial.id}): active in another process\n" in err and "failed" not in err
 
 
 def test_exit_codes_say_why_there_is_no_result(
@@ -263,9 +263,9 @@ def test_exit_codes_say_why_there_is_no_result(
     monkeypatch.setattr(subprocess, "Popen", Ended)
     assert call("run", str(file), "--out", str(out)) == 1
     said, err = capsys.readouterr()
-    assert said == f"{out / RESULTS}: 1 runs failed, 1 runs are at work elsewhere\n"
+    assert said == f"{out / RESULTS}: 1 runs failed, 1 runs are active in other processes\n"
     first, second = Study.read(file).trials()
-    assert f"({first.id}): at work elsewhere\n" in err and f"({second.id}) failed; the end of" in err
+    assert f"({first.id}): active in another process\n" in err and f"({second.id}) failed; the end of" in err
 
 
 def test_a_run_is_at_work_while_its_lock_is_held(make_study: MakeStudy, tmp_path: Path, capsys: Capture) -> None:

@@ -1,4 +1,4 @@
-"""Processes that stop, and that follow one that is killed."""
+"""Tests of processes that stop on request, and when their parent is killed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ child.wait()
 @pytest.mark.parametrize("how", ["parent killed", "SIGTERM", "SIGINT"])
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent is gone")
 def test_a_child_stops_with_its_parent_and_when_it_is_asked(how: str) -> None:
-    """Whose parent ignores Ctrl-C."""
+    """Use a parent that ignores Ctrl-C."""
     with subprocess.Popen([sys.executable, "-c", PARENT, CHILD], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout
         child = int(parent.stdout.readline())

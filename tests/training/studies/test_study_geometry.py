@@ -1,4 +1,4 @@
-"""How the vectors of a study's arms lie, beside their scores."""
+"""Tests of the geometry of the vectors in a study's report."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ def summary(folder: Path, *lines: Line) -> Summary:
 
 
 def seeds(arm: str, **of: list[float]) -> list[Line]:
-    """One run for each value."""
+    """Return a run for each value."""
     return [
         line(arm, seed, 70.0 + seed, **dict(zip(of, values, strict=True)))
         for seed, values in enumerate(zip(*of.values(), strict=True))
@@ -36,7 +36,7 @@ def test_a_line_an_arm_with_the_spread_of_its_seeds(tmp_path: Path) -> None:
     ]
     assert re.search(r"^after +0\.220 ± 0\.014 +-2\.60 ± 0\.14 +102 ± 3$", table(found), re.MULTILINE)
     shown = page("study", "", found)
-    assert "How the vectors lie" in shown and "−2.60 ± 0.14" in shown
+    assert "Geometry of the vectors" in shown and "−2.60 ± 0.14" in shown
 
 
 def test_results_of_before_have_no_effective_rank(tmp_path: Path) -> None:
@@ -59,4 +59,4 @@ def test_an_arm_of_which_one_seed_was_not_measured_has_no_mean(tmp_path: Path) -
 def test_what_was_judged_by_no_sentence_pairs_has_none(tmp_path: Path) -> None:
     found = summary(tmp_path, line("arm", 0, 70.0, alignment=None, uniformity=None))
     assert geometry_grid(found) == []
-    assert "How the vectors lie" not in page("study", "", found) and "effective rank" not in table(found)
+    assert "Geometry of the vectors" not in page("study", "", found) and "effective rank" not in table(found)

@@ -1,4 +1,4 @@
-"""The report of results that were made by hand."""
+"""Tests of the report about results that the tests construct."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PAIRS = 80
 
 
 def noisy(study: Path, arm: str, seed: int, noise: float, golds_seed: int = 0) -> dict[str, Any]:
-    """A run with kept cosines that follow people's scores as far as noise lets them."""
+    """Return a run with stored cosines that follow the human scores, with noise."""
     golds, cosines = {}, {}
     for number, task in enumerate((*TASKS, DEV)):
         draw = np.random.default_rng([golds_seed, number])
@@ -80,7 +80,7 @@ def test_what_dclr_removed_is_in_the_report(tmp_path: Path) -> None:
 
 
 def test_a_sweep_shows_stsb_and_sickr_apart(tmp_path: Path) -> None:
-    """DCLR's figures 5 and 6."""
+    """Draw DCLR's figures 5 and 6."""
     write(tmp_path, *(line("phi", 0, 70.0 + x, id=f"{x}", axes={"threshold": x, "seed": 0}) for x in (0.7, 0.9)))
     drawn = page("s", "", summarise(read_results(tmp_path), tmp_path))
     assert "STS-B over threshold." in drawn and "SICK-R over threshold." in drawn
@@ -146,7 +146,7 @@ def test_the_gain_is_the_bootstrap_of_all_tasks(tmp_path: Path) -> None:
 
 
 def test_seeds_may_outweigh_the_pairs(tmp_path: Path) -> None:
-    """Seeds far apart, and a gain on these pairs that other seeds could turn round."""
+    """Use seeds with very different scores, whose variance exceeds the gain on these pairs."""
     runs = [("a", 0, 2.0), ("a", 1, 6.0), ("b", 0, 1.2), ("b", 1, 5.0)]
     write(tmp_path, *(noisy(tmp_path, *run) for run in runs))
     _, b = summarise(read_results(tmp_path), tmp_path, resamples=200).rows
@@ -159,7 +159,7 @@ def test_seeds_may_outweigh_the_pairs(tmp_path: Path) -> None:
     theirs=st.lists(st.integers(0, 1000), min_size=2, max_size=6, unique=True),
 )
 def test_the_seeds_noise_is_what_a_t_test_allows(mine: list[int], theirs: list[int]) -> None:
-    """At a difference of just that much, SciPy's test has p = 5 %."""
+    """Check that SciPy's test has p = 5 % at exactly this difference."""
     noise = welch(SeedScores(tuple(mine)), SeedScores(tuple(theirs)))
     assert noise is not None
     moved = [x - fmean(mine) + fmean(theirs) + noise for x in mine]
@@ -215,7 +215,7 @@ def test_a_sweep_shows_where_its_means_lie_on_other_pairs(tmp_path: Path) -> Non
             float(part.get("y2", "")),
         )
         assert 14 <= high < middle < low <= 184, "in the frame, about the mean"
-    assert "Upright: where 95 % of resampled" in "".join(sweep.itertext())
+    assert "Vertical lines: the range of 95 % of" in "".join(sweep.itertext())
 
 
 @pytest.mark.parametrize(("sign", "shown"), [(1, "+0.00"), (-1, "+0.00")])
@@ -233,7 +233,7 @@ def test_training_in_vain_is_said(tmp_path: Path) -> None:
     untrained = line("raw", 0, 60.0, curve=[], best_step=0)
     write(tmp_path, untrained, line("good", 0, 70.0), line("vain", 0, 60.0, best_step=0))
     said = explanation(summarise(read_results(tmp_path), tmp_path))
-    assert said.endswith("no step was better than the encoder they began with: vain.")
+    assert said.endswith("no step was better than the initial encoder: vain.")
 
 
 def test_a_criterion_agrees_with_the_score_as_far_as_both_rank_the_runs_alike(tmp_path: Path) -> None:
@@ -254,7 +254,9 @@ def test_a_criterion_agrees_with_the_score_as_far_as_both_rank_the_runs_alike(tm
 
 def test_other_people_or_missing_cosines_are_named(tmp_path: Path) -> None:
     write(tmp_path, noisy(tmp_path, "a", 0, 1.0), noisy(tmp_path, "b", 0, 1.0, golds_seed=1))
-    with pytest.raises(StudyError, match=r"b0/cosines\.npz: people's golds of STS12 are not those of the first run"):
+    with pytest.raises(
+        StudyError, match=r"b0/cosines\.npz: the human golds of STS12 differ from those of the first run"
+    ):
         summarise(read_results(tmp_path), tmp_path)
     (tmp_path / RUNS / "b0" / COSINES_FILE).unlink()
     a, b = summarise(read_results(tmp_path), tmp_path).rows
@@ -269,8 +271,8 @@ def test_other_people_or_missing_cosines_are_named(tmp_path: Path) -> None:
         ("[]\n", r"results\.jsonl:1: not an object"),
         ('{"id": "x", "arm": "a"}\n', r"results\.jsonl:1: axes: missing"),
         (json.dumps(line("a", 0, 1.0)) + "\n" + json.dumps(line("a", 1, 1.0, scores={"STS12": "x"})) + "\n",
-         r"results\.jsonl:2: STS12: 'x' is no number"),
-        (json.dumps(line("a", 0, 1.0, curve={})) + "\n", r"results\.jsonl:1: curve: \{\} is no list"),
+         r"results\.jsonl:2: STS12: 'x' is not a number"),
+        (json.dumps(line("a", 0, 1.0, curve={})) + "\n", r"results\.jsonl:1: curve: expected list, got \{\}"),
     ],
 )  # fmt: skip
 def test_broken_results_are_named(text: str, message: str, tmp_path: Path) -> None:

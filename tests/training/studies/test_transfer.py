@@ -1,4 +1,4 @@
-"""A study that asks for the transfer tasks: its runs, and what is reported of them."""
+"""Tests of studies with transfer tasks: their runs and reports."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EXAMPLES = 60
 
 @pytest.fixture
 def data(stsb_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """STS-B and seven transfer tasks of a few sentences each."""
+    """Write STS-B and seven transfer tasks of a few sentences each."""
     place = tmp_path / "data"
     copytree(stsb_data, place)
     monkeypatch.setattr(transfer, "FOLDS", 2)
@@ -96,7 +96,7 @@ def test_missing_or_broken_tasks_stop_the_study_before_anything_is_trained(
 
 
 def classified(study: Path, arm: str, seed: int, share: float, labels_seed: int = 0) -> dict[str, object]:
-    """A run whose classifiers are right of about this share."""
+    """Return a run whose classifiers are right for about this share of examples."""
     predicted, labels = {}, {}
     for number, task in enumerate(TASKS):
         labels[task] = np.random.default_rng([labels_seed, number]).integers(0, 2, EXAMPLES).astype(np.int8)
@@ -164,7 +164,9 @@ def test_runs_without_the_tasks_are_left_out_of_their_table(tmp_path: Path) -> N
 
 def test_other_labels_are_named(tmp_path: Path) -> None:
     write(tmp_path, classified(tmp_path, "a", 0, 0.8), classified(tmp_path, "b", 0, 0.8, labels_seed=1))
-    with pytest.raises(StudyError, match=r"b0/transfer\.npz: people's labels of MR are not those of the first run"):
+    with pytest.raises(
+        StudyError, match=r"b0/transfer\.npz: the human labels of MR differ from those of the first run"
+    ):
         summaries(read_results(tmp_path), tmp_path)
 
 

@@ -37,7 +37,7 @@ def trials(file: Path) -> list[Trial]:
 
 
 def worked(trial: Trial, study: Path) -> tuple[dict[str, Any], str]:
-    """The result of a run, and what it said."""
+    """Return the result of a run, and its output."""
     folder, said = run_folder(trial, study), io.StringIO()
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / TRIAL, trial.to_json())
@@ -66,7 +66,7 @@ def test_a_run_leaves_its_result_and_no_weights(make_study: MakeStudy, stsb_data
     assert not list(folder.rglob("*.safetensors")) and not list(folder.rglob("*.onnx"))
 
     written = (folder / RESULT).stat().st_mtime_ns
-    (folder / RECORD / "left.safetensors").touch()  # by who was killed after the result
+    (folder / RECORD / "left.safetensors").touch()  # A process that was killed after the result leaves these files.
     assert worked(trial, tmp_path)[1] == "" and (folder / RESULT).stat().st_mtime_ns == written, "not repeated"
     assert not list(folder.rglob("*.safetensors"))
 
@@ -189,7 +189,7 @@ def test_who_trains_a_teacher_is_waited_for(
 @pytest.mark.slow
 def test_one_process_at_a_time(make_study: MakeStudy, tmp_path: Path) -> None:
     (trial,) = trials(make_study(""))
-    with locked(run_folder(trial, tmp_path)), pytest.raises(LockError, match="another process is at work there"):
+    with locked(run_folder(trial, tmp_path)), pytest.raises(LockError, match="another process is using this folder"):
         worked(trial, tmp_path)
 
 
@@ -197,7 +197,7 @@ def test_what_can_not_be_done_says_why(make_study: MakeStudy, tmp_path: Path) ->
     with pytest.raises(StudyError, match=r"trial\.json: No such file"):
         run_trial(tmp_path, io.StringIO())
     (unjudged,) = trials(make_study("", eval_data=None))
-    with pytest.raises(StudyError, match="eval_data: a study judges by"):
+    with pytest.raises(StudyError, match="eval_data: a study needs"):
         worked(unjudged, tmp_path)
     (narrow,) = trials(make_study("", objective="whitenedcse", groups=5))
     with pytest.raises(ConfigError, match="5"):
@@ -219,7 +219,7 @@ def test_broken_cosines_are_named(make_study: MakeStudy, tmp_path: Path) -> None
 
 
 def test_the_last_batch_of_an_epoch_takes_the_time_of_the_sentences_that_it_has(tmp_path: Path) -> None:
-    """7 sentences in batches of 3: a second for 3 of them, a fifth for one."""
+    """Divide 7 sentences into batches of 3: a step takes a second for 3 sentences, and a fifth for one."""
     lines = [{"kind": "evaluation", "step": 0}]
     lines += [{"kind": "train", "step": step, "sentences_per_s": 3 if step % 3 else 5} for step in (1, 2, 3, 4, 6)]
     (tmp_path / METRICS).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
@@ -227,7 +227,7 @@ def test_the_last_batch_of_an_epoch_takes_the_time_of_the_sentences_that_it_has(
 
 
 def test_a_run_measures_the_nearest_in_a_batch_where_it_is_asked_to(make_study: MakeStudy, tmp_path: Path) -> None:
-    """GS-InfoNCE's figure 1, also of an encoder as it was."""
+    """Measure GS-InfoNCE's figure 1, also for an untrained encoder."""
     file = make_study("[[arm]]\nname = 'as it was'\nuntrained = true\n", neighbours=64)
     (trial,) = trials(file)
     assert trial.neighbours == 64 and Trial.from_json(trial.to_json()) == trial

@@ -1,4 +1,4 @@
-"""The catalogue of datasets: their sources on the Hugging Face hub, their files, and their checks."""
+"""Catalogue of the datasets: their sources on the Hugging Face hub, their files and their checks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ WIKI1M = "corpus/wiki1m.txt"
 # Conversion of fetched files to the project's layout.
 
 Unpack = Callable[[Path, Path], None]
-"""A function that unpacks a fetched file into a folder. It raises `DataError` if the file is damaged."""
+"""Type of a function that unpacks a fetched file into a folder.
+
+It raises `DataError` if the file is damaged.
+"""
 
 BROKEN = (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error)
 
@@ -50,10 +53,10 @@ def gunzipped(target: str) -> Unpack:
 
 
 def untarred(target: str, folders: Sequence[str]) -> Unpack:
-    """Return a function that extracts these folders of an archive below `target`.
+    """Return a function that extracts `folders` of an archive below `target`.
 
-    The folders need a common parent in the archive. Links, devices and subfolders are skipped. An archive with paths
-    outside itself is rejected.
+    The folders need a common parent in the archive. Links, devices and subfolders are skipped. An archive is rejected
+    if one of its paths leads outside the target.
     """
 
     def unpack(fetched: Path, folder: Path) -> None:
@@ -79,11 +82,11 @@ def _top(fetched: Path, members: Sequence[tarfile.TarInfo], folders: Sequence[st
     depth = len(PurePosixPath(folders[0]).parts)
     tops = {path.parents[depth - 1] for path in inside if path.parts[-depth:] == PurePosixPath(folders[0]).parts}
     if not tops:
-        raise DataError(f"{fetched}: no folder {folders[0]} in it")
+        raise DataError(f"{fetched}: contains no folder {folders[0]}")
     top = min(tops, key=lambda path: (len(path.parts), path))
     for folder in folders:
         if top / folder not in inside:
-            raise DataError(f"{fetched}: no folder {top / folder} in it")
+            raise DataError(f"{fetched}: contains no folder {top / folder}")
     return top
 
 
@@ -107,14 +110,17 @@ def _reading_archive(fetched: Path) -> Iterator[None]:
 # Data sets with their sources, files and checks.
 
 Check = Callable[[Path], str]
-"""A function that checks the data folder and returns counts in words. It raises `DataError` if something is wrong."""
+"""Type of a function that checks the data folder and describes the counts in words.
+
+It raises `DataError` if something is wrong.
+"""
 
 
 @dataclass(frozen=True)
 class Source:
     """A file of a dataset on the hub.
 
-    The commit is fixed, because datasets change and some drop the files that are read here.
+    The commit is fixed, because datasets change, and later commits may lack the file.
     """
 
     repo: str
@@ -158,7 +164,7 @@ def labelled_examples(folder: Path) -> str:
 
 
 def collection(place: str, documents: int, **splits: tuple[int, int]) -> Check:
-    """Return a function that checks the number of documents, and the numbers of each split's queries and judgements."""
+    """Return a function that checks the numbers of documents, and of queries and judgements in each split."""
 
     def check(folder: Path) -> str:
         for split, expected in splits.items():

@@ -1,4 +1,4 @@
-"""`checksums.json`: the files of every dataset in a folder, with their sources."""
+"""The file `checksums.json`, which records the files and sources of every dataset in a folder."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Entry:
         for file, expected in self.files.items():
             if file not in missing and Sum.of(folder / file) != expected:
                 raise DataError(
-                    f"{folder / file}: altered since {self.time}, its SHA-256 is not that in {CHECKSUMS}; "
+                    f"{folder / file}: changed since {self.time}: its SHA-256 differs from {CHECKSUMS}; "
                     "remove it, and `data get` brings it back"
                 )
         return missing
@@ -81,7 +81,9 @@ def read(folder: Path) -> dict[str, Entry]:
     except OSError as error:
         raise DataError(f"{file}: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise DataError(f"{file}: not a record of checksums; without it `data verify` writes a new one") from error
+        raise DataError(
+            f"{file}: not a record of checksums; remove the file, and `data verify` writes a new one"
+        ) from error
 
 
 def write(folder: Path, name: str, files: Sequence[str], sources: Sequence[Mapping[str, Any]]) -> Entry:

@@ -19,11 +19,11 @@ from training.evaluation.pairs import DataError
 from training.machine.interrupt import locked
 
 DRAFT = ".draft"
-"""Subfolder in which a data set is unpacked and checked before its files are moved into place."""
+"""Name of the subfolder in which a dataset is unpacked and checked before its files are moved into place."""
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return `$ISOSPHERE_DATA`. The default is `isosphere/data` in `$XDG_CACHE_HOME` or `~/.cache`."""
+    """Return the folder `$ISOSPHERE_DATA`, or by default `isosphere/data` in `$XDG_CACHE_HOME` or `~/.cache`."""
     if chosen := environment.get("ISOSPHERE_DATA"):
         try:
             return Path(chosen).expanduser()
@@ -36,10 +36,9 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
 def provide(name: str, dataset: Dataset, folder: Path, stream: TextIO, *, download: Download | None) -> None:
     """Put the complete dataset into `folder` and record its checksums.
 
-    Complete data are not fetched again.
-
-    Missing files come from `downloads/` in `folder`, where the user can put the hub's files, or are fetched by
-    `download`. With None, nothing is fetched. Existing files are never replaced. Progress goes to `stream`.
+    Complete datasets are not fetched again. Missing files come from `downloads/` in `folder`, where the user can put
+    the hub's files, or else from the function `download`. If `download` is None, nothing is fetched. Existing files are
+    never replaced. Progress goes to `stream`.
 
     Raises:
         DataError: a file has changed, can't be fetched or is damaged, or the dataset fails its check.
@@ -71,10 +70,7 @@ def provide(name: str, dataset: Dataset, folder: Path, stream: TextIO, *, downlo
 
 
 def _first_problem(name: str, dataset: Dataset, folder: Path, stream: TextIO) -> str | None:
-    """Return a description of the first problem of a dataset.
-
-    If there is no problem, record the dataset and return None.
-    """
+    """Return a description of a dataset's first problem, or record the dataset and return None if it has no problem."""
     if recorded := checksums.read(folder).get(name):
         missing = recorded.missing(folder)
         if missing:
@@ -105,15 +101,13 @@ def _unpacked(dataset: Dataset, fetched: Mapping[Source, Path], draft: Path) -> 
 def _place(files: list[str], draft: Path, folder: Path) -> None:
     """Move missing files into the folder, each atomically.
 
-    If an existing file differs from the new one, no file is moved.
-
-    The dataset's record is written only after all files are moved. After an interruption, the next call moves the
-    remaining files.
+    If an existing file differs from the new one, no file is moved. The dataset is recorded only after all files are
+    moved. After an interruption, the next call moves the remaining files.
     """
     absent = [file for file in files if not (folder / file).exists()]
     for file in files:
         if file not in absent and Sum.of(folder / file) != Sum.of(draft / file):
-            raise DataError(f"{folder / file}: not the file that was fetched; remove it, and it is replaced")
+            raise DataError(f"{folder / file}: differs from the fetched file; remove it to get the fetched one")
     for file in absent:
         target = folder / file
         with naming(target):
@@ -127,7 +121,7 @@ def _place(files: list[str], draft: Path, folder: Path) -> None:
 def _draft(folder: Path) -> Iterator[Path]:
     """Yield an empty folder in `folder`, and remove it after the block.
 
-    The leftover of a killed process is removed first.
+    The folder of an earlier, killed process is removed first.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -142,26 +136,26 @@ def _origin(source: Source, file: Path, from_hub: bool) -> dict[str, Any]:
     return {"repo": source.repo, "commit": commit, "file": source.file, **asdict(Sum.of(file))}
 
 
-# Files of datasets, from the hub or from where a person put them.
+# Files of datasets, downloaded from the hub or by the user.
 
 DOWNLOADS = "downloads"
 
 
 class HubError(DataError):
-    """A file can't be fetched from the hub. The message says why."""
+    """A file can't be fetched from the hub. The message contains the reason."""
 
 
 Download = Callable[[Source], Path]
-"""A function that fetches a source and returns its path. It raises `HubError`."""
+"""Type of a function that fetches a source and returns its path. It raises `HubError`."""
 
 
 def from_hub(source: Source) -> Path:
-    """Return the file in the hub's local cache, and fetch it if needed.
+    """Return the path of the file in the hub's local cache, after downloading it if needed.
 
     An interrupted download is resumed.
 
     Raises:
-        HubError: there is no network, or no such file.
+        HubError: there is no network, or the file does not exist.
         OSError: the disk failed.
     """
     from httpx import HTTPError

@@ -1,6 +1,6 @@
-"""The evaluations in a report, with checks of their format and unique names.
+"""Evaluations in a report, with unique names and with checks of their format.
 
-A report can be made from files of unknown origin. So the types of all parts that the page reads are checked.
+A report can be made from files of unknown origin, so the types of all parts that the page reads are checked.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ FORMAT = 1
 
 
 class ReportError(Refused):
-    """An evaluation can't be shown. The message says which one and why."""
+    """An evaluation can't be shown. The message contains its name and the reason."""
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """An encoder with its evaluation."""
+    """An evaluation of an encoder, with its name and style in the report."""
 
     name: str
     """Name that is unique in the report."""
@@ -74,7 +74,9 @@ def _check(evaluation: object, where: str) -> None:
     if not isinstance(evaluation, Mapping):
         raise ReportError(f"{where}: not an object")
     if evaluation.get("format") != FORMAT:
-        raise ReportError(f"{where}: format {str(evaluation.get('format'))[:30]}, this report reads format {FORMAT}")
+        raise ReportError(
+            f"{where}: has format {str(evaluation.get('format'))[:30]}, but only format {FORMAT} is supported"
+        )
     if evaluation.get("subject") is None:
         raise ReportError(f"{where}: no subject")
     for complaint in chain(display_errors(evaluation, where), shape_errors(evaluation, EVALUATION, where)):
@@ -82,17 +84,17 @@ def _check(evaluation: object, where: str) -> None:
     shape = Evaluated("", "", evaluation).get("geometry") or {}
     histogram = shape.get("cosine_histogram") or {"edges": [0], "share": []}
     if len(histogram["edges"]) != len(histogram["share"]) + 1:
-        raise ReportError(f"{where} geometry cosine_histogram needs one edge more than it has shares")
+        raise ReportError(f"{where} geometry cosine_histogram needs one more edge than shares")
     spectrum = list((shape.get("spectrum_centred") or {}).get("values") or [1.0])
-    # A largest share below an equal share is impossible, and would break the logarithmic axis.
+    # A share above an earlier one is impossible in a valid file, and would break the logarithmic axis.
     if sorted(spectrum, reverse=True) != spectrum or spectrum[-1] < 0 or spectrum[0] * len(spectrum) < 0.99:
-        raise ReportError(f"{where} geometry spectrum_centred values are no shares of their sum, largest first")
+        raise ReportError(f"{where} geometry spectrum_centred values must be shares of their sum in descending order")
 
 
 # The expected shape of an evaluation: the parts that the page reads, with their types.
 
 MAX_NUMBER = 1e15
-"""Upper bound of all numbers in a report. Measurements are far below it, and sums of such numbers stay finite."""
+"""Upper bound of all numbers in a report. Measurements are far below it, and sums of allowed numbers stay finite."""
 MAX_DEPTH = 16
 """Maximum depth of nested objects and lists."""
 SIZE = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
@@ -108,7 +110,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Fields:
-    """An object whose listed fields, if present and not null, have these shapes. Other fields are allowed."""
+    """Shape of an object whose listed fields, if present and not null, have these shapes. Other fields are allowed."""
 
     of: Mapping[str, Shape]
     whole: bool = False
@@ -117,7 +119,7 @@ class Fields:
 
 @dataclass(frozen=True)
 class Each:
-    """An object with any names and values of one shape."""
+    """Shape of an object with any names and with values of one shape."""
 
     of: Shape
     sized: bool = False
@@ -126,7 +128,7 @@ class Each:
 
 @dataclass(frozen=True)
 class Listed:
-    """A list, or a tuple before it is written, of values of one shape."""
+    """Shape of a list of values of one shape. Before an evaluation is written, the list may be a tuple."""
 
     of: Shape
 
@@ -205,7 +207,7 @@ EVALUATION = Fields(
 
 
 def shape_errors(value: object, shape: Shape, path: str) -> Iterator[str]:
-    """Yield a line for each value of the wrong shape. It begins with the path to the value."""
+    """Yield a line for each value of the wrong shape. The line begins with the path to the value."""
     match shape:
         case Kind():
             if not _is(value, shape):
@@ -242,7 +244,7 @@ def _is(value: object, kind: Kind) -> bool:
 
 
 def display_errors(value: object, path: str, depth: int = 0) -> Iterator[str]:
-    """Yield a line for each number or text that no page can show. It begins with the path to the value."""
+    """Yield a line for each number or text that no page can show. The line begins with the path to the value."""
     if depth > MAX_DEPTH:
         yield f"{path[:100]}… is nested deeper than {MAX_DEPTH}"
     elif isinstance(value, float | int):

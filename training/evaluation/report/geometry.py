@@ -1,4 +1,4 @@
-"""Geometry of the embeddings on the sphere, and the learning curve."""
+"""Sections about the geometry of the embeddings on the sphere, and about the learning curve."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEASURES = {
     "correlation_rank": ("Rank of the correlation matrix", 0),
     "correlation_rank_of_64": ("Rank of the correlation matrix of 64 sentences", 1),
 }
-"""Keys of the measures, with name and number of decimals."""
+"""Names and numbers of decimals of the measures, by key."""
 
 DECADES = 6
 """Number of decades below the largest singular value that are shown. Smaller values are rounding errors."""
@@ -40,7 +40,7 @@ def geometry(judged: Sequence[Evaluated]) -> Element | None:
         if any(each.get("geometry", *name.split(".")) is not None for each in measured)
     ]
     if any(each.get("geometry", "sentences_of") for each in measured):
-        rows.append(row("Of which sentences", *(each.get("geometry", "sentences_of") or ABSENT for each in measured)))
+        rows.append(row("Sentences measured", *(each.get("geometry", "sentences_of") or ABSENT for each in measured)))
     figures = [_plane(measured), _spectrum(measured), *_cosines(measured), _nearest(measured)]
     return section(
         "geometry",
@@ -64,8 +64,7 @@ def _plane(judged: Sequence[Evaluated]) -> Part:
         Caption(
             "plane",
             "Alignment and uniformity.",
-            "Both are better the lower they are: the best corner is bottom left. "
-            "Each axis shows the range of the data.",
+            "Lower is better for both, so the best corner is bottom left. Each axis shows the range of the data.",
         ),
         Plane(linear("Uniformity", uniformity, most=5), linear("Alignment", alignment, most=5)),
         known,
@@ -101,7 +100,8 @@ def _spectrum(judged: Sequence[Evaluated]) -> Part:
         Caption(
             "spectrum",
             "Singular values.",
-            "Of the centred embeddings, largest first, each as a share of their sum, on a logarithmic axis. Dashed: D "
+            "Singular values of the centred embeddings in descending order, as shares of their sum, on a "
+            "logarithmic axis. Dashed: D "
             f"equal values. Values more than {DECADES} powers of ten below the largest are left out.",
         ),
         Plane(
@@ -194,29 +194,33 @@ QUANTITIES = {
     "known_item_ndcg10": (
         "Known items",
         "nDCG@10 × 100",
-        "Titles and sentences find passages. Better the higher.",
+        "Titles and sentences retrieve passages. Higher is better.",
     ),
-    "self_retrieval_mrr10": ("Self-retrieval", "MRR@10", "Half a sentence finds the other half. Better the higher."),
+    "self_retrieval_mrr10": (
+        "Self-retrieval",
+        "MRR@10",
+        "One half of a sentence retrieves the other half. Higher is better.",
+    ),
     "uniformity": ("Uniformity", "Uniformity", "Better the lower."),
     "alignment": ("Alignment", "Alignment", "Better the lower."),
     "effective_rank": (
         "Effective rank",
         "Effective rank",
-        "How many directions the vectors fill, at most their width.",
+        "Number of directions that the vectors use, at most their width.",
     ),
     "removed_share": (
         "Removed negatives",
         "Share of the in-batch negatives",
-        "What DCLR's weights leave out, mean since the evaluation before.",
+        "Negatives that DCLR's weights remove, on average since the previous evaluation.",
     ),
 }
-"""Figures of the learning curve, with the title, the axis label and whether higher is better."""
+"""Titles, axis labels and explanations of the learning curve's figures, by key."""
 
 
 def curve(judged: Sequence[Evaluated]) -> Element | None:
     """Draw one panel for each quantity, because two scales in one plot would suggest a relation.
 
-    DCLR's Figure 4 shows the same quantities.
+    The quantities of DCLR's Figure 4 are included.
     """
     figures = [figure for name in QUANTITIES if (figure := _panel(name, judged)) is not None]
     if not figures:
@@ -255,11 +259,11 @@ def _points(judged: Evaluated, name: str) -> list[tuple[float, float]]:
 
 
 def _said(chosen: Sequence[tuple[Evaluated, int]]) -> str:
-    """Return a text with the chosen step of each encoder, because a plot can't label several lines."""
+    """Return a text with the chosen step of each encoder, because a plot has no room for several labels."""
     if len(chosen) < 2:
-        return "Dashed: the step that was chosen. " if chosen else ""
+        return "Dashed: the chosen step. " if chosen else ""
     steps = ", ".join(f"{step} of {each.name}" for each, step in chosen)
-    return f"Dashed: the steps that were chosen, {steps}. "
+    return f"Dashed: the chosen steps, {steps}. "
 
 
 def _chosen(chosen: Sequence[tuple[Evaluated, int]]) -> Extra:

@@ -1,4 +1,4 @@
-"""HTML and SVG as elements. Text is escaped on output, so no text can become markup."""
+"""Elements of HTML and SVG. Text is escaped on output, so no text can become markup."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def table(caption: str, head: Sequence[str], bodies: Iterable[Iterable[Element]]
 
 
 def row(name: Part, *cells: Part, kind: str = "") -> Element:
-    """Make a row of a table, with its name in the first cell."""
+    """Make a row of a table with its name in the first cell."""
     attributes = {"class_": kind} if kind else {}
     return element("tr", element("th", name, scope="row"), *(element("td", cell) for cell in cells), **attributes)
 

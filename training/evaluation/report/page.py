@@ -1,4 +1,4 @@
-"""Evaluations, one or several side by side, as one self-contained HTML page."""
+"""A self-contained HTML page about one or several evaluations, side by side."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STYLE = Path(__file__).with_name("style.css")
 
 
 def render(evaluations: Sequence[Mapping[str, Any]]) -> str:
-    """Return an HTML page about the first evaluation, with the remaining evaluations for comparison.
+    """Return an HTML page about the first evaluation, compared with the remaining evaluations.
 
     Raises:
         ReportError: `evaluations` is empty, or an evaluation has an unsupported format.
@@ -60,13 +60,13 @@ def _headline(judged: Evaluated) -> str:
 
 
 def _others(judged: Sequence[Evaluated]) -> str:
-    return f"Beside it: {', '.join(each.title for each in judged)}" if judged else ""
+    return f"Compared with: {', '.join(each.title for each in judged)}" if judged else ""
 
 
 # Facts about the evaluated encoders, and explanations of the numbers.
 
 FINGERPRINT = 12
-"""Characters of a fingerprint that suffice to distinguish encoders."""
+"""Number of characters that are shown of a fingerprint, enough to distinguish encoders."""
 
 SUBJECT = {
     "source": "Source",
@@ -84,7 +84,7 @@ SUBJECT = {
 
 
 def subjects(judged: Sequence[Evaluated]) -> Element:
-    """Make one column for each evaluation, and one row for each fact that any of them has."""
+    """Make a table with a column for each evaluation and a row for each fact that any of them has."""
     rows = {title: [_said(each.get("subject", name)) for each in judged] for name, title in SUBJECT.items()}
     rows["Fingerprint"] = [_fingerprint(each) for each in judged]
     rows["Size"] = [megabytes(each.get("subject", "bytes")) for each in judged]
@@ -98,7 +98,7 @@ def subjects(judged: Sequence[Evaluated]) -> Element:
     ]
     if any(commands):
         filled.append(row("Command", *(element("code", command) if command else ABSENT for command in commands)))
-    return section("judged", "What was judged", table("Facts", ["Fact", *(each.name for each in judged)], [filled]))
+    return section("judged", "Evaluated encoders", table("Facts", ["Fact", *(each.name for each in judged)], [filled]))
 
 
 def explanations(judged: Sequence[Evaluated]) -> Element:

@@ -1,4 +1,4 @@
-"""The plots of a report: dot plots, lines, bars from zero, and points in a plane."""
+"""Plots of a report: dot plots, lines, bars from zero, and points in a plane."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from training.evaluation.report.markup import number
 from training.evaluation.report.svg import WIDTH, Axis, Frame, Point, linear
 
 LABEL_GAP = 13
-"""Distance between the base lines of labels, in units of the drawing."""
+"""Minimum distance between the base lines of labels, in units of the drawing."""
 NAME_LENGTH = 14
 
 
@@ -54,7 +54,7 @@ class Series:
 
 
 Extra = Callable[[Frame], Sequence[Element]]
-"""A function that draws further elements of a plot."""
+"""Type of a function that draws further elements of a plot."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Plane:
 
 
 def dot_plot(caption: Caption, label: str, dots: Sequence[Dot]) -> Element:
-    """Draw a row for each dot, with its value. A deviation is a line to both sides."""
+    """Draw a row for each dot, with its value. A deviation is drawn as a line to both sides of the dot."""
     reach = [dot.value + sign * (dot.deviation or 0) for dot in dots for sign in (-1, 1)]
     height = 18 * len(dots)
     frame = Frame(linear(label, reach), _unmarked(), left=150, right=40, height=height)
@@ -88,7 +88,7 @@ def dot_plot(caption: Caption, label: str, dots: Sequence[Dot]) -> Element:
 
 
 def bars(caption: Caption, label: str, values: Sequence[Bar], *, digits: int) -> Element:
-    """Draw horizontal bars from zero with their values. An interval is a whisker."""
+    """Draw horizontal bars from zero, with their values. An interval is drawn as a whisker."""
     reach = [end for bar in values for end in (bar.value, *(bar.interval or ()))]
     frame = Frame(linear(label, reach, from_zero=True), _unmarked(), left=150, right=56, height=24 * len(values))
     parts = [
@@ -114,7 +114,7 @@ def bars(caption: Caption, label: str, values: Sequence[Bar], *, digits: int) ->
 
 
 def lines(caption: Caption, plane: Plane, series: Sequence[Series], *, dots: bool = False) -> Element:
-    """Draw a line for each series. Several lines have their names at their ends."""
+    """Draw a line for each series. If there are several lines, their names are at their ends."""
     named = len(series) > 1
     frame = Frame(plane.x, plane.y, left=56, right=100 if named else 16)
     parts = [*frame.axes(), *plane.extra(frame)]
@@ -149,7 +149,7 @@ def points(caption: Caption, plane: Plane, named: Sequence[Series]) -> Element:
 
 
 def histogram(caption: Caption, plane: Plane, edges: Sequence[float], shares: Series) -> Element:
-    """Draw bars from zero between neighbouring edges, with the y of `shares` as heights."""
+    """Draw bars from zero between neighbouring edges. The y values of `shares` are the heights."""
     frame = Frame(plane.x, plane.y, left=56)
     parts = [*frame.axes(), *plane.extra(frame)]
     for left, right, (_, share) in zip(edges[:-1], edges[1:], shares.points, strict=True):

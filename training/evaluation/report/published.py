@@ -1,4 +1,4 @@
-"""The papers' results: Spearman x 100 ("all") of the STS tasks, and accuracy of the transfer tasks."""
+"""Published results of the papers: Spearman x 100 ("all") on the STS tasks, and accuracy on the transfer tasks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REPORTED = {
     "roberta-large": ROBERTA_LARGE,
     "bert-large-nli-cls-token": SBERT_LARGE,
 }
-"""Backbones of the rows, by their published names."""
+"""The papers' names of backbones that they report, by hub name."""
 FAMILIES = {
     "bert": BERT,
     "bert-large": BERT_LARGE,
@@ -32,14 +32,14 @@ FAMILIES = {
     "roberta": ROBERTA,
     "roberta-large": ROBERTA_LARGE,
 }
-"""Backbones whose rows are most similar, by prefix of a backbone's name. The longest matching prefix is used."""
+"""The papers' backbone that is most similar to a backbone, by a prefix of its name. The longest prefix is used."""
 
 WHITENED = "Zhuo et al. 2023 (WhitenedCSE)"
 SIMCSE_PLUS = "Xu et al. 2023 (SimCSE++)"
 DIFFCSE = "Chuang et al. 2022 (DiffCSE)"
 LISTED = "as listed in github.com/Doragd/Awesome-Sentence-Embedding, README"
 TWICE = f"{LISTED}, and in github.com/Jiahao004/DistillCSE, README"
-"""Source of rows that are in two lists of results. Each row was checked against its mean."""
+"""Source of rows that two lists of results contain. Each row was checked against its mean."""
 SEEDS = "github.com/hppRC/simple-simcse, README: the paper's settings over 50 seeds"
 
 
@@ -86,7 +86,7 @@ STS_ROWS = (
         "Wu et al. 2022 (GS-InfoNCE), Table 1",
         (70.12, 82.57, 75.21, 82.89, 80.23, 79.70, 72.70),
     ),
-    Row(BERT, "ImSimCSE", 78.05, f"{SIMCSE_PLUS}, Table 3; the abstract: 1.8 above SimCSE's 76.25"),
+    Row(BERT, "ImSimCSE", 78.05, f"{SIMCSE_PLUS}, Table 3; the abstract states 1.8 above SimCSE's 76.25"),
     Row(BERT, "ArcCSE", 78.11, "Zhang et al. 2022 (ArcCSE)", (72.08, 84.27, 76.25, 82.32, 79.54, 79.92, 72.39)),
     Row(
         BERT,
@@ -147,7 +147,7 @@ STS_ROWS = (
         f"{WHITENED}, Table 1, and the authors' README",
         (74.65, 85.79, 77.49, 84.71, 80.33, 81.48, 75.34),
     ),
-    Row(SBERT_LARGE, "ImSimCSE", 80.63, f"{SIMCSE_PLUS}, Table 3; it starts from weights that NLI's labels have tuned"),
+    Row(SBERT_LARGE, "ImSimCSE", 80.63, f"{SIMCSE_PLUS}, Table 3; it starts from weights tuned on NLI's labels"),
     Row(ROBERTA, "RoBERTa, [CLS]", 44.57, f"{DCLR}, main STS table", (16.67, 45.57, 30.36, 55.08, 56.98, 45.41, 61.89)),
     Row(ROBERTA, "RoBERTa, mean", 53.36, f"{DCLR}, main STS table", (32.11, 56.33, 45.22, 61.34, 61.98, 54.53, 62.03)),
     Row(ROBERTA, "RoBERTa, first-last", 56.57, f"{SIMCSE}, Table 5", (40.88, 58.74, 49.07, 65.63, 61.48, 58.55, 61.63)),
@@ -190,7 +190,7 @@ STS_ROWS = (
         (73.09, 84.57, 76.13, 85.15, 81.99, 82.35, 71.80),
     ),
 )
-"""Unsupervised results on the STS tasks. BERT-flow and -whitening are fitted to NLI."""
+"""Results of unsupervised methods on the STS tasks. BERT-flow and BERT-whitening are fitted to NLI."""
 
 TRANSFER_ROWS = (
     Row(BERT, "GloVe, mean", 81.52, f"{SIMCSE}, Table E.1", (77.25, 78.30, 91.17, 87.85, 80.18, 83.00, 72.87)),
@@ -199,8 +199,8 @@ TRANSFER_ROWS = (
     Row(BERT, "IS-BERT", 85.83, f"{SIMCSE}, Table E.1", (81.09, 87.18, 94.96, 88.75, 85.96, 88.64, 74.24)),
     Row(BERT, "SimCSE", 85.81, f"{SIMCSE}, Table E.1", (81.18, 86.46, 94.45, 88.88, 85.50, 89.80, 74.43)),
     Row(BERT, "SimCSE with MLM", 86.64, f"{SIMCSE}, Table E.1", (82.92, 87.23, 95.71, 88.73, 86.81, 87.01, 78.07)),
-    Row(BERT, "WhitenedCSE", 86.40, f"{WHITENED}, Table 2; the backbone by the order of its rows"),
-    Row(BERT_LARGE, "WhitenedCSE", 88.67, f"{WHITENED}, Table 2; the backbone by the order of its rows"),
+    Row(BERT, "WhitenedCSE", 86.40, f"{WHITENED}, Table 2; the backbone follows from the order of the rows"),
+    Row(BERT_LARGE, "WhitenedCSE", 88.67, f"{WHITENED}, Table 2; the backbone follows from the order of the rows"),
     Row(ROBERTA, "SimCSE", 84.84, f"{SIMCSE}, Table E.1", (81.04, 87.74, 93.28, 86.94, 86.60, 84.60, 73.68)),
     Row(ROBERTA, "SimCSE with MLM", 86.90, f"{SIMCSE}, Table E.1", (83.37, 87.76, 95.05, 87.16, 89.02, 90.80, 75.13)),
     Row(ROBERTA_LARGE, "SimCSE", 86.11, f"{SIMCSE}, Table E.1", (82.74, 87.87, 93.66, 88.22, 88.58, 92.00, 69.68)),
@@ -250,7 +250,7 @@ def papers(backbones: Iterable[str]) -> dict[str, Any]:
 
 
 def nearest_rows(rows: Iterable[Row], backbones: Iterable[str]) -> list[Row]:
-    """Return the rows of the backbones' families. If no family has rows, return the rows of BERT-base.
+    """Return the rows of the backbones' families, or the rows of BERT-base if no family has rows.
 
     The rows are for the same backbone only if `reported` returns its name.
     """

@@ -1,4 +1,4 @@
-"""STS, transfer and retrieval: tables beside the papers' rows."""
+"""Sections about STS, transfer and retrieval, with tables beside the papers' rows."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ NAMES = {"STSB": "STS-B", "SICKR": "SICK-R", "SST2": "SST-2"}
 """Names of tasks that the papers spell differently."""
 AGGREGATES = ("all", "mean", "wmean")
 UNIT_VECTORS = (
-    "Ours: a logistic regression on unit vectors, which is what is served. The papers' rows: SentEval's, on vectors of "
+    "Ours: a logistic regression on unit vectors, as the server returns them. The papers' rows: SentEval's, on "
+    "vectors of "
     "the length that the encoder gave them."
 )
 REACH = 12
 """Lower end of a dot plot, in points below the lowest mean of the evaluations.
 
-A larger range would hide differences between seeds.
+A longer axis would hide differences between seeds.
 """
 
 
@@ -51,7 +52,7 @@ def sts(judged: Sequence[Evaluated]) -> Element | None:
 
 
 def transfer(judged: Sequence[Evaluated]) -> Element | None:
-    """Show the accuracy of logistic regression on frozen embeddings, also on dev, and the C of each fold."""
+    """Show the test and dev accuracy of logistic regression on frozen embeddings, and the C of each fold."""
     measured = [each for each in judged if each.get("transfer", "tasks")]
     if not measured:
         return None
@@ -99,7 +100,7 @@ def _backbones(judged: Iterable[Evaluated]) -> list[str]:
 
 
 def _backbone_note(judged: Sequence[Evaluated], papers: Sequence[Row]) -> Part:
-    """Return a note if the papers' rows are for a different backbone than the evaluated encoders'."""
+    """Return a note if the papers' rows are for another backbone than the evaluated encoders."""
     theirs = {paper.backbone for paper in papers}
     others = {name or "an unnamed backbone" for name in _backbones(judged) if published.reported(name) not in theirs}
     if not others:
@@ -121,7 +122,10 @@ def _mean(paper: Row) -> str:
 
 
 def _paper_names(papers: Sequence[Row]) -> list[str]:
-    """Return the name of each paper's row: the method, with the backbone if the same method occurs several times."""
+    """Return a name for each row of a paper.
+
+    The name is the method, with the backbone if the same method occurs several times.
+    """
     count = Counter(paper.method for paper in papers)
     return [paper.method if count[paper.method] == 1 else f"{paper.method}, {paper.backbone}" for paper in papers]
 
@@ -183,7 +187,7 @@ def _accuracies(judged: Evaluated) -> list[Element]:
     lines = [row(judged.name, *accuracy, number(judged.get("transfer", "mean")), kind="own")]
     dev = [found(task).get("dev_accuracy") for task in TRANSFER]
     if any(each is not None for each in dev):
-        lines.append(row("on its dev part", *map(number, dev), ABSENT, kind="dev"))
+        lines.append(row("on the dev set", *map(number, dev), ABSENT, kind="dev"))
     return lines
 
 
@@ -201,4 +205,4 @@ def _regularisation(judged: Evaluated) -> Part:
 
 def _sources(papers: Sequence[Row]) -> Element:
     rows = [row(name, paper.source) for name, paper in zip(_paper_names(papers), papers, strict=True)]
-    return details("Where the papers' rows are from", table("Sources", ["Row", "Source"], [rows]))
+    return details("Sources of the papers' rows", table("Sources", ["Row", "Source"], [rows]))

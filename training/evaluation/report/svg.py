@@ -1,4 +1,7 @@
-"""Axes and shapes of plots. A shape has only a kind, for which the style sheet sets colours and fonts."""
+"""Axes and shapes of plots.
+
+A shape has a kind instead of colours and fonts, which the style sheet sets for each kind.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from training.evaluation.report.markup import Part, element
 
 WIDTH = 380
 MARKS = 4
-"""Number of marks that the style sheet distinguishes."""
+"""Number of styles of marks in the style sheet."""
 
 Point = tuple[float, float]
 
@@ -55,7 +58,8 @@ def linear(label: str, values: Iterable[float], *, from_zero: bool = False, most
     low, high = _range(label, values)
     if from_zero:
         low, high = min(low, 0.0), max(high, 0.0)
-    if math.isclose(low, high, rel_tol=1e-9, abs_tol=1e-12):  # A difference in the last bits is no range.
+    # A difference in the last bits is a rounding error, not a range.
+    if math.isclose(low, high, rel_tol=1e-9, abs_tol=1e-12):
         margin = abs(low) / 10 if abs(low) > 1e-9 else 0.5
         low, high = (low, high + margin) if from_zero else (low - margin, high + margin)
     step, first, last = next(
@@ -76,7 +80,7 @@ def decades(label: str, values: Iterable[float], *, most: int = 6) -> Axis:
     """
     low, high = _range(label, values)
     if low <= 0:
-        raise ValueError(f"{label}: {low} has no place on a logarithmic axis")
+        raise ValueError(f"{label}: {low} can't be on a logarithmic axis, which needs values above 0")
     first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
     last = max(last, first + 1)
     step = math.ceil((last - first) / (most - 1))
@@ -95,7 +99,7 @@ def sizes(label: str, values: Iterable[int]) -> Axis:
     """
     ticks = sorted(set(values))
     if len(ticks) < 2 or ticks[0] <= 0:
-        raise ValueError(f"{label}: two sizes or more make an axis, not {ticks}")
+        raise ValueError(f"{label}: an axis needs two or more sizes, got {ticks}")
     return Axis(label, tuple(map(float, ticks)), tuple(map(str, ticks)), logarithmic=True)
 
 
@@ -118,12 +122,12 @@ def _name(tick: float, digits: int) -> str:
     return f"{tick:.{digits}f}".replace("-", "−")
 
 
-# Shapes: the frame between two axes, and what is drawn in it.
+# Shapes: the frame between two axes, and its content.
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The rectangle between the axes, in units of the drawing. y grows downwards."""
+    """The rectangle between the axes, in units of the drawing. Coordinates y grow downwards."""
 
     x: Axis
     y: Axis
@@ -197,7 +201,7 @@ def figure(name: str, title: str, description: str, height: float, parts: Iterab
 def text(at: Point, content: str, kind: str, *, anchor: str = "start") -> Element:
     """Make a line of text.
 
-    `anchor` determines whether the text starts, is centred, or ends at the point `at` of its base line.
+    `anchor` is the part of the text (start, middle or end) that is placed at the point `at` of the base line.
     """
     return element("text", content, x=_n(at[0]), y=_n(at[1]), class_=kind, text_anchor=anchor)
 
@@ -212,7 +216,7 @@ def dot(at: Point, kind: str, tooltip: str) -> Element:
 
 
 def curve(points: Iterable[Point], kind: str) -> Element:
-    """Draw measurements in order, joined by straight lines."""
+    """Draw measurements in the given order, joined by straight lines."""
     return element("polyline", points=" ".join(f"{_n(x)},{_n(y)}" for x, y in points), class_=f"curve {kind}")
 
 
@@ -238,7 +242,7 @@ def mark(index: int) -> str:
 
 
 def spread(places: Iterable[float], gap: float, *, within: tuple[float, float]) -> list[float]:
-    """Return the label positions nearest to `places`, in least squares, that are at least `gap` apart.
+    """Return the label positions closest to `places`, in least squares, that are at least `gap` apart.
 
     Labels stay `within` the bounds. Labels that do not fit continue below the second bound.
     """
@@ -260,7 +264,10 @@ def spread(places: Iterable[float], gap: float, *, within: tuple[float, float]) 
 
 
 def short(names: Sequence[str], most: int) -> list[str]:
-    """Shorten each name to `most` characters. Start and end are kept, in the ratio that keeps most names distinct."""
+    """Shorten each name to `most` characters.
+
+    Start and end of the names are kept, in the proportion that keeps most names distinct.
+    """
 
     def cut(name: str, beginning: int) -> str:
         return name if len(name) <= most else f"{name[:beginning]}…{name[len(name) - most + 1 + beginning :]}"

@@ -1,4 +1,4 @@
-"""What builds, and where exact search ends, in the tests of a live index."""
+"""Fixtures for tests of live indexes: the builder, and the limit of exact search."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def builder() -> Turns:
 
 @pytest.fixture
 def approximate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However few candidates a filter leaves."""
+    """Search approximately, however few candidates a filter leaves."""
     for module in ("state", "building"):
         monkeypatch.setattr(f"serving.corpora.indexes.{module}.EXACT_ROWS", 50)
 

@@ -1,4 +1,4 @@
-"""A live index that follows a source, built when a test says so, and compared with it."""
+"""A live index that follows a source, is built on demand, and is compared with the source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVERY = ("flat", "hnsw", "ivf-flat", "ivf-sq8", "ivf-pq")
 
 
 class Turns(Builder):
-    """A builder that builds when it is told to, and does what is brief when it is told that."""
+    """Builder that builds, or does brief work, only when a test asks for it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A store of one corpus, as an index sees it, in a dict."""
+"""A store of one corpus in a dict, with the interface that an index uses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.serving.corpora.indexes.vectors import keys
 
 @dataclass
 class DictSource:
-    """The truth, for a `LiveIndex` and for those who compare it."""
+    """Source for a `LiveIndex`, and reference for comparisons."""
 
     dim: int = 16
     held: dict[int, Floats] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Every flip, every page in the wrong place and every page of zeros changes a checksum, and only that of its piece."""
+"""Tests of checksums: each flipped bit, misplaced page or zeroed page changes the checksum of its piece only."""
 
 from __future__ import annotations
 

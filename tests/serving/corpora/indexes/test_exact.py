@@ -1,4 +1,4 @@
-"""The oracle itself, against a plain loop: in memory, mapped from a file, over blocks and their borders."""
+"""Tests of exact search against a plain loop: in memory, mapped from a file, and across blocks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_nearest_is_a_plain_loop(tmp_path: Path, count: int, mapped: bool) -> No
 
 
 def test_equal_vectors_rank_oldest_first_wherever_they_lie() -> None:
-    """The same numbers give the same score in whatever row, block and place of the matrix they are."""
+    """Check that the same numbers give the same score in any row, block and place of the matrix."""
     rng = np.random.default_rng(3)
     for _ in range(20):
         one = clustered(1, dim=int(rng.integers(1, 400)), seed=int(rng.integers(1000)))

@@ -1,4 +1,4 @@
-"""Indexes on a CUDA device: what can be said of them without one, around a copy that stays on the CPU; and on one."""
+"""Tests of indexes on a CUDA device: with a substitute on the CPU, and on a real device."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ FULL = "StandardGpuResources: alloc fail type TemporaryMemoryOverflow (cudaMallo
 
 
 class Device:
-    """An index on a device: counts searches, and how many were under way at once; does what a test says before each."""
+    """Index on a device. It counts searches and concurrent searches, and calls the test before each search."""
 
     held = 0
-    """Copies that there are."""
+    """Number of existing copies."""
     before: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, index: faiss.Index) -> None:
@@ -69,7 +69,7 @@ class Device:
 
 
 class Resources:
-    """What FAISS sets aside, by default and as it is told."""
+    """Memory that FAISS reserves, by default or as requested."""
 
     temporary, pinned = 1536 << 20, 256 << 20
     made: ClassVar[Resources]
@@ -235,7 +235,7 @@ def test_without_a_driver_nobody_knows_how_much_is_free(monkeypatch: pytest.Monk
 def test_an_index_whose_device_failed_is_built_again_for_what_is_left(
     builder: Turns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a search, which is answered; and the next start, with a device that is full, serves what was kept."""
+    """Let a search find that the device failed. Then restart with a full device, which serves the stored index."""
 
     def opened() -> LiveIndex:
         kinds = {**KINDS, **GPU_KINDS}
@@ -333,7 +333,7 @@ def test_a_device_that_ends_the_process_ends_another_one(
 
 @pytest.mark.usefixtures("_device")
 def test_the_probe_searches_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it is, with a device that is the CPU, beside an encoder that left it little memory."""
+    """Run the probe with the CPU as the device, beside an encoder that left little memory."""
     exec(PROBE, {})
     assert Resources.made.temporary <= 64 << 20
     monkeypatch.setattr(faiss, "index_cpu_to_gpu", lambda *_: faiss.IndexFlatIP(8))
@@ -429,7 +429,7 @@ def test_on_a_device_it_finds_what_the_cpu_finds(kind: Any, tmp_path: Path) -> N
 @real
 def test_on_a_device_the_driver_tells_what_a_copy_takes_and_that_is_given_back() -> None:
     corpus, kind = np.ones((400_000, 256), np.float32), GPU_KINDS["gpu-flat"]
-    kind.build(corpus[:100], {}, lambda: None)  # the first loads kernels, which stay
+    kind.build(corpus[:100], {}, lambda: None)  # The first search loads kernels, which stay in memory.
     before = gpu.free_memory()
     index = kind.build(corpus, {}, lambda: None)
     between = gpu.free_memory()
@@ -444,7 +444,7 @@ def test_on_a_device_the_driver_tells_what_a_copy_takes_and_that_is_given_back()
 def test_on_a_device_without_room_faiss_throws_and_does_not_end_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """256 GiB, of which nothing is on the disk: FAISS asks for all of it before it reads a vector."""
+    """Request 256 GiB, none of it on the disk: FAISS allocates all memory before it reads a vector."""
     monkeypatch.setattr(gpu, "free_memory", lambda: None)
     vast = np.memmap(tmp_path / "vast", np.float32, "w+", shape=(1 << 26, 1 << 10))
     with pytest.raises(BuildError, match=r"gpu-flat can't be copied to the CUDA device: .*out of memory"):

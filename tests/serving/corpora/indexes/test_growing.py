@@ -1,4 +1,4 @@
-"""A tail that outgrows its bound before a build takes it in is searched by a graph beside the main part."""
+"""Tests of a tail that outgrows its limit before a build: a graph searches it beside the main part."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BOUND = PLAN.least // 2
 
 
 def followed(index: LiveIndex, source: DictSource, builder: Turns, rounds: int) -> list[int]:
-    """Of each round of 200 vectors the tail that is left after what is brief is done."""
+    """Return the size of the tail after the brief work of each round of 200 vectors."""
     tails = []
     for round_ in range(rounds):
         put(index, source, 200, seed=round_ + 1)
@@ -184,7 +184,7 @@ def test_what_is_brief_is_done_between_the_steps_of_what_takes_long() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("removed", [0, 300])
 def test_a_graph_holds_the_vectors_it_was_given(builder: Turns, tmp_path: Path, removed: int) -> None:
-    """Its matrix is FAISS's own memory: it is read when the graph is copied, searched exactly and built from."""
+    """Check FAISS's own memory, which is read when the graph is copied, searched exactly or used for a build."""
     source = DictSource()
     with closing(opened(source, builder, tmp_path, PLAN)) as index:
         put(index, source, 1000)

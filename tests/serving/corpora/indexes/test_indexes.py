@@ -1,4 +1,4 @@
-"""Every index gives the answers of a plain loop over all vectors."""
+"""Tests of every index against a plain loop over all vectors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from serving.corpora.values import Keys
 
 DIM = 3
 vectors = st.lists(st.integers(-3, 3), min_size=DIM, max_size=DIM)
-"""Small integers: their products are exact in float32, so that even ties can be compared."""
+"""Vectors of small integers. Their products are exact in float32, so even ties can be compared."""
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.lists(vectors, min_size=1, max_size=6)),

@@ -1,4 +1,4 @@
-"""Every kind of main index: what it finds, how it is kept, and what it may not return."""
+"""Tests of every kind of main index: results, storage, and ids that must not be returned."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_only_marked_rows_are_found(kind: Kind, vectors: Floats) -> None:
 
 @every_kind
 def test_an_answer_is_never_short(kind: Kind, vectors: Floats, monkeypatch: pytest.MonkeyPatch) -> None:
-    # nothing is left to exact search but what falls short
+    # All vectors except the remaining ones are left out of exact search.
     monkeypatch.setattr("serving.corpora.indexes.state.EXACT_ROWS", 0)
     least = kind.efforts(kind.parameters(*vectors.shape))[0]
     built = main(kind, vectors, {1.0: least, 0.001: least})
@@ -115,7 +115,7 @@ def test_an_answer_is_never_short(kind: Kind, vectors: Floats, monkeypatch: pyte
 
 
 def test_nodes_that_no_link_leads_to_are_found_when_all_are_asked_for() -> None:
-    """Thousands of equal vectors cut an HNSW graph to pieces."""
+    """Search thousands of equal vectors, which divide an HNSW graph into unconnected pieces."""
     vectors = np.concatenate([np.repeat(clustered(1), 1000, axis=0), clustered(500, seed=8)])
     built = main(Hnsw(), vectors)
     (ranking,) = built.search(vectors[:1], 1500, Marks(1500))

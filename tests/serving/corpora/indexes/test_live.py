@@ -1,4 +1,4 @@
-"""A live index against the truth: what is added is found at once, what is removed never again."""
+"""Tests of a live index against its source: added vectors are found at once, removed vectors are never found again."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_compaction_forgets_what_is_dead_and_takes_in_the_tail(builder: Turns, t
 def test_what_happens_during_a_build_is_in_what_follows(
     builder: Turns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also for who starts the server again: a key removed while a build ran keeps its tombstone."""
+    """Check also after a restart: a key that was removed during a build keeps its tombstone."""
     source = DictSource()
     with closing(opened(source, builder, tmp_path)) as index:
         put(index, source, 2500)
@@ -105,7 +105,7 @@ def test_what_happens_during_a_build_is_in_what_follows(
             if place == "index.compaction":
                 put(index, source, 300, seed=1)
                 take(index, source, [5, 6, 2400, 2600])
-                source.take(keys([7]))  # committed, and the index not told of it yet
+                source.take(keys([7]))  # The write is committed, but the index does not know it yet.
             if place == "index.before-bury":
                 index.remove(keys([7]))
                 check(index, source)
@@ -154,7 +154,7 @@ def test_another_plan_holds_from_the_next_opening_on(
         assert (index.report.kind, len(index)) == ("exact", 2500)
         check(index, source)
         builder.build()
-        index.build_now()  # as when much is removed
+        index.build_now()  # This happens when much is removed.
         assert index.report.kind == "exact" and not builder.waiting
     with closing(opened(source, builder, tmp_path, other)) as index:
         assert (index.report.kind, index.report.state) == ("exact", "ready")
@@ -200,13 +200,13 @@ def test_a_target_that_nothing_reaches_is_served_exactly_and_said(
 
 @pytest.mark.parametrize("before", [0.5, 1.0])
 def test_a_target_of_1_is_exact_search_whatever_was_measured(builder: Turns, tmp_path: Path, before: float) -> None:
-    """Also where an index is there that says it reaches it."""
+    """Search exactly, even if an index reports that it reaches the target."""
     source, target = DictSource(), [0.5]
     with closing(LiveIndex(source, IDENTITY, builder, folder=tmp_path, target=lambda: target[0], plan=PLAN)) as index:
         put(index, source, 2500)
         builder.build()
         assert index.report.kind == "hnsw"
-        object.__setattr__(index._seen.main.tuning, "target", before)  # as an earlier version left it
+        object.__setattr__(index._seen.main.tuning, "target", before)  # An earlier version leaves this file.
         target[0] = 1.0
         index.reconsider()
         builder.build()
@@ -265,7 +265,7 @@ def test_erasing_leaves_nothing(builder: Turns, tmp_path: Path) -> None:
 
 
 def test_searches_beside_writes_and_builds_see_whole_writes(thread: Builder, tmp_path: Path) -> None:
-    """Each write replaces ten vectors by ten others: a search finds as many as there are, and none that went before."""
+    """Replace ten vectors by ten others in each write. A search must find all and only the vectors of one state."""
     source = DictSource()
     index = opened(source, thread, tmp_path, Plan(least=200, dead=0.1, tail=0.1, kinds=("hnsw",)))
     vectors = clustered(600)

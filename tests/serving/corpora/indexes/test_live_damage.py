@@ -1,4 +1,4 @@
-"""Builds that fail, files that are damaged, indexes of another history: what serves is right all the same."""
+"""Tests of failed builds, damaged files and indexes of another history: answers stay right."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_an_index_of_another_history_is_made_anew(
 
 
 def test_what_a_newer_one_replaced_is_cleared_away(builder: Turns, tmp_path: Path) -> None:
-    """Killed between the two, a build leaves its own files and those that it was to replace."""
+    """Kill a build between two steps, after which its own files and the replaced files exist."""
     source = DictSource()
     with closing(opened(source, builder, tmp_path)) as index:
         put(index, source, 625)
@@ -126,7 +126,7 @@ def test_what_a_newer_one_replaced_is_cleared_away(builder: Turns, tmp_path: Pat
 def test_a_build_that_is_told_to_stop_touches_nothing_of_what_follows(
     builder: Turns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, place: str
 ) -> None:
-    """The corpus is restored while its index is built: another history in the same folder."""
+    """Restore the corpus while its index is built, so that the folder has another history."""
     source, later = DictSource(), DictSource()
     after: list[LiveIndex] = []
 

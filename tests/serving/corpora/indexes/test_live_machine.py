@@ -1,4 +1,4 @@
-"""Any order of writes, builds, restarts and searches against a dict: nothing lost, nothing removed ever back."""
+"""Random sequences of writes, builds, restarts and searches against a dict: nothing is lost or comes back."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tests.serving.corpora.indexes.vectors import clustered
 
 DIM, TARGET = 8, 0.9
 EXAMPLES = int(os.environ.get("ISOSPHERE_INDEX_EXAMPLES", "25"))
-"""Corpora, each of 15 steps; more by hand."""
+"""Number of corpora, each with 15 steps. The variable sets a higher number."""
 POOL = clustered(4000, dim=DIM, seed=1, clusters=8)
 KIND = {"hnsw": 400, "ivf-flat": 1200, "flat": 400}
-"""And the vectors from which on it is built."""
+"""Kinds of indexes, with the number of vectors from which on each is built."""
 
 
 class Machine(RuleBasedStateMachine):
-    """One corpus, and who uses it."""
+    """A corpus and its users."""
 
     @initialize(kind=st.sampled_from(sorted(KIND)), count=st.integers(0, 1500))
     def open(self, kind: str, count: int) -> None:
@@ -130,7 +130,7 @@ class Machine(RuleBasedStateMachine):
             self.folder.cleanup()
 
     def _recall(self, found: list[Ranking], truth: list[Ranking]) -> None:
-        """Twenty queries are few: by as much as that leaves to chance it may be below the target."""
+        """Check the recall, with a tolerance for chance, because there are only twenty queries."""
         if len(truth[0].keys):
             assert recall(found, truth).mean() >= TARGET - 0.15
 
@@ -160,7 +160,7 @@ class Machine(RuleBasedStateMachine):
 
 @pytest.fixture(autouse=True, scope="module")
 def filters_are_not_searched_exactly() -> Iterator[None]:
-    """For the whole module: Hypothesis runs many corpora in one test."""
+    """Apply this to the whole module, because Hypothesis runs many corpora in one test."""
     with pytest.MonkeyPatch.context() as patch:
         for module in ("state", "building"):
             patch.setattr(f"serving.corpora.indexes.{module}.EXACT_ROWS", 50)

@@ -1,4 +1,4 @@
-"""What was saved comes back as it was, or not at all: every damage to any file is found before an id is served."""
+"""Tests of saved indexes: they load unchanged, or the damage is found before an id is served."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_every_byte_at_the_end_counts(generation: tuple[Path, Main], tmp_path: P
                 after, covered = load(folder)
             except UnfitError as error:
                 assert path.name in str(error)
-            else:  # a byte of the manifest that says nothing, such as a space
+            else:  # The change is in a byte without meaning, such as a space.
                 assert name == saved.MANIFEST
                 assert (after.tuning, after.keys.tolist(), covered) == (before.tuning, before.keys.tolist(), COUNT + 20)
     path.unlink()

@@ -1,4 +1,4 @@
-"""The recall target is reached on vectors that the index does not hold, by the cheapest effort."""
+"""Tests of tuning: the cheapest effort reaches the recall target on vectors that are not in the index."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def only(efforts: list[int]) -> Callable[..., list[int]]:
 
 
 def unspread(count: int, seed: int) -> Floats:
-    """Noise without clusters: hard to index."""
+    """Return noise without clusters, which is hard to index."""
     return clustered(count, dim=DIM, seed=seed, clusters=1)
 
 

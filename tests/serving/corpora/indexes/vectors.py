@@ -1,4 +1,4 @@
-"""Vectors to search, and a plain loop that searches them."""
+"""Vectors for tests of search, and a plain loop that searches them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from models.runtimes.base import Floats
 from serving.corpora.values import Keys
 
 TIES = 2e-6
-"""Scores so close may come in either order: float32."""
+"""Difference of scores in float32 below which two hits may be in either order."""
 
 
 def clustered(count: int, dim: int = 16, seed: int = 0, clusters: int = 20) -> Floats:

@@ -12,7 +12,7 @@ SETTINGS = Settings()
 
 
 class Drops(io.RawIOBase):
-    """A file that gives a few bytes at a time."""
+    """File that returns a few bytes at a time."""
 
     def __init__(self, body: bytes, size: int) -> None:
         self._file, self._size = io.BytesIO(body), size
