@@ -29,15 +29,17 @@ HEAD = ("Arm", "Paper", "Difference", "Here", "n", "Difference", "Verdict")
 INTRODUCTION = """\
 # {title}
 
-Every table and figure of the paper that this project knows, beside what was recorded of it. The command
-`isosphere study pages` writes this page from benchmarks/results/studies. Do not edit it.
+This page compares the paper's tables and figures with the results that this repository has recorded.
 
-| column | |
+The command `isosphere study pages` writes this page from benchmarks/results/studies. Do not edit the page.
+
+| column | meaning |
 |---|---|
-| Paper | the paper's number, where this project has it from a source that it could check; else – |
-| Here | the mean of the seven STS tasks ± the standard deviation over n seeds |
-| Difference | to the arm in bold, SimCSE where there is one; of ours with Welch's interval at 95 %, over seeds |
-| Verdict | *reproduced*: the interval leaves out 0, and the difference has the paper's sign |
+| Paper | the number in the paper, or – if we could not check the number in a source |
+| Here | the mean of the seven STS tasks in our runs, ± the standard deviation over seeds |
+| n | the number of seeds |
+| Difference | the difference to the arm in bold (SimCSE, if present); for our runs, with Welch's 95 % interval |
+| Verdict | *reproduced*: our difference has the paper's sign, and its interval does not contain 0 |
 """
 
 
@@ -71,7 +73,7 @@ class Line:
         decided = abs(self.gain) >= self.noise and round(self.gain, DECIMALS)
         shown = _in_words(self.gain) if decided else "no difference shown"
         if self.paper_gain is None:
-            return f"{shown}; nothing to compare with"
+            return f"{shown}; no number from the paper"
         return REPRODUCED if shown == _in_words(self.paper_gain) else f"{NOT_REPRODUCED}: {shown}"
 
 
@@ -169,15 +171,15 @@ def _spread(results: Sequence[Result], tasks: Sequence[str]) -> SeedScores | Non
 def _section(study: Study, results: Sequence[Result], option: str = "") -> str:
     found = lines(study, results)
     backbones = ", ".join(dict.fromkeys(trial.config.backbone for trial in study.trials()))
-    source = f" Paper: {study.reported.of}." if study.reported else ""
-    source += " All means are of the seven transfer tasks." if _by_transfer(study) else ""
+    source = f" The paper's numbers: {study.reported.of}." if study.reported else ""
+    source += " All means are over the seven transfer tasks." if _by_transfer(study) else ""
     commands = [f"    isosphere study run {study.name}{option} --data DATA --corpus wiki1m.txt"]
     if "/figure-" in study.name:
-        commands.append(f"    isosphere study report {study.name} --html page.html    # draws it")
+        commands.append(f"    isosphere study report {study.name} --html page.html    # draws the figure")
     return "\n".join(
         [
             f"## {study.paper.partition(', ')[2] or study.name}: `{study.name}{option}`\n",
-            f"{study.about} **{verdict(found)}**{source} Here: {backbones}.\n",
+            f"{study.about} **{verdict(found)}**{source} Backbone of our runs: {backbones}.\n",
             *commands,
             "",
             *_table(HEAD, [_cells(line) for line in found]),
@@ -202,7 +204,8 @@ def _earlier(study: Study, results: Path) -> list[str]:
     if not rows:
         return []
     head = [f"{method} from", *HEAD[1:]]
-    said = f"Recorded from other starts ([results.md](../results.md)), {method} beside {BASELINE} from the same:\n"
+    where = "from other starts and with other settings ([results.md](../results.md))"
+    said = f"Earlier runs compared {method} with {BASELINE} {where}:\n"
     return ["\n".join([said, *_table(head, rows)])]
 
 
@@ -237,4 +240,4 @@ def _gain(line: Line) -> str:
 
 def _left_out(each: LeftOut) -> str:
     instead = f"\n\n    {each.instead}\n" if each.instead else "\n"
-    return f"**{each.paper}** (`{each.name}`). {each.about} Not testable by a study: {each.reason}{instead}"
+    return f"**{each.paper}** (`{each.name}`). {each.about} There is no study: {each.reason}{instead}"

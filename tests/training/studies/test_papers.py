@@ -171,7 +171,7 @@ def test_an_arm_of_which_the_paper_has_no_number_has_none_to_compare_with() -> N
     study = Study.read(STUDIES / "dclr/table-1.toml")
     results = [Result.checked(line(arm, seed, y)) for arm, of in SCORES.items() for seed, y in enumerate(of)]
     silent = replace(study, reported=Reported("nothing", {}))
-    assert lines(silent, results)[1].verdict == "better; nothing to compare with"
+    assert lines(silent, results)[1].verdict == "better; no number from the paper"
 
 
 def test_transfer_is_compared_by_the_transfer_tasks() -> None:
@@ -186,7 +186,7 @@ def test_runs_from_the_papers_backbone_have_a_table_of_their_own(tmp_path: Path)
     keep(tmp_path, "dclr/table-1-published", line("DCLR", 0, 75.0, axes=label))
     page = page_of("dclr", tmp_path)
     assert "| DCLR, roberta-base | 77.87 | +1.30 | 75.00 | 1 | – | SimCSE is not run yet |" in page
-    assert "## Table 1: `dclr/table-1 --published`" in page and "Here: bert-base-uncased, roberta-base, " in page
+    assert "## Table 1: `dclr/table-1 --published`" in page and "Backbone of our runs: bert-base-uncased, roberta-base, " in page
 
 
 def test_dclr_from_simcses_large_weights_is_compared_with_these_weights(tmp_path: Path) -> None:
