@@ -186,7 +186,10 @@ def test_runs_from_the_papers_backbone_have_a_table_of_their_own(tmp_path: Path)
     keep(tmp_path, "dclr/table-1-published", line("DCLR", 0, 75.0, axes=label))
     page = page_of("dclr", tmp_path)
     assert "| DCLR, roberta-base | 77.87 | +1.30 | 75.00 | 1 | – | SimCSE is not run yet |" in page
-    assert "## Table 1: `dclr/table-1 --published`" in page and "Backbone of our runs: bert-base-uncased, roberta-base, " in page
+    assert (
+        "## Table 1: `dclr/table-1 --published`" in page
+        and "Backbone of our runs: bert-base-uncased, roberta-base, " in page
+    )
 
 
 def test_dclr_from_simcses_large_weights_is_compared_with_these_weights(tmp_path: Path) -> None:
