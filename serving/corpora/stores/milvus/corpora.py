@@ -39,7 +39,7 @@ from serving.corpora.stores.milvus.expressions import has_field, literals, paths
 from serving.corpora.stores.milvus.indexes import KINDS, measure, search_parameters
 from serving.corpora.stores.milvus.lifecycle import Collections
 from serving.corpora.stores.milvus.pages import read_missing, read_page, read_sorted_page
-from serving.corpora.stores.milvus.registry import Record, Registry, Table
+from serving.corpora.stores.milvus.registry import Record, Registry
 from serving.corpora.stores.milvus.rows import (
     COPIED,
     VECTOR,
@@ -127,10 +127,7 @@ def milvus_corpora(settings: Settings) -> MilvusCorpora:
 
 
 class MilvusCorpora(Backend):
-    """The corpora in one database of Milvus.
-
-    Writes of one server to a corpus take turns. Writes of several servers are not ordered: the last one wins.
-    """
+    """The corpora in one database of Milvus."""
 
     def __init__(
         self,
@@ -149,14 +146,8 @@ class MilvusCorpora(Backend):
         self._client = connection.client
         self._uploads = uploads
         self._exact_below = exact_below
-        self._expected: defaultdict[str, int] = defaultdict(lambda: expected)
-        """Passages that a corpus is expected to have when its collection is made."""
         self._registry = registry
-        self._collections = Collections(connection, registry, index)
-        self._locks: dict[str, threading.RLock] = {}
-        self._encoders: dict[str, str | None] = {}
-        """Fingerprints of the corpora as they were last read."""
-        self._sizes: dict[str, IndexSize] = {}
+        self._collections = Collections(connection, registry, index, expected)
         self._written: Counter[str] = Counter()
         """Passages written since the last measurement."""
         self._measuring = threading.Lock()
@@ -172,10 +163,10 @@ class MilvusCorpora(Backend):
     def warm(self) -> None:
         for record in self._registry.records():
             try:
-                with self._lock(record.name):
+                with self._registry.lock(record.name):
                     self._collections.clean(record)
                 if record.table and not record.dropped:
-                    self._rows(record)
+                    self._collections.rows(record)
             except ServiceError as error:
                 log.error("corpus %r is not served: %s", record.name, error)
 
@@ -196,12 +187,12 @@ class MilvusCorpora(Backend):
         for setting, value in asdict(words).items():
             if value:
                 raise Invalid("corpora on Milvus do not have this setting: leave it out", field=setting)
-        with self._lock(name):
+        with self._registry.lock(name):
             if passages:
-                self._expected[name] = passages
+                self._collections.expected[name] = passages
             record = self._registry.find(name)
             known = record or Record(name, time.time()).renewed()
-            if stemming and stemming != known.corpus.wanted_stemming and self._size(known).documents:
+            if stemming and stemming != known.corpus.wanted_stemming and self._collections.size(known).documents:
                 raise Conflict(
                     f"corpus {name!r} holds documents, indexed with the stemming {known.corpus.wanted_stemming!r}: "
                     f"make another corpus with {stemming!r} and upload them there"
@@ -222,51 +213,48 @@ class MilvusCorpora(Backend):
         return record is None
 
     def drop(self, name: str) -> None:
-        with self._lock(name):
-            record = self._registry.read(name)
+        with self._registry.changing(name) as record:
             self._uploads.forget(name)
             self._collections.clean(self._registry.write(replace(record, dropped=True)))
-            for known in (self._encoders, self._sizes, self._expected):
-                known.pop(name, None)
 
     def rename(self, name: str, to: str) -> None:  # noqa: ARG002
-        self._read(name)
+        self._registry.read(name)
         raise Invalid(
             "corpora on Milvus can't be renamed: give it another name with PUT /aliases/{alias}", field="name"
         )
 
     def corpus(self, name: str) -> tuple[Corpus, Size]:
-        record = self._read(name)
-        return record.corpus, self._size(record)
+        record = self._registry.read(name)
+        return record.corpus, self._collections.size(record)
 
     def description(self, name: str) -> Description:
-        record = self._read(name)
-        size = self._size(record)
+        record = self._registry.read(name)
+        size = self._collections.size(record)
         return Description(record.corpus, size, self._report(record, size))
 
     def build_now(self, name: str) -> Report | None:
         """Measure the recall of the index, and choose the effort of searches. Milvus builds the index itself."""
-        record = self._read(name)
+        record = self._registry.read(name)
         if record.table is None:
             return None
-        found = measure(self._rows(record), record.table.index, record.corpus.wanted_recall)
-        with self._lock(name):
+        found = measure(self._collections.rows(record), record.table.index, record.corpus.wanted_recall)
+        with self._registry.lock(name):
             now = self._registry.read(name)
             if now.table == record.table:
                 record = self._registry.write(replace(now, measured=found))
-        return self._report(record, self._size(record))
+        return self._report(record, self._collections.size(record))
 
     def index_sizes(self) -> dict[str, IndexSize]:
-        return dict(self._sizes)
+        return dict(self._collections.sizes)
 
     def verify(self, name: str) -> list[str]:
         """Return a line for each document with missing or superfluous passages. Milvus checks its own files."""
-        record = self._read(name)
+        record = self._registry.read(name)
         if record.table is None:
             return []
         wrong: list[str] = []
         expected, last = 0, ""
-        for block in self._rows(record).each(["id", "document", "passage", "passages"]):
+        for block in self._collections.rows(record).each(["id", "document", "passage", "passages"]):
             for row in block:
                 if row["document"] != last:
                     wrong += [f"document {last!r}: {expected} passages are missing"] * (expected > 0)
@@ -289,9 +277,8 @@ class MilvusCorpora(Backend):
         ids = [document.id for document in content.documents]
         if repeated := [id for id, times in Counter(ids).items() if times > 1]:
             raise Invalid(f"the id {repeated[0]!r} is given twice in one upload", field="documents")
-        with self._lock(name):
-            record = self._read(name)
-            made = list(rows(content, record.corpus.wanted_stemming))
+        with self._registry.changing(name) as stored:
+            made = list(rows(content, stored.corpus.wanted_stemming))
             if content.job is None:
                 self._uploads.note(name, ids)
             else:
@@ -299,23 +286,22 @@ class MilvusCorpora(Backend):
                 made = [row for row in made if row["document"] not in gone]
             if not made:
                 return
-            record = self._bound(record, content)
+            record = self._bound(stored, content)
             split = any(row["passages"] > 1 for row in made)
             if split and not record.split:
                 record = self._registry.write(replace(record, split=True))
             self._forget_fresh(record, [row["document"] for row in made if row["passage"] == 0])
             if not record.expiring and any(document.expires_at is not None for document in content.documents):
                 record = self._registry.write(replace(record, expiring=True))
-            table = self._rows(record)
+            table = self._collections.rows(record)
             table.upsert(made)
             if record.split:
                 self._remove_tails(table, made)
         self._grown(record, len(made))
 
     def delete(self, name: str, document: str) -> None:
-        with self._lock(name):
-            record = self._read(name)
-            if record.table is None or self._live(record).document(document) is None:
+        with self._registry.changing(name) as record:
+            if record.table is None or self._collections.live(record).document(document) is None:
                 raise NotFound(f"corpus {name!r} has no document {document!r}")
             self._remove(record, [document])
 
@@ -323,11 +309,10 @@ class MilvusCorpora(Backend):
         before_commit()
         removed = 0
         while True:
-            with self._lock(name):
-                record = self._read(name)
+            with self._registry.changing(name) as record:
                 if record.table is None:
                     return removed
-                table = self._live(record)
+                table = self._collections.live(record)
                 found = table.first_rows(table.matching(where), limit=TOGETHER)
                 if not found:
                     return removed
@@ -348,11 +333,10 @@ class MilvusCorpora(Backend):
         where: Filter = In(ID, tuple(which)) if isinstance(which, Sequence) else which
         patched, after = 0, ""
         while True:
-            with self._lock(name):
-                record = self._read(name)
+            with self._registry.changing(name) as record:
                 if record.table is None:
                     return patched
-                table = self._live(record)
+                table = self._collections.live(record)
                 found = table.first_rows(table.matching(where), after, TOGETHER)
                 if not found:
                     return patched
@@ -387,11 +371,10 @@ class MilvusCorpora(Backend):
 
     def _remove_expired(self, name: str) -> bool:
         """Remove some documents that have expired, and return whether there were any."""
-        with self._lock(name):
-            record = self._read(name)
+        with self._registry.changing(name) as record:
             if record.table is None:
                 return False
-            table, expired = self._rows(record), f"expires_at <= {now()}"
+            table, expired = self._collections.rows(record), f"expires_at <= {now()}"
             found = [row["document"] for row in table.first_rows(expired, limit=TOGETHER)]
             self._forget_fresh(record, found)
             table.delete_rows(both(expired, f"document in {literals(found)}"))
@@ -409,10 +392,10 @@ class MilvusCorpora(Backend):
     ) -> Counts:
         """Implement `Backend.counts`. Values are counted in the first `COUNTED` passages, by key."""
         check_word_options(options)
-        record = self._read(name)
+        record = self._registry.read(name)
         if record.table is None:
             return Counts(0, {path: [] for path in paths}, complete=True)
-        table = self._live(record)
+        table = self._collections.live(record)
         chosen = both(table.matching(where) if where else "", table.with_words(query) if query is not None else "")
         passages = table.count(chosen)
         if not paths:
@@ -423,8 +406,8 @@ class MilvusCorpora(Backend):
         return Counts(passages, counted_in(metadata, paths, values), passages <= COUNTED)
 
     def document(self, name: str, document: str) -> Document:
-        record = self._read(name)
-        found = self._live(record).document(document) if record.table else None
+        record = self._registry.read(name)
+        found = self._collections.live(record).document(document) if record.table else None
         if found is None:
             raise NotFound(f"corpus {name!r} has no document {document!r}")
         return found
@@ -438,12 +421,12 @@ class MilvusCorpora(Backend):
         sort: Sequence[Sort] = (),
     ) -> DocumentPage:
         """Implement `Backend.page`. Documents are in the order of their ids, unless they are sorted."""
-        record = self._read(name)
+        record = self._registry.read(name)
         if after:
             check_generation(after.generation, record.generation)
         if record.table is None:
             return DocumentPage([], None, 0, ())
-        table = self._live(record)
+        table = self._collections.live(record)
         matching = table.matching(where) if where else ""
         total = table.documents_count(matching)
         if not limit:
@@ -463,11 +446,11 @@ class MilvusCorpora(Backend):
 
     def unmatched(self, name: str, where: Filter) -> list[str]:
         """Implement `Backend.unmatched`. In a large corpus only missing fields are reported."""
-        record = self._read(name)
+        record = self._registry.read(name)
         with self._fields(record) as (database, complete):
             if complete or record.table is None:
                 return unmatched(database, where)
-        table = self._live(record)
+        table = self._collections.live(record)
         missing = [path for path in dict.fromkeys(paths(where)) if not table.any(has_field(path))]
         return [f"no document has the field {path!r}." for path in missing]
 
@@ -479,14 +462,14 @@ class MilvusCorpora(Backend):
         fingerprint: str,  # noqa: ARG002
     ) -> list[KnownText | None]:
         """Return None for each text: rows are not indexed by their text, so every text is embedded."""
-        self._read(name)
+        self._registry.read(name)
         return [None for _ in texts]
 
     def contents(self, name: str) -> Iterator[Content]:
-        record = self._read(name)
+        record = self._registry.read(name)
         if record.table is None:
             return iter(())
-        return by_document(self._passages(self._live(record)), record.fingerprint or "")
+        return by_document(self._passages(self._collections.live(record)), record.fingerprint or "")
 
     @staticmethod
     def _passages(table: Rows) -> Iterator[tuple[Passage, Floats]]:
@@ -496,14 +479,14 @@ class MilvusCorpora(Backend):
 
     def facets(self, name: str, values: int) -> Facets:
         """Count the values of the first `COUNTED` documents, in the order of their ids."""
-        with self._fields(self._read(name)) as (database, complete):
+        with self._fields(self._registry.read(name)) as (database, complete):
             counted = facets(database, values)
         return counted._replace(complete=counted.complete and complete)
 
     @contextmanager
     def _fields(self, record: Record) -> Iterator[tuple[sqlite3.Connection, bool]]:
         """Yield a local index of the metadata of the first `COUNTED` documents, and whether these are all."""
-        found = self._live(record).first_rows(limit=COUNTED + 1) if record.table else []
+        found = self._collections.live(record).first_rows(limit=COUNTED + 1) if record.table else []
         read = [(number, row["id"], row["metadata"]) for number, row in enumerate(found[:COUNTED], start=1)]
         with closing(sqlite3.connect(":memory:")) as database:
             for table in (
@@ -518,10 +501,10 @@ class MilvusCorpora(Backend):
 
     def sample(self, name: str, size: int, field: str | None) -> Sample:
         """Implement `Backend.sample`. The passages are the first in the order of their documents' ids."""
-        record = self._read(name)
+        record = self._registry.read(name)
         if record.table is None:
             return Sample([], np.empty((0, 0), np.float32), 0)
-        table = self._live(record)
+        table = self._collections.live(record)
         found = [row for block in table.each([*WHOLE, VECTOR], limit=size) for row in block]
         whole = table.assembled(found)
         drawn = []
@@ -535,17 +518,17 @@ class MilvusCorpora(Backend):
         self, name: str, queries: Sequence[Query], options: SearchOptions, fingerprint: str | None = None
     ) -> SearchResult:
         try:
-            return self._search(self._read(name), queries, options, fingerprint)
+            return self._search(self._registry.read(name), queries, options, fingerprint)
         except NotFound:  # a re-embedding may have removed the collection meanwhile
-            return self._search(self._read(name), queries, options, fingerprint)
+            return self._search(self._registry.read(name), queries, options, fingerprint)
 
     def index_fingerprint(self, name: str) -> str | None:
-        return self._encoders.get(name)
+        return self._registry.fingerprints.get(name)
 
     # Accepted uploads.
 
     def accept(self, name: str, job: str) -> None:
-        self._read(name)
+        self._registry.read(name)
         self._uploads.accept(name, job)
 
     def accepted(self, name: str) -> list[str]:
@@ -558,10 +541,10 @@ class MilvusCorpora(Backend):
     # rows are always rows of the corpus, and it is complete once it has as many.
 
     def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[PassageKey, str]]:
-        record = self._read(name)
+        record = self._registry.read(name)
         if record.table is None or record.fingerprint == fingerprint:
             return []
-        table, fresh = self._rows(record), self._fresh(record, fingerprint)
+        table, fresh = self._collections.rows(record), self._fresh(record, fingerprint)
         after = self._compared.get(table.collection, "")
         found = read_missing(table, fresh, after, limit)
         if not found and after:  # passages before `after` may have been written meanwhile, or not refreshed
@@ -570,28 +553,26 @@ class MilvusCorpora(Backend):
         return list[tuple[PassageKey, str]](found)
 
     def refresh(self, name: str, fingerprint: str, keys: Sequence[PassageKey], vectors: Floats) -> None:
-        with self._lock(name):
-            record = self._read(name)
+        with self._registry.changing(name) as record:
             if record.table is None:
                 return
             fresh = self._fresh(record, fingerprint) or self._new_fresh(record, fingerprint, vectors.shape[1])
             by_key = dict(zip(map(str, keys), vectors, strict=True))
-            copied = self._rows(record).get(list(by_key), COPIED)
+            copied = self._collections.rows(record).get(list(by_key), COPIED)
             fresh.upsert({**row, VECTOR: by_key[row["id"]]} for row in copied)
 
     def read_fresh(self, name: str) -> None:  # noqa: ARG002
         return None
 
     def swap(self, name: str, fingerprint: str, beside: object = None) -> bool:  # noqa: ARG002
-        with self._lock(name):
-            record = self._read(name)
+        with self._registry.changing(name) as record:
             if record.fingerprint == fingerprint:
                 return True
             if record.table is None:
                 self._registry.write(record.renewed(fingerprint=fingerprint, dim=None))
                 return True
             fresh = self._fresh(record, fingerprint)
-            if fresh is None or record.fresh is None or fresh.count() < self._rows(record).count():
+            if fresh is None or record.fresh is None or fresh.count() < self._collections.rows(record).count():
                 return False
             spent = (*record.spent, record.table.collection)
             swapped = record.renewed(
@@ -603,7 +584,6 @@ class MilvusCorpora(Backend):
                 measured=None,
             )
             self._collections.clean(self._registry.write(swapped))
-            self._read(name)
         return True
 
     # Snapshots.
@@ -629,33 +609,6 @@ class MilvusCorpora(Backend):
     def adopt(self, name: str, file: Path, stop: Stop = never, bounds: Bounds = BOUNDS) -> None:  # noqa: ARG002
         raise Unsupported(BACKUP)
 
-    def _lock(self, name: str) -> threading.RLock:
-        """Return the lock of a corpus, which its writes hold."""
-        return self._locks.setdefault(name, threading.RLock())
-
-    def _read(self, name: str) -> Record:
-        record = self._registry.read(name)
-        self._encoders[name] = record.fingerprint
-        return record
-
-    def _rows(self, record: Record, table: Table | None = None) -> Rows:
-        """Return the rows of a corpus, loaded for searches."""
-        table = table or record.table
-        assert table is not None, "callers ask only for the rows of a corpus that has some"
-        with self._connection.errors():
-            self._connection.load(table.collection)
-        return Rows(
-            self._connection,
-            table.collection,
-            record.corpus.wanted_stemming,
-            lambda k, most: search_parameters(table.index, record.measured, k, most=most),
-        )
-
-    def _live(self, record: Record) -> Rows:
-        """Return the rows of a corpus without documents that have expired."""
-        found = self._rows(record)
-        return replace(found, live=f"expires_at > {now()}") if record.expiring else found
-
     def _search(
         self, record: Record, queries: Sequence[Query], options: SearchOptions, fingerprint: str | None
     ) -> SearchResult:
@@ -670,22 +623,11 @@ class MilvusCorpora(Backend):
         wrong = next((q.vector for q in queries if q.vector is not None and len(q.vector) != dim), None)
         if wrong is not None:
             raise Invalid(f"{len(wrong)} numbers, but corpus {record.name!r} has {dim} dimensions", field="vector")
-        found = find(self._live(record), queries, options)
+        found = find(self._collections.live(record), queries, options)
         kind = None if options.mode == "lexical" else _kind(record.table.index)
         empty = options.where is not None and not all(found)
         warnings = self.unmatched(record.name, options.where) if options.where and empty else ()
         return SearchResult(found, record.generation, kind, warnings=warnings)
-
-    def _size(self, record: Record) -> Size:
-        if record.table is None:
-            size = Size(0, 0, 0)
-        else:
-            table = self._live(record)
-            passages = table.count()
-            documents = table.documents_count() if record.split else passages
-            size = Size(documents, passages * record.table.dim * 4, passages)
-        self._sizes[record.name] = IndexSize(size.passages, size.bytes)
-        return size
 
     def _report(self, record: Record, size: Size) -> Report | None:
         if record.table is None:
@@ -721,23 +663,23 @@ class MilvusCorpora(Backend):
             check_bound(record.corpus, content.fingerprint, dim)
         spent = record.spent
         if record.table:
-            if self._size(record).documents:
+            if self._collections.size(record).documents:
                 raise Conflict(
                     f"the corpus was embedded by another bundle ({record.fingerprint}, {record.table.dim} dimensions)"
                 )
             spent = (*spent, record.table.collection)
-        table = self._collections.create(record, content.fingerprint, dim, self._expected[record.name])
+        table = self._collections.create(record, content.fingerprint, dim)
         bound = record.renewed(table=table, fingerprint=content.fingerprint, dim=dim, spent=spent, measured=None)
         return self._collections.clean(self._registry.write(bound))
 
     def _remove(self, record: Record, ids: Sequence[str]) -> None:
         self._uploads.note(record.name, ids)
         self._forget_fresh(record, ids)
-        self._rows(record).delete(ids, split=record.split)
+        self._collections.rows(record).delete(ids, split=record.split)
 
     def _forget_fresh(self, record: Record, ids: Sequence[str]) -> None:
         if record.fresh:
-            self._rows(record, record.fresh).delete(ids, split=record.split)
+            self._collections.rows(record, record.fresh).delete(ids, split=record.split)
 
     @staticmethod
     def _remove_tails(table: Rows, made: Sequence[dict[str, object]]) -> None:
@@ -752,14 +694,13 @@ class MilvusCorpora(Backend):
     def _fresh(self, record: Record, fingerprint: str) -> Rows | None:
         if record.fresh is None or record.fresh.fingerprint != fingerprint:
             return None
-        return self._rows(record, record.fresh)
+        return self._collections.rows(record, record.fresh)
 
     def _new_fresh(self, record: Record, fingerprint: str, dim: int) -> Rows:
         spent = (*record.spent, record.fresh.collection) if record.fresh else record.spent
-        passages = max(self._size(record).passages, self._expected[record.name])
-        table = self._collections.create(record, fingerprint, dim, passages)
+        table = self._collections.create(record, fingerprint, dim)
         record = self._collections.clean(self._registry.write(replace(record, fresh=table, spent=spent)))
-        return self._rows(record, table)
+        return self._collections.rows(record, table)
 
     def _grown(self, record: Record, passages: int) -> None:
         """Count written passages. At the size of the corpus at the last measurement, measure in the background."""

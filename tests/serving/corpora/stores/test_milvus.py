@@ -311,7 +311,7 @@ def test_the_effort_of_searches_reaches_the_target(
     corpora.put(name, Content([Document(f"d{i}", f"t{i}", {}) for i in range(600)], vectors, "f"))
     unmeasured = corpora.description(name).index
     assert unmeasured and unmeasured.reason == "the recall of this index was not measured yet"
-    corpora._client.flush(corpora._read(name).table.collection)  # type: ignore[union-attr]
+    corpora._client.flush(corpora._registry.read(name).table.collection)  # type: ignore[union-attr]
     report = corpora.build_now(name)
     assert report is not None
     assert (report.kind, report.queries, report.main) == (name.lower().replace("_", "-"), 200, 600)
