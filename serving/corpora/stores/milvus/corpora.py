@@ -9,13 +9,11 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
-import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +21,6 @@ import orjson
 
 from models.bundle.bundle import Manifest
 from models.bundle.disk import make_folder
-from models.cli.ending import NativeThread
 from models.runtimes.base import Floats
 from serving.corpora.arranging import place_values, read_place, written_place
 from serving.corpora.backend import Backend, Description, DocumentCursor, DocumentPage, by_document, check_generation
@@ -36,9 +33,10 @@ from serving.corpora.stores import fields
 from serving.corpora.stores.facets import counted_in, facets
 from serving.corpora.stores.milvus.connection import Connection, connect
 from serving.corpora.stores.milvus.expressions import has_field, literals, paths
-from serving.corpora.stores.milvus.indexes import KINDS, measure, search_parameters
+from serving.corpora.stores.milvus.indexes import KINDS, report
 from serving.corpora.stores.milvus.lifecycle import Collections
 from serving.corpora.stores.milvus.pages import read_missing, read_page, read_sorted_page
+from serving.corpora.stores.milvus.recall import Recall
 from serving.corpora.stores.milvus.registry import Record, Registry
 from serving.corpora.stores.milvus.rows import (
     COPIED,
@@ -145,13 +143,9 @@ class MilvusCorpora(Backend):
         self._connection = connection
         self._client = connection.client
         self._uploads = uploads
-        self._exact_below = exact_below
         self._registry = registry
         self._collections = Collections(connection, registry, index, expected)
-        self._written: Counter[str] = Counter()
-        """Passages written since the last measurement."""
-        self._measuring = threading.Lock()
-        self._closed = False
+        self._recall = Recall(registry, self._collections, exact_below)
         self._compared: dict[str, str] = {}
         """Primary key up to which a re-embedding has compared a collection with the fresh one."""
 
@@ -230,19 +224,12 @@ class MilvusCorpora(Backend):
     def description(self, name: str) -> Description:
         record = self._registry.read(name)
         size = self._collections.size(record)
-        return Description(record.corpus, size, self._report(record, size))
+        return Description(record.corpus, size, report(record, size))
 
     def build_now(self, name: str) -> Report | None:
         """Measure the recall of the index, and choose the effort of searches. Milvus builds the index itself."""
-        record = self._registry.read(name)
-        if record.table is None:
-            return None
-        found = measure(self._collections.rows(record), record.table.index, record.corpus.wanted_recall)
-        with self._registry.lock(name):
-            now = self._registry.read(name)
-            if now.table == record.table:
-                record = self._registry.write(replace(now, measured=found))
-        return self._report(record, self._collections.size(record))
+        record = self._recall.measure(name)
+        return report(record, self._collections.size(record))
 
     def index_sizes(self) -> dict[str, IndexSize]:
         return dict(self._collections.sizes)
@@ -264,7 +251,7 @@ class MilvusCorpora(Backend):
         return [*wrong, *[f"document {last!r}: {expected} passages are missing"] * (expected > 0)]
 
     def close(self) -> None:
-        self._closed = True
+        self._recall.close()
         self._opened.close()
 
     # Documents.
@@ -297,7 +284,7 @@ class MilvusCorpora(Backend):
             table.upsert(made)
             if record.split:
                 self._remove_tails(table, made)
-        self._grown(record, len(made))
+        self._recall.count(record, len(made))
 
     def delete(self, name: str, document: str) -> None:
         with self._registry.changing(name) as record:
@@ -624,31 +611,10 @@ class MilvusCorpora(Backend):
         if wrong is not None:
             raise Invalid(f"{len(wrong)} numbers, but corpus {record.name!r} has {dim} dimensions", field="vector")
         found = find(self._collections.live(record), queries, options)
-        kind = None if options.mode == "lexical" else _kind(record.table.index)
+        kind = None if options.mode == "lexical" else KINDS[record.table.index].public_name
         empty = options.where is not None and not all(found)
         warnings = self.unmatched(record.name, options.where) if options.where and empty else ()
         return SearchResult(found, record.generation, kind, warnings=warnings)
-
-    def _report(self, record: Record, size: Size) -> Report | None:
-        if record.table is None:
-            return None
-        kind, measured = KINDS[record.table.index], record.measured
-        effort = search_parameters(kind.name, measured, 1, most=False)
-        unmeasured = "exact search" if kind.name == "FLAT" else "the recall of this index was not measured yet"
-        return Report(
-            kind=_kind(kind.name),
-            parameters={**kind.parameters(size.passages), **effort},
-            target=record.corpus.wanted_recall,
-            recall=measured.recall if measured else 1.0,
-            queries=measured.queries if measured else 0,
-            build_seconds=measured.seconds if measured else 0.0,
-            bytes=size.bytes,
-            main=size.passages,
-            tail=0,
-            dead=0,
-            state="ready",
-            reason=None if measured else unmeasured,
-        )
 
     def _bound(self, record: Record, content: Content) -> Record:
         """Return the record with a table for the vectors of `content`.
@@ -701,25 +667,3 @@ class MilvusCorpora(Backend):
         table = self._collections.create(record, fingerprint, dim)
         record = self._collections.clean(self._registry.write(replace(record, fresh=table, spent=spent)))
         return self._collections.rows(record, table)
-
-    def _grown(self, record: Record, passages: int) -> None:
-        """Count written passages. At the size of the corpus at the last measurement, measure in the background."""
-        if record.table is None or not KINDS[record.table.index].effort:
-            return
-        self._written[record.name] += passages
-        last = record.measured.passages if record.measured else 0
-        if self._written[record.name] >= max(last, self._exact_below):
-            self._written[record.name] = 0
-            NativeThread(partial(self._measure, record.name), "index-builder").start()
-
-    def _measure(self, name: str) -> None:
-        with self._measuring:
-            try:
-                self.build_now(name)
-            except Exception as error:
-                if not self._closed:  # else the connection was closed under the measurement
-                    log.warning("the recall of corpus %r was not measured: %s", name, error)
-
-
-def _kind(index: str) -> str:
-    return "exact" if index == "FLAT" else index.lower().replace("_", "-")
