@@ -8,51 +8,39 @@ from __future__ import annotations
 
 import logging
 import os
-import sqlite3
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
-
-import numpy as np
-import orjson
 
 from models.bundle.bundle import Manifest
 from models.bundle.disk import make_folder
 from models.runtimes.base import Floats
-from serving.corpora.arranging import place_values, read_place, written_place
-from serving.corpora.backend import Backend, Description, DocumentCursor, DocumentPage, by_document, check_generation
-from serving.corpora.filters import ID, Filter, In, values_at
+from serving.corpora.backend import Backend, Description, DocumentCursor, DocumentPage, check_generation
+from serving.corpora.filters import ID, Filter, In
 from serving.corpora.indexes.state import Report
-from serving.corpora.maps import Placed, Sample, Sampled, Unplaced, excerpt
+from serving.corpora.maps import Placed, Sample, Unplaced
 from serving.corpora.ports import IndexSize, Stop, never
-from serving.corpora.search import Query, SearchOptions, SearchResult, find
-from serving.corpora.stores import fields
-from serving.corpora.stores.facets import counted_in, facets
+from serving.corpora.search import Query, SearchOptions, SearchResult
+from serving.corpora.stores.milvus import reading
 from serving.corpora.stores.milvus.connection import Connection, connect
-from serving.corpora.stores.milvus.expressions import has_field, literals, paths
-from serving.corpora.stores.milvus.indexes import KINDS, report
+from serving.corpora.stores.milvus.expressions import literals
+from serving.corpora.stores.milvus.indexes import report
 from serving.corpora.stores.milvus.lifecycle import Collections
-from serving.corpora.stores.milvus.pages import read_missing, read_page, read_sorted_page
 from serving.corpora.stores.milvus.recall import Recall
 from serving.corpora.stores.milvus.registry import Record, Registry
 from serving.corpora.stores.milvus.rows import (
     COPIED,
     VECTOR,
-    WHOLE,
     described,
-    key,
-    passage,
     rows,
     unread,
-    vector,
 )
-from serving.corpora.stores.milvus.table import TOGETHER, Rows, both, check_word_options
+from serving.corpora.stores.milvus.table import TOGETHER, Rows, both
 from serving.corpora.stores.milvus.uploads import Uploads
 from serving.corpora.stores.sqlite import hold
-from serving.corpora.stores.unmatched import unmatched
 from serving.corpora.stores.writing import changed, check_bound
 from serving.corpora.values import (
     NO_OPTIONS,
@@ -68,9 +56,7 @@ from serving.corpora.values import (
     KnownText,
     Map,
     OwnVectors,
-    Passage,
     PassageKey,
-    Place,
     Size,
     Sort,
     Stemming,
@@ -85,8 +71,6 @@ from serving.settings import INDEXED_FROM, Settings
 
 log = logging.getLogger(__name__)
 NO_MAPS = "corpora on Milvus store no map: `isosphere copy-corpus` copies a corpus to a folder, where it can be mapped"
-COUNTED = 10_000
-"""Maximum documents whose metadata are read for the list of fields."""
 BACKUP = (
     "corpora on Milvus have no snapshots: copy the Milvus database with milvus-backup "
     "(https://github.com/zilliztech/milvus-backup), or a corpus with `isosphere copy-corpus`"
@@ -237,18 +221,7 @@ class MilvusCorpora(Backend):
     def verify(self, name: str) -> list[str]:
         """Return a line for each document with missing or superfluous passages. Milvus checks its own files."""
         record = self._registry.read(name)
-        if record.table is None:
-            return []
-        wrong: list[str] = []
-        expected, last = 0, ""
-        for block in self._collections.rows(record).each(["id", "document", "passage", "passages"]):
-            for row in block:
-                if row["document"] != last:
-                    wrong += [f"document {last!r}: {expected} passages are missing"] * (expected > 0)
-                    last, expected = row["document"], row["passages"]
-                expected -= 1
-                wrong += [f"document {last!r}: a passage too many"] * (expected < 0)
-        return [*wrong, *[f"document {last!r}: {expected} passages are missing"] * (expected > 0)]
+        return reading.verify(self._collections.rows(record)) if record.table else []
 
     def close(self) -> None:
         self._recall.close()
@@ -288,7 +261,8 @@ class MilvusCorpora(Backend):
 
     def delete(self, name: str, document: str) -> None:
         with self._registry.changing(name) as record:
-            if record.table is None or self._collections.live(record).document(document) is None:
+            table = self._collections.live(record)
+            if table is None or table.document(document) is None:
                 raise NotFound(f"corpus {name!r} has no document {document!r}")
             self._remove(record, [document])
 
@@ -297,10 +271,8 @@ class MilvusCorpora(Backend):
         removed = 0
         while True:
             with self._registry.changing(name) as record:
-                if record.table is None:
-                    return removed
                 table = self._collections.live(record)
-                found = table.first_rows(table.matching(where), limit=TOGETHER)
+                found = table.first_rows(table.matching(where), limit=TOGETHER) if table else []
                 if not found:
                     return removed
                 before_commit()
@@ -321,9 +293,9 @@ class MilvusCorpora(Backend):
         patched, after = 0, ""
         while True:
             with self._registry.changing(name) as record:
-                if record.table is None:
-                    return patched
                 table = self._collections.live(record)
+                if table is None:
+                    return patched
                 found = table.first_rows(table.matching(where), after, TOGETHER)
                 if not found:
                     return patched
@@ -377,24 +349,11 @@ class MilvusCorpora(Backend):
         *,
         options: WordOptions = NO_OPTIONS,
     ) -> Counts:
-        """Implement `Backend.counts`. Values are counted in the first `COUNTED` passages, by key."""
-        check_word_options(options)
-        record = self._registry.read(name)
-        if record.table is None:
-            return Counts(0, {path: [] for path in paths}, complete=True)
-        table = self._collections.live(record)
-        chosen = both(table.matching(where) if where else "", table.with_words(query) if query is not None else "")
-        passages = table.count(chosen)
-        if not paths:
-            return Counts(passages, {}, complete=True)
-        found = [row for block in table.each(["document"], chosen, limit=COUNTED) for row in block]
-        firsts = table.get([key(id, 0) for id in dict.fromkeys(row["document"] for row in found)], WHOLE)
-        metadata = ((0, row["document"], row["metadata"]) for row in firsts)
-        return Counts(passages, counted_in(metadata, paths, values), passages <= COUNTED)
+        return reading.counts(self._live(name), query, where, paths, values, options=options)
 
     def document(self, name: str, document: str) -> Document:
-        record = self._registry.read(name)
-        found = self._collections.live(record).document(document) if record.table else None
+        table = self._live(name)
+        found = table.document(document) if table else None
         if found is None:
             raise NotFound(f"corpus {name!r} has no document {document!r}")
         return found
@@ -407,39 +366,11 @@ class MilvusCorpora(Backend):
         where: Filter | None = None,
         sort: Sequence[Sort] = (),
     ) -> DocumentPage:
-        """Implement `Backend.page`. Documents are in the order of their ids, unless they are sorted."""
         record = self._registry.read(name)
-        if after:
-            check_generation(after.generation, record.generation)
-        if record.table is None:
-            return DocumentPage([], None, 0, ())
-        table = self._collections.live(record)
-        matching = table.matching(where) if where else ""
-        total = table.documents_count(matching)
-        if not limit:
-            documents, more = list[Document](), False
-        elif sort:
-            place = read_place(after.key, sort, str) if after else None
-            documents, more = read_sorted_page(table, matching, sort, place, limit)
-        else:
-            documents, more = read_page(table, matching, key(after.key, 0) if after else "", limit)
-        following = None
-        if more:
-            last = documents[-1]
-            end = written_place(Place(place_values(last, sort), last.id), sort) if sort else last.id
-            following = DocumentCursor(record.generation, end)
-        warnings = self.unmatched(name, where) if where and not total else ()
-        return DocumentPage(documents, following, total, warnings)
+        return reading.page(record, self._collections.live(record), after, limit, where=where, sort=sort)
 
     def unmatched(self, name: str, where: Filter) -> list[str]:
-        """Implement `Backend.unmatched`. In a large corpus only missing fields are reported."""
-        record = self._registry.read(name)
-        with self._fields(record) as (database, complete):
-            if complete or record.table is None:
-                return unmatched(database, where)
-        table = self._collections.live(record)
-        missing = [path for path in dict.fromkeys(paths(where)) if not table.any(has_field(path))]
-        return [f"no document has the field {path!r}." for path in missing]
+        return reading.unmatched(self._live(name), where)
 
     def embedded(
         self,
@@ -454,52 +385,14 @@ class MilvusCorpora(Backend):
 
     def contents(self, name: str) -> Iterator[Content]:
         record = self._registry.read(name)
-        if record.table is None:
-            return iter(())
-        return by_document(self._passages(self._collections.live(record)), record.fingerprint or "")
-
-    @staticmethod
-    def _passages(table: Rows) -> Iterator[tuple[Passage, Floats]]:
-        for block in table.each([*WHOLE, VECTOR]):
-            whole = table.assembled(block)
-            yield from ((passage(row, whole[row["document"]]), vector(row)) for row in block)
+        table = self._collections.live(record)
+        return reading.contents(table, record.fingerprint or "") if table else iter(())
 
     def facets(self, name: str, values: int) -> Facets:
-        """Count the values of the first `COUNTED` documents, in the order of their ids."""
-        with self._fields(self._registry.read(name)) as (database, complete):
-            counted = facets(database, values)
-        return counted._replace(complete=counted.complete and complete)
-
-    @contextmanager
-    def _fields(self, record: Record) -> Iterator[tuple[sqlite3.Connection, bool]]:
-        """Yield a local index of the metadata of the first `COUNTED` documents, and whether these are all."""
-        found = self._collections.live(record).first_rows(limit=COUNTED + 1) if record.table else []
-        read = [(number, row["id"], row["metadata"]) for number, row in enumerate(found[:COUNTED], start=1)]
-        with closing(sqlite3.connect(":memory:")) as database:
-            for table in (
-                *fields.TABLES,
-                "CREATE TABLE documents (number INTEGER PRIMARY KEY, id TEXT, metadata TEXT)",
-            ):
-                database.execute(table)
-            stored = ((number, id, orjson.dumps(metadata)) for number, id, metadata in read)
-            database.executemany("INSERT INTO documents VALUES (?, ?, ?)", stored)
-            fields.index(database, ((number, metadata) for number, _, metadata in read))
-            yield database, len(found) <= COUNTED
+        return reading.facets(self._live(name), values)
 
     def sample(self, name: str, size: int, field: str | None) -> Sample:
-        """Implement `Backend.sample`. The passages are the first in the order of their documents' ids."""
-        record = self._registry.read(name)
-        if record.table is None:
-            return Sample([], np.empty((0, 0), np.float32), 0)
-        table = self._collections.live(record)
-        found = [row for block in table.each([*WHOLE, VECTOR], limit=size) for row in block]
-        whole = table.assembled(found)
-        drawn = []
-        for row in found:
-            document = whole[row["document"]]
-            value = next(values_at(document.metadata, field), None) if field else None
-            drawn.append(Sampled(document.id, excerpt(passage(row, document)), value))
-        return Sample(drawn, np.array([row[VECTOR] for row in found], np.float32), table.count())
+        return reading.sample(self._live(name), size, field)
 
     def search(
         self, name: str, queries: Sequence[Query], options: SearchOptions, fingerprint: str | None = None
@@ -533,9 +426,9 @@ class MilvusCorpora(Backend):
             return []
         table, fresh = self._collections.rows(record), self._fresh(record, fingerprint)
         after = self._compared.get(table.collection, "")
-        found = read_missing(table, fresh, after, limit)
+        found = reading.missing(table, fresh, after, limit)
         if not found and after:  # passages before `after` may have been written meanwhile, or not refreshed
-            found = read_missing(table, fresh, "", limit)
+            found = reading.missing(table, fresh, "", limit)
         self._compared[table.collection] = found[-1][0] if found else ""
         return list[tuple[PassageKey, str]](found)
 
@@ -604,17 +497,10 @@ class MilvusCorpora(Backend):
         if fingerprint is not None and record.fingerprint != fingerprint:
             self.encoder(record.name, [fingerprint])
             return SearchResult([[] for _ in queries], record.generation, None)
-        if record.table is None:
-            return SearchResult([[] for _ in queries], record.generation, None)
-        dim = record.table.dim
-        wrong = next((q.vector for q in queries if q.vector is not None and len(q.vector) != dim), None)
-        if wrong is not None:
-            raise Invalid(f"{len(wrong)} numbers, but corpus {record.name!r} has {dim} dimensions", field="vector")
-        found = find(self._collections.live(record), queries, options)
-        kind = None if options.mode == "lexical" else KINDS[record.table.index].public_name
-        empty = options.where is not None and not all(found)
-        warnings = self.unmatched(record.name, options.where) if options.where and empty else ()
-        return SearchResult(found, record.generation, kind, warnings=warnings)
+        return reading.search(record, self._collections.live(record), queries, options)
+
+    def _live(self, name: str) -> Rows | None:
+        return self._collections.live(self._registry.read(name))
 
     def _bound(self, record: Record, content: Content) -> Record:
         """Return the record with a table for the vectors of `content`.

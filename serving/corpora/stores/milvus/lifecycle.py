@@ -87,16 +87,18 @@ class Collections:
             lambda k, most: search_parameters(table.index, record.measured, k, most=most),
         )
 
-    def live(self, record: Record) -> Rows:
-        """Return the rows of a corpus without documents that have expired."""
+    def live(self, record: Record) -> Rows | None:
+        """Return the rows of a corpus without documents that have expired, or None before the first document."""
+        if record.table is None:
+            return None
         found = self.rows(record)
         return replace(found, live=f"expires_at > {now()}") if record.expiring else found
 
     def size(self, record: Record) -> Size:
-        if record.table is None:
+        rows = self.live(record)
+        if rows is None or record.table is None:
             size = Size(0, 0, 0)
         else:
-            rows = self.live(record)
             passages = rows.count()
             documents = rows.documents_count() if record.split else passages
             size = Size(documents, passages * record.table.dim * 4, passages)
