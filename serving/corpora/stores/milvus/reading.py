@@ -24,7 +24,7 @@ from serving.corpora.stores.facets import facets as facets_of
 from serving.corpora.stores.milvus import expressions
 from serving.corpora.stores.milvus.indexes import KINDS
 from serving.corpora.stores.milvus.registry import Record
-from serving.corpora.stores.milvus.rows import UNREAD, VECTOR, WHOLE, key, passage, passage_text, unread, vector
+from serving.corpora.stores.milvus.rows import UNREAD, VECTOR, WHOLE, key, passage, unread, vector
 from serving.corpora.stores.milvus.table import Rows, both, check_word_options, first_of
 from serving.corpora.stores.unmatched import unmatched as unmatched_in
 from serving.corpora.values import Content, Counts, Document, Facets, Passage, Place, Sort, WordOptions
@@ -192,17 +192,6 @@ def _passages(table: Rows) -> Iterator[tuple[Passage, Floats]]:
     for block in table.each([*WHOLE, VECTOR]):
         whole = table.assembled(block)
         yield from ((passage(row, whole[row["document"]]), vector(row)) for row in block)
-
-
-def missing(table: Rows, fresh: Rows | None, after: str, limit: int) -> list[tuple[str, str]]:
-    """Return key and text of up to `limit` passages behind the key `after` that `fresh` does not have."""
-    found: list[tuple[str, str]] = []
-    for block in table.each(WHOLE, after=after):
-        there = {row["id"] for row in fresh.get([row["id"] for row in block], ["id"])} if fresh else set()
-        found += [(row["id"], passage_text(row)) for row in block if row["id"] not in there]
-        if len(found) >= limit:
-            break
-    return found[:limit]
 
 
 def verify(table: Rows) -> list[str]:
