@@ -55,10 +55,10 @@ def opened_corpora(settings: Settings) -> Backend:
         StoreError: another process has opened the data folder, it can't be used, or there is no Milvus.
     """
     if settings.on_milvus:
-        from serving.corpora.stores.milvus.corpora import milvus_corpora  # needs the extra `milvus`
+        from serving.corpora.stores.milvus.corpora import MilvusCorpora  # needs the extra `milvus`
 
         raise_limit()
-        return milvus_corpora(settings)
+        return MilvusCorpora(settings)
     return local_corpora(settings, opened_store(settings))
 
 

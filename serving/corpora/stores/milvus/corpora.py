@@ -20,7 +20,7 @@ from serving.corpora.maps import Placed, Sample, Unplaced
 from serving.corpora.ports import IndexSize, Stop, never
 from serving.corpora.search import Query, SearchOptions, SearchResult
 from serving.corpora.stores.milvus import reading
-from serving.corpora.stores.milvus.connection import Connection, connect
+from serving.corpora.stores.milvus.connection import connect
 from serving.corpora.stores.milvus.indexes import report
 from serving.corpora.stores.milvus.lifecycle import Collections
 from serving.corpora.stores.milvus.recall import Recall
@@ -53,7 +53,7 @@ from serving.corpora.values import (
 from serving.errors import Conflict, Invalid, NotFound, ServiceError, Unsupported
 from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.files import disk_errors
-from serving.settings import INDEXED_FROM, Settings
+from serving.settings import Settings
 
 log = logging.getLogger(__name__)
 NO_MAPS = "corpora on Milvus store no map: `isosphere copy-corpus` copies a corpus to a folder, where it can be mapped"
@@ -67,56 +67,29 @@ BACKUP_LITE = (
 )
 
 
-def milvus_corpora(settings: Settings) -> MilvusCorpora:
-    """Open the corpora on the Milvus of `--store`.
-
-    Raises:
-        StoreError: there is no Milvus, its version is too old, or its collections are not ours.
-    """
-    with ExitStack() as opened:
-        jobs_of_one_server = settings.data / "corpora"
-        with disk_errors(jobs_of_one_server):
-            make_folder(jobs_of_one_server)
-        opened.callback(os.close, hold(jobs_of_one_server))
-        connection = connect(settings.store)
-        opened.callback(connection.close)
-        uploads = Uploads(settings.data / "milvus" / "uploads.sqlite")
-        opened.callback(uploads.close)
-        registry = Registry(connection)
-        return MilvusCorpora(
-            connection,
-            registry,
-            uploads,
-            opened.pop_all(),
-            index=settings.index,
-            exact_below=settings.exact_below,
-            expected=settings.expected_passages,
-        )
-
-
 class MilvusCorpora(Backend):
     """The corpora in one database of Milvus."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        registry: Registry,
-        uploads: Uploads,
-        opened: ExitStack,
-        *,
-        index: str = "auto",
-        exact_below: int = INDEXED_FROM,
-        expected: int = 0,
-    ) -> None:
-        """Serve the corpora of `connection`. `close` closes `opened`."""
-        self._opened = opened
-        self._connection = connection
-        self._client = connection.client
-        self._uploads = uploads
-        self._registry = registry
-        self._collections = Collections(connection, registry, index, expected)
-        self._recall = Recall(registry, self._collections, exact_below)
-        self._writer = Writer(registry, self._collections, uploads, self._recall)
+    def __init__(self, settings: Settings) -> None:
+        """Open the corpora on the Milvus of `--store`.
+
+        Raises:
+            StoreError: there is no Milvus, its version is too old, or its collections are not ours.
+        """
+        jobs_of_one_server = settings.data / "corpora"
+        with ExitStack() as opened:
+            with disk_errors(jobs_of_one_server):
+                make_folder(jobs_of_one_server)
+            opened.callback(os.close, hold(jobs_of_one_server))
+            self._connection = connect(settings.store)
+            opened.callback(self._connection.close)
+            self._uploads = Uploads(settings.data / "milvus" / "uploads.sqlite")
+            opened.callback(self._uploads.close)
+            self._registry = Registry(self._connection)
+            self._opened = opened.pop_all()
+        self._collections = Collections(self._connection, self._registry, settings.index, settings.expected_passages)
+        self._recall = Recall(self._registry, self._collections, settings.exact_below)
+        self._writer = Writer(self._registry, self._collections, self._uploads, self._recall)
 
     # Corpora.
 
