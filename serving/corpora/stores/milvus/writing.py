@@ -89,7 +89,7 @@ class Writer:
         bounds: Bounds,
         before_commit: Callable[[], None],
     ) -> int:
-        where = In(ID, tuple(which)) if isinstance(which, Sequence) else which
+        where: Filter = In(ID, tuple(which)) if isinstance(which, Sequence) else which
         return self._in_blocks(name, where, before_commit, partial(self._patch, changes=changes, bounds=bounds))
 
     def _in_blocks(
