@@ -20,7 +20,7 @@ from models.runtimes.base import Floats
 from serving.corpora.arranging import first_sorted
 from serving.corpora.filters import Filter
 from serving.corpora.ports import RESERVED_BYTES, Ranking, Stop, never
-from serving.corpora.stores import facets, fields, places, reading, records, words, writing
+from serving.corpora.stores import facets, fields, reading, records, words, writing
 from serving.corpora.stores.connections import Connections, OpenFiles, stopping
 from serving.corpora.stores.fields import documents
 from serving.corpora.stores.foreign import check_values
@@ -406,11 +406,11 @@ class CorpusFile:
         if full := self._full():
             raise full
         with self._connections.writing() as writer:
-            places.keep(writer, found, generation)
+            records.keep_map(writer, found, generation)
 
     def kept_map(self) -> Map | None:
         with self._connections.reading() as reader:
-            return places.kept(reader)
+            return records.kept_map(reader)
 
     def copy(self, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
         try:

@@ -1,4 +1,7 @@
-"""Documents, passages and vectors as rows of SQLite. Each row has a checksum that includes its key."""
+"""Documents, passages, vectors and the map as rows of SQLite.
+
+Each row, except those of the map, has a checksum that includes its key.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import sqlite3
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from hashlib import blake2b
 from typing import Literal, NamedTuple, TypeVar
 
@@ -14,7 +18,8 @@ import orjson
 
 from models.runtimes.base import Floats
 from serving.corpora.stores.fields import Numbers, numbers
-from serving.corpora.values import Chunking, Document, Keys, Page, Passage, Span
+from serving.corpora.values import Chunking, Document, Keys, Map, MapOrigin, Page, Passage, Span
+from serving.errors import Conflict
 from serving.operations.files import DamageError
 
 T = TypeVar("T")
@@ -277,3 +282,30 @@ def of(reader: sqlite3.Connection, keys: Sequence[int]) -> tuple[Keys, Floats]:
     """Return the sorted existing keys among `keys`, and their vectors. `keys` has at most `BLOCK` keys."""
     select = f"SELECT key, vector, checksum FROM vectors WHERE key IN ({marks(keys)}) ORDER BY key"
     return matrix(reader.execute(select, keys).fetchall())
+
+
+# The map: one row for each point. The row of the corpus has the origin of the map as JSON.
+
+# A point has the key of its passage. The passage may have been removed, and its key is never assigned again.
+MAP_TABLE = "CREATE TABLE places (key INTEGER PRIMARY KEY, x REAL NOT NULL, y REAL NOT NULL) STRICT"
+
+
+def keep_map(writer: sqlite3.Connection, found: Map, generation: str) -> None:
+    """Implement `Store.keep_map`."""
+    if writer.execute("SELECT 1 FROM corpora WHERE generation != ?", (generation,)).fetchone():
+        raise Conflict("the corpus was restored or embedded again while its map was computed: compute the map again")
+    writer.execute("DELETE FROM places")
+    points = zip(found.keys.tolist(), *found.places.T.tolist(), strict=True)
+    writer.executemany("INSERT INTO places (key, x, y) VALUES (?, ?, ?)", points)
+    writer.execute("UPDATE corpora SET map = ?", (orjson.dumps(asdict(found.origin)).decode(),))
+
+
+def kept_map(reader: sqlite3.Connection) -> Map | None:
+    """Implement `Store.kept_map`."""
+    (origin,) = reader.execute("SELECT map FROM corpora").fetchone()
+    if origin is None:
+        return None
+    rows = reader.execute("SELECT key, x, y FROM places ORDER BY key").fetchall()
+    keys = np.array([key for key, *_ in rows], np.int64)
+    places = np.array([place for _, *place in rows], np.float64).reshape(-1, 2)
+    return Map(MapOrigin(**orjson.loads(origin)), keys, places)
