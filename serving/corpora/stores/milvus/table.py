@@ -127,7 +127,7 @@ class Rows:
             found += self._query(f"id in {literals(part)}", fields)
         return found
 
-    # Searches; see `searchable.Searchable`.
+    # Searches; see `ports.Searchable`.
 
     def filtered(self, where: Filter) -> Rows:
         return replace(self, where=self.matching(where))
