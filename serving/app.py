@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from serving.operations.otlp import Collector
 
 ENVIRONMENT = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-"""OpenTelemetry's environment variables that also configure a collector."""
+"""Environment variables of OpenTelemetry that also configure a collector."""
 
 
 class TracingError(RuntimeError):
-    """A collector is configured, but traces can't be exported. The message says what to do."""
+    """A collector is configured, but traces can't be exported. The message gives a remedy."""
 
 
 def create_app(
@@ -118,7 +118,7 @@ def _collector(endpoint: HttpUrl | None) -> Collector | None:
     """Return the collector of traces, or None if neither `endpoint` nor OpenTelemetry's environment names one.
 
     Raises:
-        TracingError: the packages are missing.
+        TracingError: the packages for traces are missing.
     """
     if endpoint is None and not any(os.environ.get(name) for name in ENVIRONMENT):
         return None

@@ -327,20 +327,23 @@ def canonical(value: Any) -> str:
 # Points on the earth, as `{"lat": …, "lon": …}` in metadata, and their distance on a sphere.
 
 EARTH_RADIUS = 6_371_008.8
-"""Mean radius of the earth in metres (IUGG). The earth is an ellipsoid, so distances are wrong by up to 0.5 %."""
+"""Mean radius of the earth in metres (IUGG). The earth is not a sphere, so distances have errors of up to 0.5 %."""
 _MARGIN = 1e-6
-"""Degrees that a box is larger on each side, which is more than the error of the arithmetic."""
+"""Degrees by which a box is enlarged on each side. This is more than the error of the arithmetic."""
 
 
 class Point(NamedTuple):
-    """Latitude and longitude in degrees."""
+    """Point on the earth, by latitude and longitude in degrees."""
 
     lat: float
     lon: float
 
 
 def point(value: Any) -> Point | None:
-    """Convert a JSON object to a point, ignoring its other members. Return None if the value is not a point."""
+    """Convert a JSON object to a point.
+
+    Other members of the object are ignored. If the value is not a point, return None.
+    """
     if isinstance(value, Mapping) and _is_within(value.get("lat"), 90) and _is_within(value.get("lon"), 180):
         return Point(value["lat"], value["lon"])
     return None
@@ -351,16 +354,16 @@ def _is_within(degrees: Any, most: int) -> bool:
 
 
 def distance(a: Point, b: Point) -> float:
-    """Return the length of the great circle between two points in metres, by the haversine formula."""
+    """Return the distance between two points on a great circle in metres, by the haversine formula."""
     lat_a, lat_b = radians(a.lat), radians(b.lat)
     half_chord = sin((lat_b - lat_a) / 2) ** 2 + cos(lat_a) * cos(lat_b) * sin(radians(b.lon - a.lon) / 2) ** 2
     return 2 * EARTH_RADIUS * asin(min(1.0, sqrt(half_chord)))
 
 
 def box(center: Point, within_m: float) -> tuple[tuple[float, float], list[tuple[float, float]]]:
-    """Return a range of latitudes, and ranges of longitudes, that have every point within a distance.
+    """Return a range of latitudes, and ranges of longitudes, that contain all points within a distance.
 
-    A circle across longitude 180 has two ranges. A circle around a pole has all longitudes.
+    A circle across longitude 180 has two ranges of longitudes. A circle around a pole has all longitudes.
     """
     angle = within_m / EARTH_RADIUS
     lat = degrees(angle) + _MARGIN

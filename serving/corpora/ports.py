@@ -353,10 +353,13 @@ class Store(Protocol):
 
 
 class Searchable(Protocol):
-    """A corpus that can be searched: rankings by meaning and by words, and the passages of a ranking's keys."""
+    """A corpus that can be searched.
+
+    It returns rankings by meaning and by words, and the passages of the keys in rankings.
+    """
 
     def filtered(self, where: Filter) -> Searchable:
-        """Return the same corpus, restricted to the documents whose metadata match."""
+        """Return the same corpus, restricted to the documents that match a filter."""
 
     def dense(self, queries: Floats, k: int, *, exact: bool) -> list[Ranking]:
         """Return the best `k` passages by cosine for each row of (Q, D) `queries`, which are unit vectors."""
@@ -369,7 +372,7 @@ class Searchable(Protocol):
         """
 
     def searched_fields(self) -> Collection[str]:
-        """Return the metadata fields whose words are searched."""
+        """Return the metadata fields that keyword search includes."""
 
     def passages(self, keys: Sequence[int]) -> dict[int, Passage]:
         """Return the passages of the keys of rankings. Keys without a passage are left out."""

@@ -26,14 +26,14 @@ PAPERS = {
     "whitenedcse": "WhitenedCSE (Zhuo, Sun, Wang, Zhu and Yang, ACL 2023)",
     "imsimcse": "ImSimCSE (Xu, Shao, Chen and Liu, SimCSE++, EMNLP 2023)",
 }
-"""Papers by the folder of their studies."""
+"""Titles of the papers, by the folder of their studies."""
 LEFT_OUT = STUDIES / "left_out.toml"
 WIDTH = 110
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A table or figure of a paper that no study of this repository repeats."""
+    """A table or figure of a paper that no study of this repository reproduces."""
 
     name: str
     paper: str
@@ -53,7 +53,7 @@ def studies(paper: str) -> list[Study]:
 
 
 def left_out(paper: str) -> list[LeftOut]:
-    """Read the list of a paper's tables and figures that no study repeats.
+    """Read the list of a paper's tables and figures that no study reproduces.
 
     Raises:
         StudyError: the file with the list is damaged.
@@ -102,19 +102,19 @@ def _reason(each: LeftOut) -> str:
 
 def _wrapped(lines: Sequence[str]) -> str:
     return "\n".join(
-        textwrap.fill(line, WIDTH, initial_indent="  " * bool(number), subsequent_indent="  ")
+        textwrap.fill(line, WIDTH, initial_indent="  " * bool(number), subsequent_indent="  ", break_on_hyphens=False)
         for number, line in enumerate(lines)
     )
 
 
-# Estimated duration of a study, from the number of encoded sentences and speeds measured by this project.
+# Estimated duration of a study. It follows from the number of encoded sentences and from measured speeds.
 
 SENTENCES = 1_000_000
-"""Sentences in the papers' corpus. Runs whose length is given in epochs are assumed to use it."""
+"""Number of sentences in the papers' corpus. Runs whose length is given in epochs are assumed to use this corpus."""
 TRAINED = 3
 """Cost of a forward and a backward pass together, relative to a forward pass."""
 DEV, TASKS = 3_000, 32_000
-"""Numbers of distinct sentences that are encoded: in an evaluation during training, and in the final STS tasks."""
+"""Numbers of distinct sentences that are encoded in an evaluation during training, and in the final STS tasks."""
 CORE = 490.0
 """Speed of minilm's forward pass on one core of a Xeon, in sentences per second.
 
@@ -126,11 +126,14 @@ DEVICE = 27_600.0
 The figure is six times SimCSE's training speed in benchmarks/results/gpu/recorded_steps.json.
 """
 LARGE = 3.0
-"""Compute of a large model relative to a base model."""
+"""Computation of a large model, relative to a base model."""
 
 
 def cpu_hours(trials: Sequence[Trial]) -> float:
-    """Estimate the hours on one CPU core for all runs, if they start from minilm. A run of several arms counts once."""
+    """Estimate the hours on one CPU core for all runs, if they start from minilm.
+
+    A run that belongs to several arms counts once.
+    """
     return sum(map(_passes, _different(trials))) / CORE / 3600
 
 
@@ -162,9 +165,9 @@ def _passes(trial: Trial) -> float:
 
 
 def _width(params: object) -> int:
-    """Return a vector width that the parameters accept.
+    """Return a vector width that is valid for the parameters.
 
-    The exact width does not matter, because an objective's needs don't depend on it.
+    The needs of an objective are independent of the width, so any valid width can be used to find them.
     """
     return 2 * int(getattr(params, "groups", 1))
 

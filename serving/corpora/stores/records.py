@@ -305,7 +305,7 @@ def of(reader: sqlite3.Connection, keys: Sequence[int]) -> tuple[Keys, Floats]:
 
 # The map: one row for each point. The row of the corpus has the origin of the map as JSON.
 
-# A point has the key of its passage. The passage may have been removed, and its key is never assigned again.
+# The key of a point is the key of its passage. The passage may have been removed, but its key is never assigned again.
 MAP_TABLE = "CREATE TABLE places (key INTEGER PRIMARY KEY, x REAL NOT NULL, y REAL NOT NULL) STRICT"
 
 
@@ -345,7 +345,7 @@ def corpus(reader: sqlite3.Connection) -> Corpus:
     """
     row = reader.execute(f"SELECT {WORDS}, {CORPUS} FROM corpora").fetchone()
     if row is None:
-        raise DamageError("holds no corpus")
+        raise DamageError("contains no corpus")
     *settings, name, description, recall_target, created, fingerprint, dim, stemming, generation = row
     words = WordSettings(*(None if one is None else orjson.loads(one) for one in settings))
     _check_stemming(stemming)
@@ -360,7 +360,7 @@ def word_rules(reader: sqlite3.Connection) -> Rules:
     """
     row = reader.execute(f"SELECT stemming, {WORDS} FROM corpora").fetchone()
     if row is None:
-        raise DamageError("holds no corpus")
+        raise DamageError("contains no corpus")
     _check_stemming(row[0])
     return rules(*row)
 
@@ -382,7 +382,7 @@ def indexed_rows(reader: sqlite3.Connection, rules: Rules) -> Iterator[IndexedRo
             yield key, text[start:end], *searched
 
 
-# Expired documents. Views of a transaction leave them out until they are removed.
+# Expired documents stay in the file until they are deleted. Views of a transaction hide them.
 
 _EXPIRED = "SELECT number FROM main.documents WHERE expires_at <= {moment}"
 _VIEWS = {

@@ -31,7 +31,7 @@ from serving.corpora.values import Content, Counts, Document, Facets, Passage, P
 from serving.errors import Invalid
 
 READ_TOGETHER = 16
-"""Maximum documents of a page that are read together, because each may be large."""
+"""Maximum number of documents of a page that are read in one step, because each may be large."""
 COUNTED = 10_000
 """Maximum documents whose metadata are read for the list of fields."""
 

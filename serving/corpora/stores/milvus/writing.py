@@ -248,7 +248,7 @@ class Writer:
 
 
 def _missing(table: Rows, fresh: Rows | None, after: str, limit: int) -> list[tuple[str, str]]:
-    """Return key and text of up to `limit` passages behind the key `after` that `fresh` does not have."""
+    """Return key and text of up to `limit` passages after the key `after` that `fresh` does not have."""
     found: list[tuple[str, str]] = []
     for block in table.each(WHOLE, after=after):
         there = {row["id"] for row in fresh.get([row["id"] for row in block], ["id"])} if fresh else set()
