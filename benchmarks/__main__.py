@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import encodings, ingest, opening, serving, smaller, training
+from benchmarks import encodings, training
 from benchmarks.search import measure as search
 from benchmarks.search import scifact
+from benchmarks.serving import ingest, opening, smaller
+from benchmarks.serving import measure as serving
 from benchmarks.surroundings import surroundings
 from models.cli.command_line import Parser
 

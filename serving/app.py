@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
+from pydantic import HttpUrl
 from starlette.types import Lifespan
 
 from serving.api import ROUTERS, corpora, description
@@ -22,9 +24,18 @@ from serving.api.routing import errors
 from serving.api.routing.auth import Authentication
 from serving.api.routing.request_body import BytesInFlight
 from serving.api.routing.route import Head, Shortcut
-from serving.operations.collector import collector
 from serving.operations.limits import Clock, Keyring
 from serving.service import Service
+
+if TYPE_CHECKING:
+    from serving.operations.otlp import Collector
+
+ENVIRONMENT = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+"""Environment variables of OpenTelemetry that also configure a collector."""
+
+
+class TracingError(RuntimeError):
+    """A collector is configured, but traces can't be exported. The message gives a remedy."""
 
 
 def create_app(
@@ -45,7 +56,7 @@ def create_app(
         if settings.api_keys_file
         else None
     )
-    traces = collector(settings.otlp_endpoint)
+    traces = _collector(settings.otlp_endpoint)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:  # noqa: ARG001 - state, not attributes
@@ -103,3 +114,18 @@ def routes(
     app.router.default = corpora.unknown(app.router.default)
     description.describe(app)
     return app
+
+
+def _collector(endpoint: HttpUrl | None) -> Collector | None:
+    """Return the collector of traces, or None if neither `endpoint` nor OpenTelemetry's environment names one.
+
+    Raises:
+        TracingError: the packages for traces are missing.
+    """
+    if endpoint is None and not any(os.environ.get(name) for name in ENVIRONMENT):
+        return None
+    try:
+        from serving.operations.otlp import Collector  # OpenTelemetry, which only traces need
+    except ImportError as error:
+        raise TracingError(f"traces need the extra `otel`: pip install 'isosphere[otel]' ({error})") from error
+    return Collector(endpoint)

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.contestants import OURS, SCRIPTS, Command, Spec
 from benchmarks.gpu.encoders import BERT_BASE, MINILM, TINY, bundle
 from benchmarks.gpu.parts import Report, Setting
-from benchmarks.loads import Load, populations
-from benchmarks.serving import Choice, compared
+from benchmarks.serving.contestants import OURS, SCRIPTS, Command, Spec
+from benchmarks.serving.loads import Load, populations
+from benchmarks.serving.measure import Choice, compared
 from models import cpus
 from models.bundle import bundle as bundles
 from models.bundle.bundle import Bundle

@@ -18,9 +18,9 @@ import faiss
 import numpy as np
 
 from benchmarks.peers import python
-from benchmarks.processes import memory_mb
 from benchmarks.search.corpus import K, Ours, Raw, calls
 from benchmarks.search.mixture import Vectors, mixture, on_disk
+from benchmarks.serving.processes import memory_mb
 from models import cpus
 
 SIZES = (10_000, 100_000, 1_000_000)

@@ -26,7 +26,7 @@ from benchmarks.search.measure import DIM, QUERIES, _truth
 from benchmarks.search.mixture import mixture, on_disk
 from benchmarks.surroundings import surroundings
 from models.cli.command_line import Parser
-from serving.corpora.stores.milvus.corpora import MilvusCorpora, milvus_corpora
+from serving.corpora.stores.milvus.corpora import MilvusCorpora
 from serving.settings import Settings
 
 ROUNDS, SECONDS = 3, 1.0
@@ -43,10 +43,10 @@ class OnMilvus(Ours):
     def flush(self) -> None:
         """Let Milvus Lite write its rows into files, where it searches them faster."""
         milvus: Any = self.corpora
-        milvus._client.flush(milvus._read(NAME).table.collection)
+        milvus._connection.client.flush(milvus._registry.read(NAME).table.collection)
 
     def _open(self) -> MilvusCorpora:  # type: ignore[override]
-        return milvus_corpora(self._settings)
+        return MilvusCorpora(self._settings)
 
 
 def measure(rows: int, store: str | None) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.client import ReplyError
-from benchmarks.contestants import BUNDLE
+from benchmarks.serving.client import ReplyError
+from benchmarks.serving.contestants import BUNDLE
 from benchmarks.stress.server import started
 from benchmarks.stress.trial import Bound, Texts
 from benchmarks.stress.trials import TRIALS

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.client import Address, Pool, ReplyError, Sample, closed_loop, status
-from benchmarks.loads import Request
+from benchmarks.serving.client import Address, Pool, ReplyError, Sample, closed_loop, status
+from benchmarks.serving.loads import Request
 from benchmarks.stress.server import Server
 from benchmarks.stress.trial import Bound, Texts, p99
 from models.runtimes.base import CPU_BATCH_TOKENS, Options

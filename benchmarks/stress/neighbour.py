@@ -22,7 +22,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from benchmarks.client import Address, ReplyError
+from benchmarks.serving.client import Address, ReplyError
 from benchmarks.stress.costly import CORPUS, JSON, LINES, Costly, documents, requests
 from benchmarks.stress.server import Server
 from benchmarks.stress.trial import Bound, Texts

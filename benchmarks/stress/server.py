@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.client import Address, Connection, ReplyError, closed_loop, status
-from benchmarks.loads import Request
-from benchmarks.processes import cpu_clock, cpu_seconds, is_runnable, memory_mb
+from benchmarks.serving.client import Address, Connection, ReplyError, closed_loop, status
+from benchmarks.serving.loads import Request
+from benchmarks.serving.processes import cpu_clock, cpu_seconds, is_runnable, memory_mb
 from serving.operations.keys import FORMAT, digest
 
 NO_KEYS: Mapping[str, str] = {}

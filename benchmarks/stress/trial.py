@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.client import Sample
-from benchmarks.loads import Request, populations, requests
+from benchmarks.serving.client import Sample
+from benchmarks.serving.loads import Request, populations, requests
 from models.bundle import bundle
 from models.bundle.tokenizer import Tokenizer
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.client import Pool, ReplyError, Sample, closed_loop, open_loop, status
-from benchmarks.loads import LONGEST, SPECIAL, Request, body
+from benchmarks.serving.client import Pool, ReplyError, Sample, closed_loop, open_loop, status
+from benchmarks.serving.loads import LONGEST, SPECIAL, Request, body
 from benchmarks.stress.flood import QUEUE_TOKENS, overload
 from benchmarks.stress.neighbour import KEYS, neighbour
 from benchmarks.stress.server import Server

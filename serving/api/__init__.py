@@ -5,20 +5,18 @@ from __future__ import annotations
 from serving.api import (
     admin,
     aliases,
-    cohere,
     corpora,
     documents,
     inference,
     jobs,
     maps,
-    ollama,
-    openai,
     pages,
     search,
     snapshots,
     status,
     uploads,
 )
+from serving.api.compatible import cohere, ollama, openai
 
 INFERENCE = (
     inference.router,

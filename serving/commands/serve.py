@@ -12,7 +12,7 @@ import sys
 import uvloop
 
 from models.errors import Refused
-from serving.app import routes
+from serving.app import TracingError, routes
 from serving.commands import demo
 from serving.commands.server import BindError, Server, bind
 from serving.commands.starting import opened_models, opened_service, with_bundles
@@ -20,7 +20,6 @@ from serving.corpora.backend import is_stale
 from serving.corpora.ports import StoreError
 from serving.inference.engine import EngineError
 from serving.operations import logs
-from serving.operations.collector import TracingError
 from serving.operations.keys import KeysError
 from serving.service import Service
 from serving.settings import Settings

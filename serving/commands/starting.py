@@ -59,10 +59,10 @@ def opened_corpora(settings: Settings) -> Backend:
             reached.
     """
     if settings.on_milvus:
-        from serving.corpora.stores.milvus.corpora import milvus_corpora  # this module needs the extra `milvus`
+        from serving.corpora.stores.milvus.corpora import MilvusCorpora  # this module needs the extra `milvus`
 
         raise_limit()
-        return milvus_corpora(settings)
+        return MilvusCorpora(settings)
     return local_corpora(settings, opened_store(settings))
 
 

@@ -16,8 +16,7 @@ import numpy as np
 import orjson
 
 from models.runtimes.base import Floats
-from serving.corpora.filters import is_number, values_at, with_id
-from serving.corpora.geo import distance, point
+from serving.corpora.filters import distance, is_number, point, values_at, with_id
 from serving.corpora.indexes.exact import best, rounded, union
 from serving.corpora.ports import Ranking
 from serving.corpora.values import Document, Keys, Place, Scalar, Sort

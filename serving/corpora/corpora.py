@@ -69,10 +69,9 @@ MAX_DIGITS = 18
 
 
 class Corpora(Backend):
-    """The corpora of a store, with search.
+    """The corpora of a store, with search. `Backend` describes the methods.
 
-    Methods block, so the service calls them from threads. When a write returns, it is committed. Every search that
-    starts later sees the write.
+    Methods block, so the service calls them from threads.
     """
 
     def __init__(self, store: Store, indexes: Indexes) -> None:
@@ -111,7 +110,6 @@ class Corpora(Backend):
         encoder: Manifest | OwnVectors | None = None,
         passages: int = 0,  # noqa: ARG002
     ) -> bool:
-        """Create an empty corpus, or update an existing corpus; see `Backend.create`."""
         corpus = Corpus(name, description, recall_target, created=time.time(), stemming=stemming, words=words)
         created = self._open.create(corpus, encoder)
         if recall_target is not None:
@@ -135,52 +133,25 @@ class Corpora(Backend):
         return Description(*self.corpus(name), None if live is None else live.report)
 
     def build_now(self, name: str) -> Report | None:
-        """Build the corpus's index and wait until it serves.
-
-        Return its report, or None if the corpus has no vectors.
-        """
         with self._open.locked(name) as corpus:
             live = corpus.index()
         return None if live is None else live.build_now()
 
     def index_sizes(self) -> dict[str, IndexSize]:
-        """Return the size of each open index by the name of its corpus. The store is not read."""
         return self._open.index_sizes()
 
     def put(self, name: str, content: Content) -> None:
-        """Add documents, and replace documents with the same ids. Either all documents are stored, or none.
-
-        Raises:
-            Conflict: the corpus contains vectors of a different bundle.
-        """
+        """Implement `Backend.put`. Either all documents are stored, or none."""
         self._open.named(name).write(content)
 
     def delete(self, name: str, document: str) -> None:
-        """Remove one document by its id.
-
-        Raises:
-            NotFound: there is no such document.
-        """
         self._store.document(name, document)
         if not len(self._open.named(name).write(Removal([document])).removed):
             raise NotFound(f"corpus {name!r} has no document {document!r}")
         self._store.give_back(name, least=GIVEN_BACK_FROM)
 
     def delete_where(self, name: str, where: Filter, before_commit: Callable[[], None] = lambda: None) -> int:
-        """Remove every document whose metadata match, and return their number.
-
-        Other reads and writes run between two commits. `before_commit` is called before each commit. It prevents the
-        commit by raising an exception.
-        """
-        before_commit()
-        corpus, removed = self._open.named(name), 0
-        found = self._store.ids_matching(name, where)
-        for start in range(0, len(found), REMOVED_TOGETHER):
-            with corpus.locked():
-                before_commit()
-                ids = [id for id in found[start : start + REMOVED_TOGETHER] if self._matches(name, id, where)]
-                corpus.write(Removal(ids))
-            removed += len(ids)
+        removed = self._in_commits(name, where, before_commit, Removal)
         if removed:
             self._store.give_back(name, least=GIVEN_BACK_FROM)
         return removed
@@ -193,24 +164,29 @@ class Corpora(Backend):
         bounds: Bounds = BOUNDS,
         before_commit: Callable[[], None] = lambda: None,
     ) -> int:
-        """Change the metadata and the expiry of documents, and return the number of these documents.
-
-        `which` has the ids of the documents, or a filter. Other reads and writes run between two commits.
-        """
-        before_commit()
         where: Filter = In(ID, tuple(which)) if isinstance(which, Sequence) else which
-        corpus, patched = self._open.named(name), 0
+        return self._in_commits(name, where, before_commit, lambda ids: Patch(ids, changes, bounds))
+
+    def _in_commits(
+        self,
+        name: str,
+        where: Filter,
+        before_commit: Callable[[], None],
+        write: Callable[[list[str]], Removal | Patch],
+    ) -> int:
+        """Write the documents that match, and return their number. Other reads and writes run between two commits."""
+        before_commit()
+        corpus, written = self._open.named(name), 0
         found = self._store.ids_matching(name, where)
         for start in range(0, len(found), REMOVED_TOGETHER):
             with corpus.locked():
                 before_commit()
                 ids = [id for id in found[start : start + REMOVED_TOGETHER] if self._matches(name, id, where)]
-                corpus.write(Patch(ids, changes, bounds))
-            patched += len(ids)
-        return patched
+                corpus.write(write(ids))
+            written += len(ids)
+        return written
 
     def remove_expired(self) -> None:
-        """Remove the documents that have expired. Other reads and writes run between two commits."""
         for name in self.names():
             try:
                 if len(self._store.expired(name)):
@@ -253,7 +229,6 @@ class Corpora(Backend):
         where: Filter | None = None,
         sort: Sequence[Sort] = (),
     ) -> DocumentPage:
-        """Return a page of documents; see `Backend.page`."""
         place = read_place(after.key, sort, int) if after and sort else None
         position = _key(after) if after and not sort else 0
         generation = self._store.corpus(name).generation
@@ -315,12 +290,6 @@ class Corpora(Backend):
     def search(
         self, name: str, queries: Sequence[Query], options: SearchOptions, fingerprint: str | None = None
     ) -> SearchResult:
-        """Return the best passages for each query. Concurrent writes are allowed.
-
-        Raises:
-            Conflict: the bundle of `fingerprint`, which made the query vectors, did not embed the corpus.
-            Invalid: the dimension of the query vectors is wrong, or the previous page is of an earlier generation.
-        """
         with self._open.locked(name) as corpus:
             index, removals = self._searched_index(name, corpus, queries, fingerprint), corpus.removals
             generation = self._generation(name, index, options)
@@ -342,11 +311,7 @@ class Corpora(Backend):
         return SearchResult(found, generation, None if options.mode == "lexical" else kind, warnings=warnings)
 
     def index_fingerprint(self, name: str) -> str | None:
-        """Return the fingerprint of the encoder that made an open index, or None if the index is not open. Never block.
-
-        Raises:
-            NotFound: there is no such corpus.
-        """
+        """Return the fingerprint of an open index, or None if the index is not open."""
         live = self._open.named(name).live
         return None if live is None else live.fingerprint
 
@@ -395,7 +360,6 @@ class Corpora(Backend):
             return self._store.copy(name, to, stop)
 
     def adopt(self, name: str, file: Path, stop: Stop = never, bounds: Bounds = BOUNDS) -> None:
-        """Serve the corpus in `file` under `name`, and replace any corpus of that name; see `Store.adopt`."""
         self._open.adopt(name, file, stop, bounds)
 
     def verify(self, name: str) -> list[str]:

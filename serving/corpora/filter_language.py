@@ -30,8 +30,8 @@ from serving.corpora.filters import (
     Near,
     Not,
     is_number,
+    point,
 )
-from serving.corpora.geo import point
 from serving.errors import Invalid
 from serving.operations.json_body import MAX_DEPTH, TOO_DEEP, is_unicode, levels, no_json
 from serving.operations.threads import check_cancelled

@@ -14,8 +14,7 @@ from serving.corpora import arranging
 from serving.corpora.arranging import Fusion, continued, fuse, scaled_to_one, value_at
 from serving.corpora.filters import ID, All, Filter, In, Not, texts_at
 from serving.corpora.indexes.exact import DECIMALS
-from serving.corpora.ports import MAX_MARKED, Ranking
-from serving.corpora.searchable import Searchable
+from serving.corpora.ports import MAX_MARKED, Ranking, Searchable
 from serving.corpora.values import NO_OPTIONS, Document, Passage, Scalar, Sort, Span, WordOptions
 from serving.errors import Invalid, TooLarge
 

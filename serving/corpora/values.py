@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.runtimes.base import Floats
-from serving.corpora.geo import Point
+from serving.corpora.filters import Point
 from serving.operations.bounds import BOUNDS, Bounds
 
 Keys = NDArray[np.int64]

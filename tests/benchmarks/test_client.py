@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.client import Address, Connection, Pool, ReplyError, closed_loop, embed, open_loop
-from benchmarks.loads import Request, body
+from benchmarks.serving.client import Address, Connection, Pool, ReplyError, closed_loop, embed, open_loop
+from benchmarks.serving.loads import Request, body
 
 PATH = "/v1/embeddings"
 REPLY = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nContent-Length: 11\r\n\r\n{"data":[]}'

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.contestants import OURS, Spec, fair, started
-from benchmarks.loads import Population
-from benchmarks.serving import _start
+from benchmarks.serving.contestants import OURS, Spec, fair, started
+from benchmarks.serving.loads import Population
+from benchmarks.serving.measure import _start
 
 TEXTS = {"short": Population(["a text", "another"], [4, 3])}
 LIBRARY = """

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import contestants, ingest
-from benchmarks.client import ReplyError
-from benchmarks.contestants import OURS, Server, specs, started
-from benchmarks.loads import Population
+from benchmarks.serving import contestants, ingest
+from benchmarks.serving.client import ReplyError
+from benchmarks.serving.contestants import OURS, Server, specs, started
+from benchmarks.serving.loads import Population
 
 
 @pytest.fixture

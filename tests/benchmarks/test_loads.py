@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import loads
-from benchmarks.loads import CAPACITY, LOADS, Population, populations, prepared, requests, selected
+from benchmarks.serving import loads
+from benchmarks.serving.loads import CAPACITY, LOADS, Population, populations, prepared, requests, selected
 from models.bundle.tokenizer import Tokenizer
 from models.python_docs import Section
 

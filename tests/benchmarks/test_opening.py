@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.opening import forget
-from benchmarks.processes import read_bytes
+from benchmarks.serving.opening import forget
+from benchmarks.serving.processes import read_bytes
 
 SIZE = 1 << 20
 

@@ -21,8 +21,7 @@ from models.runtimes import RUNTIMES
 from serving.corpora.values import Stemming
 from training.cli.options import ADD_OPTIONS
 from training.evaluation.suite import TASKS
-from training.studies.catalogue import PAPERS
-from training.studies.papers import PAGES, RECORDED
+from training.studies.papers import PAGES, PAPERS, RECORDED
 from training.studies.plan import FOLDER
 from training.studies.soup import GRID
 from training.studies.summary import RESAMPLES

@@ -11,10 +11,9 @@ from models.bundle.disk import make_folder, write_whole
 from models.errors import none_of
 from training.cli.train import without_conflicts
 from training.machine.interrupt import locked
-from training.studies.catalogue import PAPERS, describe_papers
 from training.studies.description import Study, file_of, parse_settings
 from training.studies.page import page
-from training.studies.papers import PAGES, RECORDED, page_of
+from training.studies.papers import PAGES, PAPERS, RECORDED, describe_papers, page_of
 from training.studies.plan import FOLDER, PLAN, Plan, state, study_folder
 from training.studies.results import RESULTS, collect_results, read_results
 from training.studies.schedule import STOPPED, Carrier, Processes, run_trials

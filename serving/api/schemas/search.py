@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 
 from serving.api.schemas.bodies import BY_DISTANCE, BY_VALUE, Body, ClosedBody, Strings, lower
 from serving.api.schemas.corpora import Conditions, ValueAnswer, Warnings
-from serving.corpora.geo import Point
+from serving.corpora.filters import Point
 from serving.corpora.values import Sort
 from serving.operations.bounds import (
     CORPUS_NAME,

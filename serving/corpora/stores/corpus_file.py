@@ -20,7 +20,7 @@ from models.runtimes.base import Floats
 from serving.corpora.arranging import first_sorted
 from serving.corpora.filters import Filter
 from serving.corpora.ports import RESERVED_BYTES, Ranking, Stop, never
-from serving.corpora.stores import facets, fields, places, reading, records, words, writing
+from serving.corpora.stores import facets, fields, records, words, writing
 from serving.corpora.stores.connections import Connections, OpenFiles, stopping
 from serving.corpora.stores.fields import documents
 from serving.corpora.stores.foreign import check_values
@@ -113,8 +113,8 @@ class CorpusFile:
             with self._connections.writing() as writer:
                 migrate(writer, path)
                 if not new:
-                    reading.corpus(writer)
-                soonest = reading.soonest_expiry(writer)
+                    records.corpus(writer)
+                soonest = records.soonest_expiry(writer)
             self._soonest = self._connections.writes, soonest
         except BaseException:
             self.close()
@@ -189,7 +189,7 @@ class CorpusFile:
         if not self._has_expired():
             return self._read_description()
         with self._live() as reader:
-            return reading.corpus(reader), reading.size(reader)
+            return records.corpus(reader), records.size(reader)
 
     def size(self) -> Size:
         """Return the number of documents, bytes of the database without its log, and passages."""
@@ -202,7 +202,7 @@ class CorpusFile:
         if kept and kept[0] == writes:
             return kept[1]
         with self._connections.reading() as reader:
-            described = reading.corpus(reader), reading.size(reader)
+            described = records.corpus(reader), records.size(reader)
         self._described = writes, described
         return described
 
@@ -212,7 +212,7 @@ class CorpusFile:
         writes, kept = self._connections.writes, self._soonest
         if kept is None or kept[0] != writes:
             with self._connections.reading() as reader:
-                self._soonest = kept = writes, reading.soonest_expiry(reader)
+                self._soonest = kept = writes, records.soonest_expiry(reader)
         return kept[1] is not None and kept[1] <= now()
 
     @contextmanager
@@ -221,7 +221,7 @@ class CorpusFile:
         has_expired = self._has_expired()
         with self._connections.reading() as reader:
             if has_expired:
-                reading.hide_expired(reader)
+                records.hide_expired(reader)
             yield reader
 
     def write(self, writes: Sequence[Write]) -> list[Change | ServiceError]:
@@ -252,9 +252,9 @@ class CorpusFile:
 
     def embedded(self, texts: Sequence[str], chunking: Chunking | None, fingerprint: str) -> list[KnownText | None]:
         with self._connections.reading() as reader:
-            if reading.corpus(reader).fingerprint != fingerprint:
+            if records.corpus(reader).fingerprint != fingerprint:
                 return [None] * len(texts)
-            return reading.embedded(reader, texts, chunking)
+            return records.embedded(reader, texts, chunking)
 
     def document(self, document: str) -> Document:
         with self._live() as reader:
@@ -293,7 +293,7 @@ class CorpusFile:
         if not self._has_expired():
             return np.empty(0, np.int64)
         with self._connections.reading() as reader:
-            return reading.expired(reader)
+            return records.expired(reader)
 
     def matching(self, where: Filter) -> Keys:
         with self._live() as reader:
@@ -318,9 +318,9 @@ class CorpusFile:
         with self._live() as reader:
             keys = None if where is None else self._filter_cache.keys(self.path, reader, where)
             if query is not None:
-                asked = expanded(reader, query, reading.word_rules(reader), options)
+                asked = expanded(reader, query, records.word_rules(reader), options)
                 keys = np.setdiff1d(words.having(reader, asked, keys), hidden, assume_unique=True)
-            passages = reading.size(reader).passages if keys is None else len(keys)
+            passages = records.size(reader).passages if keys is None else len(keys)
             documents = None if keys is None or not paths else records.numbers_of(reader, keys)
             found, complete = facets.counts(reader, documents, paths, values)
             return Counts(passages, found, complete)
@@ -329,7 +329,7 @@ class CorpusFile:
         hidden = self.expired()
         with self._live() as reader:
             allowed = None if where is None else self._filter_cache.keys(self.path, reader, where)
-            rules = reading.word_rules(reader)
+            rules = records.word_rules(reader)
             found = words.search(reader, expanded(reader, query, rules, options), k + len(hidden), allowed, rules)
             return found.without(hidden, k)
 
@@ -348,7 +348,7 @@ class CorpusFile:
         if kept and kept[0] == writes:
             return kept[1]
         with self._connections.reading() as reader:
-            found = reading.word_rules(reader)
+            found = records.word_rules(reader)
         self._rules = writes, found
         return found
 
@@ -410,11 +410,11 @@ class CorpusFile:
         if full := self._full():
             raise full
         with self._connections.writing() as writer:
-            places.keep(writer, found, generation)
+            records.keep_map(writer, found, generation)
 
     def kept_map(self) -> Map | None:
         with self._connections.reading() as reader:
-            return places.kept(reader)
+            return records.kept_map(reader)
 
     def copy(self, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
         try:
@@ -425,7 +425,7 @@ class CorpusFile:
             fsync(to)
             reach("store.after-copy")
             with closing(sqlite3.connect(to)) as copied:
-                return reading.corpus(copied), reading.size(copied)
+                return records.corpus(copied), records.size(copied)
         except BaseException:
             to.unlink(missing_ok=True)
             raise
@@ -434,7 +434,7 @@ class CorpusFile:
         with self._connections.reading() as reader:
             found = verify(reader)
         with self._connections.maintaining() as writer:
-            return found + words.check(writer, reading.word_rules(writer))
+            return found + words.check(writer, records.word_rules(writer))
 
     def give_back(self, least: int) -> None:
         give_back(self._connections, least)
@@ -461,13 +461,13 @@ def give_back(connections: Connections, least: int) -> None:
 def _forget_words(connections: Connections) -> None:
     """Clear the word index of a corpus without passages."""
     with connections.writing() as writer:
-        if not reading.size(writer).passages:
+        if not records.size(writer).passages:
             words.clear(writer)
 
 
 def _bytes(connections: Connections) -> int:
     with connections.reading() as reader:
-        return reading.size(reader).bytes
+        return records.size(reader).bytes
 
 
 def _free_bytes(connections: Connections, given_back: int) -> int:

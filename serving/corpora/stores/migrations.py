@@ -17,7 +17,7 @@ from typing import Any, get_args
 from unicodedata import unidata_version
 
 from serving.corpora.ports import StoreError
-from serving.corpora.stores import corrections, fields, places, reading, records, words, writing
+from serving.corpora.stores import corrections, fields, records, words, writing
 from serving.corpora.stores.queries import Rules
 from serving.corpora.stores.records import DOCUMENT, PASSAGE, PassageRow, document_in
 from serving.corpora.values import Stemming
@@ -111,14 +111,14 @@ def _second(connection: sqlite3.Connection) -> None:
     connection.execute("ALTER TABLE corpora ADD COLUMN revision INTEGER NOT NULL DEFAULT 0")
     # former: name of the file if a rename is not complete yet; see `CorpusFile.take_back`.
     connection.execute("ALTER TABLE corpora ADD COLUMN former TEXT")
-    for column in reading.WORDS.split(", "):
+    for column in records.WORDS.split(", "):
         connection.execute(f"ALTER TABLE corpora ADD COLUMN {column} TEXT")
     connection.execute(corrections.TABLE)
     connection.execute("ALTER TABLE documents ADD COLUMN expires_at INTEGER")
     connection.execute("CREATE INDEX documents_by_expiry ON documents (expires_at) WHERE expires_at IS NOT NULL")
     # map: origin of the map whose points are in the table `places`.
     connection.execute("ALTER TABLE corpora ADD COLUMN map TEXT")
-    connection.execute(places.TABLE)
+    connection.execute(records.MAP_TABLE)
     connection.execute("UPDATE corpora SET unicode = NULL")
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 
 from models.runtimes.base import Floats
-from serving.corpora.stores import fields, reading, records, words
+from serving.corpora.stores import fields, records, words
 from serving.corpora.stores.queries import Rules
 from serving.corpora.stores.records import (
     DOCUMENT,
@@ -72,7 +72,7 @@ def create(writer: sqlite3.Connection, corpus: Corpus) -> None:
         secrets.token_hex(8),
         unidata_version,
     )
-    writer.execute(f"INSERT INTO corpora ({reading.CORPUS}, unicode) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+    writer.execute(f"INSERT INTO corpora ({records.CORPUS}, unicode) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
     stem(writer, corpus.wanted_stemming)
     set_words(writer, corpus.words)
 
@@ -124,35 +124,35 @@ def stem(writer: sqlite3.Connection, stemming: Stemming) -> None:
     Raises:
         Conflict: the corpus has documents that were indexed with different stemming.
     """
-    corpus = reading.corpus(writer)
+    corpus = records.corpus(writer)
     if corpus.wanted_stemming == stemming:
         return
-    if reading.size(writer).documents:
+    if records.size(writer).documents:
         raise Conflict(
             f"corpus {corpus.name!r} has documents, indexed with the stemming {corpus.wanted_stemming!r}: create "
             f"another corpus with {stemming!r}, and upload the documents there"
         )
     writer.execute("UPDATE corpora SET stemming = ?", (stemming,))
-    words.create(writer, reading.word_rules(writer))
+    words.create(writer, records.word_rules(writer))
 
 
 def set_words(writer: sqlite3.Connection, settings: WordSettings) -> None:
     """Store the settings that are not None. If the searched fields change, index all words again."""
-    before = reading.word_rules(writer).weights.keys()
+    before = records.word_rules(writer).weights.keys()
     given = settings.synonyms, settings.stop_words, settings.fields
     values = [None if one is None else orjson.dumps(one, option=orjson.OPT_SORT_KEYS).decode() for one in given]
-    coalesced = ", ".join(f"{column} = coalesce(?, {column})" for column in reading.WORDS.split(", "))
+    coalesced = ", ".join(f"{column} = coalesce(?, {column})" for column in records.WORDS.split(", "))
     writer.execute(f"UPDATE corpora SET {coalesced}", values)
-    if reading.word_rules(writer).weights.keys() != before:
+    if records.word_rules(writer).weights.keys() != before:
         index_words_again(writer)
 
 
 def index_words_again(writer: sqlite3.Connection) -> None:
     """Replace the content of the word index by the words of all passages, indexed by the current rules."""
-    rules = reading.word_rules(writer)
+    rules = records.word_rules(writer)
     words.create(writer, rules)
     words.clear(writer)
-    words.index(writer, reading.indexed_rows(writer, rules), rules)
+    words.index(writer, records.indexed_rows(writer, rules), rules)
     words.optimize(writer)
 
 
@@ -167,7 +167,7 @@ def _put(writer: sqlite3.Connection, content: Content) -> Change:
     ).fetchone()
     keys = count(first)
     documents, passages, texts = [], list[PassageRow](), list[words.IndexedRow]()
-    rules = reading.word_rules(writer)
+    rules = records.word_rules(writer)
     spans: Sequence[Sequence[Span | None]] = content.spans or [[None]] * len(ids)
     for document, cut in zip(content.documents, spans, strict=True):
         own = [next(keys) for _ in cut]
@@ -193,7 +193,7 @@ def _patch(writer: sqlite3.Connection, patch: Patch) -> None:
     Raises:
         Invalid, TooLarge: the merged metadata of a document can't be stored.
     """
-    rules = reading.word_rules(writer)
+    rules = records.word_rules(writer)
     for block in blocks(patch.ids):
         select = f"SELECT {DOCUMENT} FROM documents WHERE id IN ({marks(block)})"
         for row in writer.execute(select, block).fetchall():
@@ -242,7 +242,7 @@ def promise(writer: sqlite3.Connection, wanted: Corpus) -> None:
     Raises:
         Conflict: the corpus has a different encoder, or vectors of another width.
     """
-    check_bound(reading.corpus(writer), wanted.fingerprint, wanted.dim)
+    check_bound(records.corpus(writer), wanted.fingerprint, wanted.dim)
     writer.execute("UPDATE corpora SET fingerprint = ?, dim = coalesce(?, dim)", (wanted.fingerprint, wanted.dim))
 
 
@@ -280,7 +280,7 @@ def _bind(writer: sqlite3.Connection, content: Content) -> None:
     if (fingerprint, bound) == (content.fingerprint, dim):
         return
     if OWN in (fingerprint, content.fingerprint):
-        check_bound(reading.corpus(writer), content.fingerprint, dim)
+        check_bound(records.corpus(writer), content.fingerprint, dim)
     elif held:
         raise Conflict(f"the corpus was embedded by another bundle ({fingerprint}, {bound} dimensions)")
     writer.execute("UPDATE corpora SET fingerprint = ?, dim = ?", (content.fingerprint, dim))
@@ -292,7 +292,7 @@ def _remove(writer: sqlite3.Connection, ids: Sequence[str]) -> np.ndarray[tuple[
     SQLite also deletes the passages and vectors of these documents.
     """
     gone: list[int] = []
-    rules = reading.word_rules(writer)
+    rules = records.word_rules(writer)
     for block in blocks(ids):
         select = f"SELECT {DOCUMENT} FROM documents WHERE id IN ({marks(block)})"
         documents = {row[0]: document_in(row) for row in writer.execute(select, block)}

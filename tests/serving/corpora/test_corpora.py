@@ -21,7 +21,7 @@ from serving.corpora.indexes.live import LiveIndex
 from serving.corpora.open_corpus import Indexes
 from serving.corpora.ports import Ranking, Store
 from serving.corpora.search import Hit, Query, SearchOptions
-from serving.corpora.stores import STORES, reading
+from serving.corpora.stores import STORES, records
 from serving.corpora.stores.corpus_file import CorpusFile
 from serving.corpora.stores.sqlite import MemoryStore
 from serving.corpora.values import Content, Corpus, Document, Keys, Size
@@ -60,8 +60,8 @@ def test_of_two_first_uploads_none_is_refused(tmp_path: Path, monkeypatch: pytes
 
     corpora = opened(MemoryStore(), tmp_path)
     corpora.create("c")
-    size = reading.size
-    monkeypatch.setattr(reading, "size", written_first)
+    size = records.size
+    monkeypatch.setattr(records, "size", written_first)
     assert corpora.encoder("c", ["g", "f"]) == "g", "as if nothing were there yet"
     monkeypatch.undo()
     assert corpora.encoder("c", ["g", "f"]) == "f"

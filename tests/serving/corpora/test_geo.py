@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from serving.corpora.arranging import sorted_by
 from serving.corpora.filter_language import compile_filter
-from serving.corpora.filters import Near
-from serving.corpora.geo import EARTH_RADIUS, Point, box, distance, point
+from serving.corpora.filters import EARTH_RADIUS, Near, Point, box, distance, point
 from serving.corpora.stores.sqlite import MemoryStore
 from serving.corpora.values import Corpus, Document, Sort
 from serving.errors import Invalid

@@ -14,10 +14,9 @@ from tests.training.studies.conftest import MakeStudy, call, line
 from training.cli.options import parse
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.report import published
-from training.studies import catalogue, description
-from training.studies.catalogue import PAPERS, describe_papers, left_out, studies
+from training.studies import description, papers
 from training.studies.description import STUDIES, Reported, Study, file_of, name_of
-from training.studies.papers import lines, page_of, recorded, verdict
+from training.studies.papers import PAPERS, describe_papers, left_out, lines, page_of, recorded, studies, verdict
 from training.studies.plan import FOLDER, study_folder
 from training.studies.results import Result
 from training.studies.trial import StudyError
@@ -124,12 +123,12 @@ def test_what_is_left_out_has_a_reason_and_its_command_can_be_parsed() -> None:
 
 def test_hours_grow_with_views_steps_and_size() -> None:
     noise = Study.read(STUDIES / "imsimcse/table-1.toml").trials()
-    by_label = {trial.label: catalogue.cpu_hours([trial]) for trial in noise}
+    by_label = {trial.label: papers.cpu_hours([trial]) for trial in noise}
     assert by_label["noise, negatives-minus-noise"] > 3 * by_label["SimCSE"], "20 views"
     published = Study.read(STUDIES / "gs-infonce/table-1.toml").as_published().trials()
-    hours = {trial.label: catalogue.gpu_hours([trial]) for trial in published}
+    hours = {trial.label: papers.gpu_hours([trial]) for trial in published}
     assert hours["SimCSE, bert-large-uncased"] == pytest.approx(3 * hours["SimCSE, bert-base-uncased"])
-    assert catalogue.cpu_hours([*noise, *noise]) == pytest.approx(catalogue.cpu_hours(noise)), "each run once"
+    assert papers.cpu_hours([*noise, *noise]) == pytest.approx(papers.cpu_hours(noise)), "each run once"
 
 
 SCORES = {"SimCSE": (70.0, 70.1, 69.9), "DCLR": (72.0, 72.2, 71.8)}
@@ -248,9 +247,9 @@ def test_pages_are_written_where_they_are_asked_for(tmp_path: Path, capsys: pyte
 def test_a_package_without_the_repository_says_where_the_studies_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (description, catalogue):
+    for module in (description, papers):
         monkeypatch.setattr(module, "STUDIES", tmp_path / "studies")
-    monkeypatch.setattr(catalogue, "LEFT_OUT", tmp_path / "studies" / "left_out.toml")
+    monkeypatch.setattr(papers, "LEFT_OUT", tmp_path / "studies" / "left_out.toml")
     with pytest.raises(StudyError, match="checkout of the repository"):
         describe_papers(["dclr"])
     with pytest.raises(StudyError, match="checkout of the repository"):

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from training.objectives import OBJECTIVES
-from training.studies.catalogue import LEFT_OUT
 from training.studies.description import STUDIES, Study
-from training.studies.papers import EARLIER
+from training.studies.papers import EARLIER, LEFT_OUT
 from training.studies.trial import Trial
 
 OF_PAPERS = {

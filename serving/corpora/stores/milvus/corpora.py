@@ -1,65 +1,38 @@
-"""Corpora on Milvus, which is both store and index.
-
-Milvus has no transactions. A write is a sequence of requests, and each request takes effect as a whole. The order of
-the requests makes every write repeatable: after a crash, the same upload ends in the same state.
-"""
+"""Corpora on Milvus, which is both store and index."""
 
 from __future__ import annotations
 
 import logging
 import os
-import sqlite3
-import threading
 import time
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
-
-import numpy as np
-import orjson
 
 from models.bundle.bundle import Manifest
 from models.bundle.disk import make_folder
-from models.cli.ending import NativeThread
 from models.runtimes.base import Floats
-from serving.corpora.arranging import place_values, read_place, written_place
-from serving.corpora.backend import Backend, Description, DocumentCursor, DocumentPage, by_document, check_generation
-from serving.corpora.filters import ID, Filter, In, values_at
+from serving.corpora.backend import Backend, Description, DocumentCursor, DocumentPage, check_generation
+from serving.corpora.filters import Filter
 from serving.corpora.indexes.state import Report
-from serving.corpora.maps import Placed, Sample, Sampled, Unplaced, excerpt
+from serving.corpora.maps import Placed, Sample, Unplaced
 from serving.corpora.ports import IndexSize, Stop, never
-from serving.corpora.search import Query, SearchOptions, SearchResult, find
-from serving.corpora.stores import fields
-from serving.corpora.stores.facets import counted_in, facets
-from serving.corpora.stores.milvus.connection import Connection, connect
-from serving.corpora.stores.milvus.expressions import has_field, literals, paths
-from serving.corpora.stores.milvus.indexes import KINDS, measure, search_parameters
+from serving.corpora.search import Query, SearchOptions, SearchResult
+from serving.corpora.stores.milvus import reading
+from serving.corpora.stores.milvus.connection import connect
+from serving.corpora.stores.milvus.indexes import report
 from serving.corpora.stores.milvus.lifecycle import Collections
-from serving.corpora.stores.milvus.pages import read_missing, read_page, read_sorted_page
-from serving.corpora.stores.milvus.registry import Record, Registry, Table
-from serving.corpora.stores.milvus.rows import (
-    COPIED,
-    VECTOR,
-    WHOLE,
-    described,
-    key,
-    passage,
-    rows,
-    unread,
-    vector,
-)
-from serving.corpora.stores.milvus.table import TOGETHER, Rows, both, check_word_options
+from serving.corpora.stores.milvus.recall import Recall
+from serving.corpora.stores.milvus.registry import Record, Registry
+from serving.corpora.stores.milvus.table import Rows
 from serving.corpora.stores.milvus.uploads import Uploads
+from serving.corpora.stores.milvus.writing import Writer
 from serving.corpora.stores.sqlite import hold
-from serving.corpora.stores.unmatched import unmatched
-from serving.corpora.stores.writing import changed, check_bound
+from serving.corpora.stores.writing import check_bound
 from serving.corpora.values import (
     NO_OPTIONS,
     NO_SETTINGS,
-    OWN,
     Changes,
     Chunking,
     Content,
@@ -70,25 +43,20 @@ from serving.corpora.values import (
     KnownText,
     Map,
     OwnVectors,
-    Passage,
     PassageKey,
-    Place,
     Size,
     Sort,
     Stemming,
     WordOptions,
     WordSettings,
 )
-from serving.errors import Conflict, Invalid, NotFound, ServiceError, Stopped, Unsupported
+from serving.errors import Conflict, Invalid, NotFound, ServiceError, Unsupported
 from serving.operations.bounds import BOUNDS, Bounds
-from serving.operations.clock import now
 from serving.operations.files import disk_errors
-from serving.settings import INDEXED_FROM, Settings
+from serving.settings import Settings
 
 log = logging.getLogger(__name__)
 NO_MAPS = "corpora on Milvus store no map: `isosphere copy-corpus` copies a corpus to a folder, where it can be mapped"
-COUNTED = 10_000
-"""Maximum documents whose metadata are read for the list of fields."""
 BACKUP = (
     "corpora on Milvus have no snapshots: copy the Milvus database with milvus-backup "
     "(https://github.com/zilliztech/milvus-backup), or a corpus with `isosphere copy-corpus`"
@@ -99,70 +67,29 @@ BACKUP_LITE = (
 )
 
 
-def milvus_corpora(settings: Settings) -> MilvusCorpora:
-    """Open the corpora on the Milvus of `--store`.
-
-    Raises:
-        StoreError: there is no Milvus, its version is too old, or its collections are not ours.
-    """
-    with ExitStack() as opened:
-        jobs_of_one_server = settings.data / "corpora"
-        with disk_errors(jobs_of_one_server):
-            make_folder(jobs_of_one_server)
-        opened.callback(os.close, hold(jobs_of_one_server))
-        connection = connect(settings.store)
-        opened.callback(connection.close)
-        uploads = Uploads(settings.data / "milvus" / "uploads.sqlite")
-        opened.callback(uploads.close)
-        registry = Registry(connection)
-        return MilvusCorpora(
-            connection,
-            registry,
-            uploads,
-            opened.pop_all(),
-            index=settings.index,
-            exact_below=settings.exact_below,
-            expected=settings.expected_passages,
-        )
-
-
 class MilvusCorpora(Backend):
-    """The corpora in one database of Milvus.
+    """The corpora in one database of Milvus."""
 
-    Writes of one server to a corpus take turns. Writes of several servers are not ordered: the last one wins.
-    """
+    def __init__(self, settings: Settings) -> None:
+        """Open the corpora on the Milvus of `--store`.
 
-    def __init__(
-        self,
-        connection: Connection,
-        registry: Registry,
-        uploads: Uploads,
-        opened: ExitStack,
-        *,
-        index: str = "auto",
-        exact_below: int = INDEXED_FROM,
-        expected: int = 0,
-    ) -> None:
-        """Serve the corpora of `connection`. `close` closes `opened`."""
-        self._opened = opened
-        self._connection = connection
-        self._client = connection.client
-        self._uploads = uploads
-        self._exact_below = exact_below
-        self._expected: defaultdict[str, int] = defaultdict(lambda: expected)
-        """Passages that a corpus is expected to have when its collection is made."""
-        self._registry = registry
-        self._collections = Collections(connection, registry, index)
-        self._locks: dict[str, threading.RLock] = {}
-        self._encoders: dict[str, str | None] = {}
-        """Fingerprints of the corpora as they were last read."""
-        self._sizes: dict[str, IndexSize] = {}
-        self._written: Counter[str] = Counter()
-        """Passages written since the last measurement."""
-        self._measuring = threading.Lock()
-        self._closed = False
-        self._compared: dict[str, str] = {}
-        """Primary key up to which a re-embedding has compared a collection with the fresh one."""
+        Raises:
+            StoreError: there is no Milvus, its version is too old, or its collections are not ours.
+        """
+        jobs_of_one_server = settings.data / "corpora"
+        with ExitStack() as opened:
+            with disk_errors(jobs_of_one_server):
+                make_folder(jobs_of_one_server)
+            opened.callback(os.close, hold(jobs_of_one_server))
+            self._connection = connect(settings.store)
+            opened.callback(self._connection.close)
+            self._uploads = Uploads(settings.data / "milvus" / "uploads.sqlite")
+            opened.callback(self._uploads.close)
+            self._registry = Registry(self._connection)
+            self._opened = opened.pop_all()
+        self._collections = Collections(self._connection, self._registry, settings.index, settings.expected_passages)
+        self._recall = Recall(self._registry, self._collections, settings.exact_below)
+        self._writer = Writer(self._registry, self._collections, self._uploads, self._recall)
 
     # Corpora.
 
@@ -172,10 +99,10 @@ class MilvusCorpora(Backend):
     def warm(self) -> None:
         for record in self._registry.records():
             try:
-                with self._lock(record.name):
+                with self._registry.lock(record.name):
                     self._collections.clean(record)
                 if record.table and not record.dropped:
-                    self._rows(record)
+                    self._collections.rows(record)
             except ServiceError as error:
                 log.error("corpus %r is not served: %s", record.name, error)
 
@@ -196,12 +123,12 @@ class MilvusCorpora(Backend):
         for setting, value in asdict(words).items():
             if value:
                 raise Invalid("corpora on Milvus do not have this setting: leave it out", field=setting)
-        with self._lock(name):
+        with self._registry.lock(name):
             if passages:
-                self._expected[name] = passages
+                self._collections.expected[name] = passages
             record = self._registry.find(name)
             known = record or Record(name, time.time()).renewed()
-            if stemming and stemming != known.corpus.wanted_stemming and self._size(known).documents:
+            if stemming and stemming != known.corpus.wanted_stemming and self._collections.size(known).documents:
                 raise Conflict(
                     f"corpus {name!r} holds documents, indexed with the stemming {known.corpus.wanted_stemming!r}: "
                     f"make another corpus with {stemming!r} and upload them there"
@@ -222,118 +149,52 @@ class MilvusCorpora(Backend):
         return record is None
 
     def drop(self, name: str) -> None:
-        with self._lock(name):
-            record = self._registry.read(name)
+        with self._registry.changing(name) as record:
             self._uploads.forget(name)
             self._collections.clean(self._registry.write(replace(record, dropped=True)))
-            for known in (self._encoders, self._sizes, self._expected):
-                known.pop(name, None)
 
     def rename(self, name: str, to: str) -> None:  # noqa: ARG002
-        self._read(name)
+        self._registry.read(name)
         raise Invalid(
             "corpora on Milvus can't be renamed: give it another name with PUT /aliases/{alias}", field="name"
         )
 
     def corpus(self, name: str) -> tuple[Corpus, Size]:
-        record = self._read(name)
-        return record.corpus, self._size(record)
+        record = self._registry.read(name)
+        return record.corpus, self._collections.size(record)
 
     def description(self, name: str) -> Description:
-        record = self._read(name)
-        size = self._size(record)
-        return Description(record.corpus, size, self._report(record, size))
+        record = self._registry.read(name)
+        size = self._collections.size(record)
+        return Description(record.corpus, size, report(record, size))
 
     def build_now(self, name: str) -> Report | None:
         """Measure the recall of the index, and choose the effort of searches. Milvus builds the index itself."""
-        record = self._read(name)
-        if record.table is None:
-            return None
-        found = measure(self._rows(record), record.table.index, record.corpus.wanted_recall)
-        with self._lock(name):
-            now = self._registry.read(name)
-            if now.table == record.table:
-                record = self._registry.write(replace(now, measured=found))
-        return self._report(record, self._size(record))
+        record = self._recall.measure(name)
+        return report(record, self._collections.size(record))
 
     def index_sizes(self) -> dict[str, IndexSize]:
-        return dict(self._sizes)
+        return dict(self._collections.sizes)
 
     def verify(self, name: str) -> list[str]:
         """Return a line for each document with missing or superfluous passages. Milvus checks its own files."""
-        record = self._read(name)
-        if record.table is None:
-            return []
-        wrong: list[str] = []
-        expected, last = 0, ""
-        for block in self._rows(record).each(["id", "document", "passage", "passages"]):
-            for row in block:
-                if row["document"] != last:
-                    wrong += [f"document {last!r}: {expected} passages are missing"] * (expected > 0)
-                    last, expected = row["document"], row["passages"]
-                expected -= 1
-                wrong += [f"document {last!r}: a passage too many"] * (expected < 0)
-        return [*wrong, *[f"document {last!r}: {expected} passages are missing"] * (expected > 0)]
+        record = self._registry.read(name)
+        return reading.verify(self._collections.rows(record)) if record.table else []
 
     def close(self) -> None:
-        self._closed = True
+        self._recall.close()
         self._opened.close()
 
     # Documents.
 
     def put(self, name: str, content: Content) -> None:
-        """Implement `Backend.put`.
-
-        After a crash, some documents may be missing. Repeat the upload to store them.
-        """
-        ids = [document.id for document in content.documents]
-        if repeated := [id for id, times in Counter(ids).items() if times > 1]:
-            raise Invalid(f"the id {repeated[0]!r} is given twice in one upload", field="documents")
-        with self._lock(name):
-            record = self._read(name)
-            made = list(rows(content, record.corpus.wanted_stemming))
-            if content.job is None:
-                self._uploads.note(name, ids)
-            else:
-                gone = self._uploads.overtaken(name, content.job)
-                made = [row for row in made if row["document"] not in gone]
-            if not made:
-                return
-            record = self._bound(record, content)
-            split = any(row["passages"] > 1 for row in made)
-            if split and not record.split:
-                record = self._registry.write(replace(record, split=True))
-            self._forget_fresh(record, [row["document"] for row in made if row["passage"] == 0])
-            if not record.expiring and any(document.expires_at is not None for document in content.documents):
-                record = self._registry.write(replace(record, expiring=True))
-            table = self._rows(record)
-            table.upsert(made)
-            if record.split:
-                self._remove_tails(table, made)
-        self._grown(record, len(made))
+        self._writer.put(name, content)
 
     def delete(self, name: str, document: str) -> None:
-        with self._lock(name):
-            record = self._read(name)
-            if record.table is None or self._live(record).document(document) is None:
-                raise NotFound(f"corpus {name!r} has no document {document!r}")
-            self._remove(record, [document])
+        self._writer.delete(name, document)
 
     def delete_where(self, name: str, where: Filter, before_commit: Callable[[], None] = lambda: None) -> int:
-        before_commit()
-        removed = 0
-        while True:
-            with self._lock(name):
-                record = self._read(name)
-                if record.table is None:
-                    return removed
-                table = self._live(record)
-                found = table.first_rows(table.matching(where), limit=TOGETHER)
-                if not found:
-                    return removed
-                before_commit()
-                self._remove(record, [row["document"] for row in found])
-            removed += len(found)
+        return self._writer.delete_where(name, where, before_commit)
 
     def patch(
         self,
@@ -343,59 +204,10 @@ class MilvusCorpora(Backend):
         bounds: Bounds = BOUNDS,
         before_commit: Callable[[], None] = lambda: None,
     ) -> int:
-        """Implement `Backend.patch`. Documents are patched in the order of their ids."""
-        before_commit()
-        where: Filter = In(ID, tuple(which)) if isinstance(which, Sequence) else which
-        patched, after = 0, ""
-        while True:
-            with self._lock(name):
-                record = self._read(name)
-                if record.table is None:
-                    return patched
-                table = self._live(record)
-                found = table.first_rows(table.matching(where), after, TOGETHER)
-                if not found:
-                    return patched
-                before_commit()
-                self._patch(record, table, [row["document"] for row in found], changes, bounds)
-            patched, after = patched + len(found), found[-1]["id"]
-
-    def _patch(self, record: Record, table: Rows, ids: list[str], changes: Changes, bounds: Bounds) -> None:
-        patched = []
-        for block in table.each([*COPIED, VECTOR], f"document in {literals(ids)}"):
-            for row in block:
-                if row["passage"] == 0:
-                    document = changed(unread(row), changes, bounds)
-                patched.append(described(row, document))
-        if not record.expiring and isinstance(changes.expires_at, int):
-            record = self._registry.write(replace(record, expiring=True))
-        self._uploads.note(record.name, ids)
-        self._forget_fresh(record, ids)
-        table.upsert(patched)
+        return self._writer.patch(name, which, changes, bounds, before_commit)
 
     def remove_expired(self) -> None:
-        for record in self._registry.records():
-            try:
-                while record.expiring and self._remove_expired(record.name):
-                    pass
-            except Stopped:
-                raise
-            except NotFound:  # dropped since its record was read
-                continue
-            except ServiceError as error:
-                log.warning("corpus %r keeps expired documents: %s", record.name, error)
-
-    def _remove_expired(self, name: str) -> bool:
-        """Remove some documents that have expired, and return whether there were any."""
-        with self._lock(name):
-            record = self._read(name)
-            if record.table is None:
-                return False
-            table, expired = self._rows(record), f"expires_at <= {now()}"
-            found = [row["document"] for row in table.first_rows(expired, limit=TOGETHER)]
-            self._forget_fresh(record, found)
-            table.delete_rows(both(expired, f"document in {literals(found)}"))
-        return bool(found)
+        self._writer.remove_expired()
 
     def counts(
         self,
@@ -407,24 +219,11 @@ class MilvusCorpora(Backend):
         *,
         options: WordOptions = NO_OPTIONS,
     ) -> Counts:
-        """Implement `Backend.counts`. Values are counted in the first `COUNTED` passages, by key."""
-        check_word_options(options)
-        record = self._read(name)
-        if record.table is None:
-            return Counts(0, {path: [] for path in paths}, complete=True)
-        table = self._live(record)
-        chosen = both(table.matching(where) if where else "", table.with_words(query) if query is not None else "")
-        passages = table.count(chosen)
-        if not paths:
-            return Counts(passages, {}, complete=True)
-        found = [row for block in table.each(["document"], chosen, limit=COUNTED) for row in block]
-        firsts = table.get([key(id, 0) for id in dict.fromkeys(row["document"] for row in found)], WHOLE)
-        metadata = ((0, row["document"], row["metadata"]) for row in firsts)
-        return Counts(passages, counted_in(metadata, paths, values), passages <= COUNTED)
+        return reading.counts(self._live(name), query, where, paths, values, options=options)
 
     def document(self, name: str, document: str) -> Document:
-        record = self._read(name)
-        found = self._live(record).document(document) if record.table else None
+        table = self._live(name)
+        found = table.document(document) if table else None
         if found is None:
             raise NotFound(f"corpus {name!r} has no document {document!r}")
         return found
@@ -437,39 +236,11 @@ class MilvusCorpora(Backend):
         where: Filter | None = None,
         sort: Sequence[Sort] = (),
     ) -> DocumentPage:
-        """Implement `Backend.page`. Documents are in the order of their ids, unless they are sorted."""
-        record = self._read(name)
-        if after:
-            check_generation(after.generation, record.generation)
-        if record.table is None:
-            return DocumentPage([], None, 0, ())
-        table = self._live(record)
-        matching = table.matching(where) if where else ""
-        total = table.documents_count(matching)
-        if not limit:
-            documents, more = list[Document](), False
-        elif sort:
-            place = read_place(after.key, sort, str) if after else None
-            documents, more = read_sorted_page(table, matching, sort, place, limit)
-        else:
-            documents, more = read_page(table, matching, key(after.key, 0) if after else "", limit)
-        following = None
-        if more:
-            last = documents[-1]
-            end = written_place(Place(place_values(last, sort), last.id), sort) if sort else last.id
-            following = DocumentCursor(record.generation, end)
-        warnings = self.unmatched(name, where) if where and not total else ()
-        return DocumentPage(documents, following, total, warnings)
+        record = self._registry.read(name)
+        return reading.page(record, self._collections.live(record), after, limit, where=where, sort=sort)
 
     def unmatched(self, name: str, where: Filter) -> list[str]:
-        """Implement `Backend.unmatched`. In a large corpus only missing fields are reported."""
-        record = self._read(name)
-        with self._fields(record) as (database, complete):
-            if complete or record.table is None:
-                return unmatched(database, where)
-        table = self._live(record)
-        missing = [path for path in dict.fromkeys(paths(where)) if not table.any(has_field(path))]
-        return [f"no document has the field {path!r}." for path in missing]
+        return reading.unmatched(self._live(name), where)
 
     def embedded(
         self,
@@ -479,73 +250,35 @@ class MilvusCorpora(Backend):
         fingerprint: str,  # noqa: ARG002
     ) -> list[KnownText | None]:
         """Return None for each text: rows are not indexed by their text, so every text is embedded."""
-        self._read(name)
+        self._registry.read(name)
         return [None for _ in texts]
 
     def contents(self, name: str) -> Iterator[Content]:
-        record = self._read(name)
-        if record.table is None:
-            return iter(())
-        return by_document(self._passages(self._live(record)), record.fingerprint or "")
-
-    @staticmethod
-    def _passages(table: Rows) -> Iterator[tuple[Passage, Floats]]:
-        for block in table.each([*WHOLE, VECTOR]):
-            whole = table.assembled(block)
-            yield from ((passage(row, whole[row["document"]]), vector(row)) for row in block)
+        record = self._registry.read(name)
+        table = self._collections.live(record)
+        return reading.contents(table, record.fingerprint or "") if table else iter(())
 
     def facets(self, name: str, values: int) -> Facets:
-        """Count the values of the first `COUNTED` documents, in the order of their ids."""
-        with self._fields(self._read(name)) as (database, complete):
-            counted = facets(database, values)
-        return counted._replace(complete=counted.complete and complete)
-
-    @contextmanager
-    def _fields(self, record: Record) -> Iterator[tuple[sqlite3.Connection, bool]]:
-        """Yield a local index of the metadata of the first `COUNTED` documents, and whether these are all."""
-        found = self._live(record).first_rows(limit=COUNTED + 1) if record.table else []
-        read = [(number, row["id"], row["metadata"]) for number, row in enumerate(found[:COUNTED], start=1)]
-        with closing(sqlite3.connect(":memory:")) as database:
-            for table in (
-                *fields.TABLES,
-                "CREATE TABLE documents (number INTEGER PRIMARY KEY, id TEXT, metadata TEXT)",
-            ):
-                database.execute(table)
-            stored = ((number, id, orjson.dumps(metadata)) for number, id, metadata in read)
-            database.executemany("INSERT INTO documents VALUES (?, ?, ?)", stored)
-            fields.index(database, ((number, metadata) for number, _, metadata in read))
-            yield database, len(found) <= COUNTED
+        return reading.facets(self._live(name), values)
 
     def sample(self, name: str, size: int, field: str | None) -> Sample:
-        """Implement `Backend.sample`. The passages are the first in the order of their documents' ids."""
-        record = self._read(name)
-        if record.table is None:
-            return Sample([], np.empty((0, 0), np.float32), 0)
-        table = self._live(record)
-        found = [row for block in table.each([*WHOLE, VECTOR], limit=size) for row in block]
-        whole = table.assembled(found)
-        drawn = []
-        for row in found:
-            document = whole[row["document"]]
-            value = next(values_at(document.metadata, field), None) if field else None
-            drawn.append(Sampled(document.id, excerpt(passage(row, document)), value))
-        return Sample(drawn, np.array([row[VECTOR] for row in found], np.float32), table.count())
+        return reading.sample(self._live(name), size, field)
 
     def search(
         self, name: str, queries: Sequence[Query], options: SearchOptions, fingerprint: str | None = None
     ) -> SearchResult:
         try:
-            return self._search(self._read(name), queries, options, fingerprint)
+            return self._search(self._registry.read(name), queries, options, fingerprint)
         except NotFound:  # a re-embedding may have removed the collection meanwhile
-            return self._search(self._read(name), queries, options, fingerprint)
+            return self._search(self._registry.read(name), queries, options, fingerprint)
 
     def index_fingerprint(self, name: str) -> str | None:
-        return self._encoders.get(name)
+        return self._registry.fingerprints.get(name)
 
     # Accepted uploads.
 
     def accept(self, name: str, job: str) -> None:
-        self._read(name)
+        self._registry.read(name)
         self._uploads.accept(name, job)
 
     def accepted(self, name: str) -> list[str]:
@@ -554,57 +287,19 @@ class MilvusCorpora(Backend):
     def release(self, name: str, job: str) -> None:
         self._uploads.release(name, job)
 
-    # Re-embedding. A second collection gets all rows with new vectors. Writes remove their documents from it, so its
-    # rows are always rows of the corpus, and it is complete once it has as many.
+    # Re-embedding.
 
     def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[PassageKey, str]]:
-        record = self._read(name)
-        if record.table is None or record.fingerprint == fingerprint:
-            return []
-        table, fresh = self._rows(record), self._fresh(record, fingerprint)
-        after = self._compared.get(table.collection, "")
-        found = read_missing(table, fresh, after, limit)
-        if not found and after:  # passages before `after` may have been written meanwhile, or not refreshed
-            found = read_missing(table, fresh, "", limit)
-        self._compared[table.collection] = found[-1][0] if found else ""
-        return list[tuple[PassageKey, str]](found)
+        return self._writer.stale(name, fingerprint, limit)
 
     def refresh(self, name: str, fingerprint: str, keys: Sequence[PassageKey], vectors: Floats) -> None:
-        with self._lock(name):
-            record = self._read(name)
-            if record.table is None:
-                return
-            fresh = self._fresh(record, fingerprint) or self._new_fresh(record, fingerprint, vectors.shape[1])
-            by_key = dict(zip(map(str, keys), vectors, strict=True))
-            copied = self._rows(record).get(list(by_key), COPIED)
-            fresh.upsert({**row, VECTOR: by_key[row["id"]]} for row in copied)
+        self._writer.refresh(name, fingerprint, keys, vectors)
 
     def read_fresh(self, name: str) -> None:  # noqa: ARG002
         return None
 
     def swap(self, name: str, fingerprint: str, beside: object = None) -> bool:  # noqa: ARG002
-        with self._lock(name):
-            record = self._read(name)
-            if record.fingerprint == fingerprint:
-                return True
-            if record.table is None:
-                self._registry.write(record.renewed(fingerprint=fingerprint, dim=None))
-                return True
-            fresh = self._fresh(record, fingerprint)
-            if fresh is None or record.fresh is None or fresh.count() < self._rows(record).count():
-                return False
-            spent = (*record.spent, record.table.collection)
-            swapped = record.renewed(
-                table=record.fresh,
-                fresh=None,
-                fingerprint=fingerprint,
-                dim=record.fresh.dim,
-                spent=spent,
-                measured=None,
-            )
-            self._collections.clean(self._registry.write(swapped))
-            self._read(name)
-        return True
+        return self._writer.swap(name, fingerprint)
 
     # Snapshots.
 
@@ -629,33 +324,6 @@ class MilvusCorpora(Backend):
     def adopt(self, name: str, file: Path, stop: Stop = never, bounds: Bounds = BOUNDS) -> None:  # noqa: ARG002
         raise Unsupported(BACKUP)
 
-    def _lock(self, name: str) -> threading.RLock:
-        """Return the lock of a corpus, which its writes hold."""
-        return self._locks.setdefault(name, threading.RLock())
-
-    def _read(self, name: str) -> Record:
-        record = self._registry.read(name)
-        self._encoders[name] = record.fingerprint
-        return record
-
-    def _rows(self, record: Record, table: Table | None = None) -> Rows:
-        """Return the rows of a corpus, loaded for searches."""
-        table = table or record.table
-        assert table is not None, "callers ask only for the rows of a corpus that has some"
-        with self._connection.errors():
-            self._connection.load(table.collection)
-        return Rows(
-            self._connection,
-            table.collection,
-            record.corpus.wanted_stemming,
-            lambda k, most: search_parameters(table.index, record.measured, k, most=most),
-        )
-
-    def _live(self, record: Record) -> Rows:
-        """Return the rows of a corpus without documents that have expired."""
-        found = self._rows(record)
-        return replace(found, live=f"expires_at > {now()}") if record.expiring else found
-
     def _search(
         self, record: Record, queries: Sequence[Query], options: SearchOptions, fingerprint: str | None
     ) -> SearchResult:
@@ -664,121 +332,7 @@ class MilvusCorpora(Backend):
         if fingerprint is not None and record.fingerprint != fingerprint:
             self.encoder(record.name, [fingerprint])
             return SearchResult([[] for _ in queries], record.generation, None)
-        if record.table is None:
-            return SearchResult([[] for _ in queries], record.generation, None)
-        dim = record.table.dim
-        wrong = next((q.vector for q in queries if q.vector is not None and len(q.vector) != dim), None)
-        if wrong is not None:
-            raise Invalid(f"{len(wrong)} numbers, but corpus {record.name!r} has {dim} dimensions", field="vector")
-        found = find(self._live(record), queries, options)
-        kind = None if options.mode == "lexical" else _kind(record.table.index)
-        empty = options.where is not None and not all(found)
-        warnings = self.unmatched(record.name, options.where) if options.where and empty else ()
-        return SearchResult(found, record.generation, kind, warnings=warnings)
+        return reading.search(record, self._collections.live(record), queries, options)
 
-    def _size(self, record: Record) -> Size:
-        if record.table is None:
-            size = Size(0, 0, 0)
-        else:
-            table = self._live(record)
-            passages = table.count()
-            documents = table.documents_count() if record.split else passages
-            size = Size(documents, passages * record.table.dim * 4, passages)
-        self._sizes[record.name] = IndexSize(size.passages, size.bytes)
-        return size
-
-    def _report(self, record: Record, size: Size) -> Report | None:
-        if record.table is None:
-            return None
-        kind, measured = KINDS[record.table.index], record.measured
-        effort = search_parameters(kind.name, measured, 1, most=False)
-        unmeasured = "exact search" if kind.name == "FLAT" else "the recall of this index was not measured yet"
-        return Report(
-            kind=_kind(kind.name),
-            parameters={**kind.parameters(size.passages), **effort},
-            target=record.corpus.wanted_recall,
-            recall=measured.recall if measured else 1.0,
-            queries=measured.queries if measured else 0,
-            build_seconds=measured.seconds if measured else 0.0,
-            bytes=size.bytes,
-            main=size.passages,
-            tail=0,
-            dead=0,
-            state="ready",
-            reason=None if measured else unmeasured,
-        )
-
-    def _bound(self, record: Record, content: Content) -> Record:
-        """Return the record with a table for the vectors of `content`.
-
-        Raises:
-            Conflict: the corpus has documents of another encoder.
-        """
-        dim = content.vectors.shape[1]
-        if record.table and (record.table.fingerprint, record.table.dim) == (content.fingerprint, dim):
-            return record
-        if OWN in (record.fingerprint, content.fingerprint):
-            check_bound(record.corpus, content.fingerprint, dim)
-        spent = record.spent
-        if record.table:
-            if self._size(record).documents:
-                raise Conflict(
-                    f"the corpus was embedded by another bundle ({record.fingerprint}, {record.table.dim} dimensions)"
-                )
-            spent = (*spent, record.table.collection)
-        table = self._collections.create(record, content.fingerprint, dim, self._expected[record.name])
-        bound = record.renewed(table=table, fingerprint=content.fingerprint, dim=dim, spent=spent, measured=None)
-        return self._collections.clean(self._registry.write(bound))
-
-    def _remove(self, record: Record, ids: Sequence[str]) -> None:
-        self._uploads.note(record.name, ids)
-        self._forget_fresh(record, ids)
-        self._rows(record).delete(ids, split=record.split)
-
-    def _forget_fresh(self, record: Record, ids: Sequence[str]) -> None:
-        if record.fresh:
-            self._rows(record, record.fresh).delete(ids, split=record.split)
-
-    @staticmethod
-    def _remove_tails(table: Rows, made: Sequence[dict[str, object]]) -> None:
-        """Remove the passages that an earlier, longer version of a document had."""
-        by_count: defaultdict[int, list[str]] = defaultdict(list)
-        for row in made:
-            if row["passage"] == 0:
-                by_count[int(str(row["passages"]))].append(str(row["document"]))
-        for count, ids in by_count.items():
-            table.delete_rows(f"passage >= {count} and document in {literals(ids)}")
-
-    def _fresh(self, record: Record, fingerprint: str) -> Rows | None:
-        if record.fresh is None or record.fresh.fingerprint != fingerprint:
-            return None
-        return self._rows(record, record.fresh)
-
-    def _new_fresh(self, record: Record, fingerprint: str, dim: int) -> Rows:
-        spent = (*record.spent, record.fresh.collection) if record.fresh else record.spent
-        passages = max(self._size(record).passages, self._expected[record.name])
-        table = self._collections.create(record, fingerprint, dim, passages)
-        record = self._collections.clean(self._registry.write(replace(record, fresh=table, spent=spent)))
-        return self._rows(record, table)
-
-    def _grown(self, record: Record, passages: int) -> None:
-        """Count written passages. At the size of the corpus at the last measurement, measure in the background."""
-        if record.table is None or not KINDS[record.table.index].effort:
-            return
-        self._written[record.name] += passages
-        last = record.measured.passages if record.measured else 0
-        if self._written[record.name] >= max(last, self._exact_below):
-            self._written[record.name] = 0
-            NativeThread(partial(self._measure, record.name), "index-builder").start()
-
-    def _measure(self, name: str) -> None:
-        with self._measuring:
-            try:
-                self.build_now(name)
-            except Exception as error:
-                if not self._closed:  # else the connection was closed under the measurement
-                    log.warning("the recall of corpus %r was not measured: %s", name, error)
-
-
-def _kind(index: str) -> str:
-    return "exact" if index == "FLAT" else index.lower().replace("_", "-")
+    def _live(self, name: str) -> Rows | None:
+        return self._collections.live(self._registry.read(name))

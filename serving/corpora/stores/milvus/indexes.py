@@ -1,28 +1,19 @@
-"""Vector indexes of Milvus.
-
-The type of an index depends on the size of the corpus. The effort of searches depends on measured recall.
-"""
+"""Vector indexes of Milvus: their types by size of the corpus, the parameters of searches, and their reports."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from heapq import nsmallest
-from itertools import chain
 from math import sqrt
-from time import perf_counter
 
 import numpy as np
 
-from models.runtimes.base import Floats
-from serving.corpora.indexes.building import CERTAIN, CONFIDENCE
-from serving.corpora.stores.milvus import rows
-from serving.corpora.stores.milvus.registry import Measured
-from serving.corpora.stores.milvus.table import DEEPEST, Rows
+from serving.corpora.indexes.building import CERTAIN
+from serving.corpora.indexes.state import Report
+from serving.corpora.stores.milvus.registry import Measured, Record
+from serving.corpora.stores.milvus.table import DEEPEST
+from serving.corpora.values import Size
 
-QUERIES = 200
-"""Maximum number of passages that serve as queries of the measurement. Each is left out of its own hits."""
-NEIGHBOURS = 10
 IN_MEMORY = 5_000_000
 """Maximum number of passages for which the graph of HNSW and the float32 vectors are kept in memory."""
 QUANTIZED = 50_000_000
@@ -44,6 +35,11 @@ class IndexKind:
     efforts: Sequence[int] = ()
     at_least_k: bool = True
     """True if the effort must be at least the number of hits."""
+
+    @property
+    def public_name(self) -> str:
+        """The name in answers of the API."""
+        return "exact" if self.name == "FLAT" else self.name.lower().replace("_", "-")
 
 
 def _cells(passages: int) -> int:
@@ -93,45 +89,24 @@ def search_parameters(kind: str, measured: Measured | None, k: int, *, most: boo
     return {found.effort: min(max(effort, k), DEEPEST) if found.at_least_k else effort}
 
 
-def measure(corpus: Rows, kind: str, target: float) -> Measured:
-    """Return the lowest effort with which recall@10 reaches `target`, compared with exact search.
-
-    The sample is drawn by hashes of the primary keys. If no effort reaches the target, return the greatest effort.
-    """
-    begin = perf_counter()
-    names = nsmallest(QUERIES, (row["id"] for block in corpus.each(["id"]) for row in block), key=rows.number)
-    queries = np.stack([rows.vector(row) for row in _in_order(names, corpus.get(names, ["id", rows.VECTOR]))])
-    truth, passages = _nearest(corpus, names, queries)
-    for effort in KINDS[kind].efforts or (0,):
-        named = {KINDS[kind].effort: effort} if KINDS[kind].effort else {}
-        found = corpus.nearest(queries, NEIGHBOURS + 1, named)
-        hits = [len(set(_others(one, name)) & true) for one, name, true in zip(found, names, truth, strict=True)]
-        recalls = np.array([hit / len(true) if true else 1.0 for hit, true in zip(hits, truth, strict=True)])
-        margin = CONFIDENCE * recalls.std() / sqrt(len(recalls))
-        if recalls.mean() - margin >= target:
-            break
-    return Measured(named, round(float(recalls.mean()), 4), len(names), passages, round(perf_counter() - begin, 2))
-
-
-def _nearest(corpus: Rows, names: Sequence[str], queries: Floats) -> tuple[list[set[str]], int]:
-    """Return the ids of the nearest passages of each query, by a scan of all vectors, and the number of passages."""
-    best: list[list[tuple[float, str]]] = [[] for _ in names]
-    passages = 0
-    for block in corpus.each(["id", rows.VECTOR]):
-        ids = [row["id"] for row in block]
-        passages += len(ids)
-        cosines = queries @ np.stack([rows.vector(row) for row in block]).T
-        for i, scores in enumerate(cosines):
-            top = np.argsort(-scores)[: NEIGHBOURS + 1]
-            found = ((-float(scores[at]), ids[at]) for at in top if ids[at] != names[i])
-            best[i] = nsmallest(NEIGHBOURS, chain(best[i], found))
-    return [{id for _, id in found} for found in best], passages
-
-
-def _others(found: Sequence[str], name: str) -> list[str]:
-    return [id for id in found if id != name][:NEIGHBOURS]
-
-
-def _in_order(names: Sequence[str], found: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:
-    by_name = {row["id"]: row for row in found}
-    return [by_name[name] for name in names]
+def report(record: Record, size: Size) -> Report | None:
+    """Return the report of a corpus's index, or None before the first document."""
+    if record.table is None:
+        return None
+    kind, measured = KINDS[record.table.index], record.measured
+    effort = search_parameters(kind.name, measured, 1, most=False)
+    unmeasured = "exact search" if kind.name == "FLAT" else "the recall of this index was not measured yet"
+    return Report(
+        kind=kind.public_name,
+        parameters={**kind.parameters(size.passages), **effort},
+        target=record.corpus.wanted_recall,
+        recall=measured.recall if measured else 1.0,
+        queries=measured.queries if measured else 0,
+        build_seconds=measured.seconds if measured else 0.0,
+        bytes=size.bytes,
+        main=size.passages,
+        tail=0,
+        dead=0,
+        state="ready",
+        reason=None if measured else unmeasured,
+    )

@@ -1,35 +1,38 @@
-"""The collections of corpora: their creation with an index, their aliases, and their removal."""
+"""The collections of corpora: their creation with an index, their opening, their aliases, and their removal."""
 
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from serving.corpora.ports import IndexSize
 from serving.corpora.stores.milvus.connection import LOAD_SECONDS, TIMEOUT, Connection
-from serving.corpora.stores.milvus.indexes import KINDS, METRIC, planned
+from serving.corpora.stores.milvus.indexes import KINDS, METRIC, planned, search_parameters
 from serving.corpora.stores.milvus.registry import Record, Registry, Table, alias, new_collection
-from serving.corpora.stores.milvus.rows import (
-    K1,
-    SPARSE,
-    VECTOR,
-    B,
-    schema,
-)
+from serving.corpora.stores.milvus.rows import K1, SPARSE, VECTOR, B, schema
+from serving.corpora.stores.milvus.table import Rows
+from serving.corpora.values import Size
 from serving.errors import Conflict, ServiceError, Unhealthy
+from serving.operations.clock import now
 
 log = logging.getLogger(__name__)
 
 
 class Collections:
-    """Creation and deletion of the collections of corpora. `index` is the option `--index`."""
+    """The collections of corpora. `index` is the option `--index`, and `expected` is `--expected-passages`."""
 
-    def __init__(self, connection: Connection, registry: Registry, index: str) -> None:
+    def __init__(self, connection: Connection, registry: Registry, index: str, expected: int) -> None:
         self._connection = connection
         self._client = connection.client
         self._registry = registry
         self._option = index
+        self.expected: defaultdict[str, int] = defaultdict(lambda: expected)
+        """Passages that a corpus is expected to have when its collection is made."""
+        self.sizes: dict[str, IndexSize] = {}
+        """Sizes of the corpora as they were last counted."""
 
     def check_free(self, name: str) -> None:
         """Raise an error if the alias of a corpus name is already a collection of another program."""
@@ -41,9 +44,10 @@ class Collections:
                 f"{self._connection.address} has a collection {alias(name)} that does not belong to Isosphere"
             )
 
-    def create(self, record: Record, fingerprint: str, dim: int, passages: int) -> Table:
+    def create(self, record: Record, fingerprint: str, dim: int) -> Table:
         """Create a collection, with the first planned type of index that Milvus supports."""
         client, collection = self._client, new_collection(record.name)
+        passages = max(self.size(record).passages, self.expected[record.name])
         with self._connection.errors():
             client.create_collection(collection, schema=schema(dim), consistency_level="Strong", timeout=LOAD_SECONDS)
             kinds = planned(passages, record.corpus.wanted_recall, self._option, lite=self._connection.is_lite)
@@ -72,6 +76,37 @@ class Collections:
                 log.warning("%s has no index %s: %s", self._connection.address, kind, error)
         raise AssertionError("a plan has at least one type of index")
 
+    def rows(self, record: Record, table: Table | None = None) -> Rows:
+        """Return the rows of a corpus, loaded for searches."""
+        table = table or record.table
+        assert table is not None, "callers ask only for the rows of a corpus that has some"
+        with self._connection.errors():
+            self._connection.load(table.collection)
+        return Rows(
+            self._connection,
+            table.collection,
+            record.corpus.wanted_stemming,
+            lambda k, most: search_parameters(table.index, record.measured, k, most=most),
+        )
+
+    def live(self, record: Record) -> Rows | None:
+        """Return the rows of a corpus without documents that have expired, or None before the first document."""
+        if record.table is None:
+            return None
+        found = self.rows(record)
+        return replace(found, live=f"expires_at > {now()}") if record.expiring else found
+
+    def size(self, record: Record) -> Size:
+        rows = self.live(record)
+        if rows is None or record.table is None:
+            size = Size(0, 0, 0)
+        else:
+            passages = rows.count()
+            documents = rows.documents_count() if record.split else passages
+            size = Size(documents, passages * record.table.dim * 4, passages)
+        self.sizes[record.name] = IndexSize(size.passages, size.bytes)
+        return size
+
     def clean(self, record: Record) -> Record:
         """Delete the collections that the record no longer needs, and point the alias to its table.
 
@@ -92,6 +127,8 @@ class Collections:
                 self._connection.drop(collection)
         if record.dropped:
             self._registry.delete(record.name)
+            self.sizes.pop(record.name, None)
+            self.expected.pop(record.name, None)
         elif record.spent:
             return self._registry.write(replace(record, spent=()))
         return record

@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -108,7 +110,9 @@ class Record:
 
 
 class Registry:
-    """The records of all corpora.
+    """The records of all corpora, and their locks.
+
+    Writes of one server to a corpus take turns. Writes of several servers are not ordered: the last one wins.
 
     Raises:
         StoreError: the database has a collection of this name by another program or by a later version.
@@ -117,6 +121,9 @@ class Registry:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._client = connection.client
+        self._locks: dict[str, threading.RLock] = {}
+        self.fingerprints: dict[str, str | None] = {}
+        """Fingerprints of the corpora as they were last read or written."""
         with connection.errors():
             if not self._client.has_collection(REGISTRY, timeout=TIMEOUT):
                 self._create()
@@ -159,19 +166,32 @@ class Registry:
             NotFound: there is no such corpus.
         """
         if record := self.find(name):
+            self.fingerprints[name] = record.fingerprint
             return record
         raise NotFound(f"there is no corpus {name!r}")
+
+    def lock(self, name: str) -> threading.RLock:
+        """Return the lock of a corpus, which its writes hold."""
+        return self._locks.setdefault(name, threading.RLock())
+
+    @contextmanager
+    def changing(self, name: str) -> Iterator[Record]:
+        """Hold the lock of a corpus in the block, and yield its record; see `read`."""
+        with self.lock(name):
+            yield self.read(name)
 
     def write(self, record: Record) -> Record:
         """Store the record, and return it."""
         row = {"name": record.name, "record": asdict(record), "vector": [0.0, 0.0]}
         with self._connection.errors():
             self._client.upsert(REGISTRY, [row], timeout=TIMEOUT)
+        self.fingerprints[record.name] = record.fingerprint
         return record
 
     def delete(self, name: str) -> None:
         with self._connection.errors():
             self._client.delete(REGISTRY, ids=[name], timeout=TIMEOUT)
+        self.fingerprints.pop(name, None)
 
     def _create(self) -> None:
         schema = MilvusClient.create_schema(auto_id=False, description="the corpora of Isosphere")

@@ -128,7 +128,7 @@ class Rows:
             found += self._query(f"id in {literals(part)}", fields)
         return found
 
-    # Methods that search. See `searchable.Searchable`.
+    # Methods that search. See `ports.Searchable`.
 
     def filtered(self, where: Filter) -> Rows:
         return replace(self, where=self.matching(where))

@@ -24,7 +24,7 @@ from serving.corpora.ports import StoreError
 from serving.corpora.search import Query, SearchOptions
 from serving.corpora.stores.milvus import lifecycle, registry, table
 from serving.corpora.stores.milvus.connection import Address, connect
-from serving.corpora.stores.milvus.corpora import MilvusCorpora, milvus_corpora
+from serving.corpora.stores.milvus.corpora import MilvusCorpora
 from serving.corpora.stores.milvus.indexes import planned
 from serving.corpora.stores.milvus.registry import REGISTRY
 from serving.corpora.values import Chunking, Content, Document, Span
@@ -36,7 +36,7 @@ from tests.serving.corpora.stores.contents import content
 
 
 def opened(folder: Path, **options: Any) -> MilvusCorpora:
-    return milvus_corpora(Settings(data=folder, store=milvus_of(folder), **options))
+    return MilvusCorpora(Settings(data=folder, store=milvus_of(folder), **options))
 
 
 @pytest.fixture(scope="module")
@@ -97,12 +97,12 @@ def test_a_file_is_no_milvus_lite(tmp_path: Path) -> None:
 
 
 def test_one_server_uses_a_folder_at_a_time(tmp_path: Path) -> None:
-    first = milvus_corpora(Settings(data=tmp_path / "a", store=str(tmp_path / "m.db")))
+    first = MilvusCorpora(Settings(data=tmp_path / "a", store=str(tmp_path / "m.db")))
     for data in ("a", "b"):
         with pytest.raises(StoreError, match="in use by another"):
-            milvus_corpora(Settings(data=tmp_path / data, store=str(tmp_path / "m.db")))
+            MilvusCorpora(Settings(data=tmp_path / data, store=str(tmp_path / "m.db")))
     first.close()
-    milvus_corpora(Settings(data=tmp_path / "b", store=str(tmp_path / "m.db"))).close()
+    MilvusCorpora(Settings(data=tmp_path / "b", store=str(tmp_path / "m.db"))).close()
 
 
 @pytest.mark.slow
@@ -112,7 +112,7 @@ def test_a_server_that_goes_is_an_error_of_one_line_and_may_come_back(
     for module in (table, registry):
         monkeypatch.setattr(module, "TIMEOUT", 1.0)
     server, database, port = start_server_in_thread(str(tmp_path / "m.db"))
-    corpora = milvus_corpora(Settings(data=tmp_path / "data", store=f"milvus://127.0.0.1:{port}"))
+    corpora = MilvusCorpora(Settings(data=tmp_path / "data", store=f"milvus://127.0.0.1:{port}"))
     corpora.create("c")
     corpora.put("c", content([("a", "text", {})]))
     server.stop(grace=None).wait(PATIENCE)
@@ -138,7 +138,7 @@ def test_collections_of_other_programs_are_left_alone(tmp_path: Path) -> None:
     connection = connect(str(tmp_path / "m.db"))
     connection.client.create_collection("isosphere_theirs", dimension=2)
     connection.close()
-    corpora = milvus_corpora(Settings(data=tmp_path / "data", store=str(tmp_path / "m.db")))
+    corpora = MilvusCorpora(Settings(data=tmp_path / "data", store=str(tmp_path / "m.db")))
     with pytest.raises(Conflict, match="isosphere_theirs that does not belong to Isosphere"):
         corpora.create("theirs")
     assert corpora.names() == []
@@ -150,7 +150,7 @@ def test_collections_of_other_programs_are_left_alone(tmp_path: Path) -> None:
     connection.client.create_collection(REGISTRY, dimension=2)
     connection.close()
     with pytest.raises(StoreError, match="does not belong to Isosphere: give another database"):
-        milvus_corpora(Settings(data=tmp_path / "data", store=str(tmp_path / "m.db")))
+        MilvusCorpora(Settings(data=tmp_path / "data", store=str(tmp_path / "m.db")))
 
 
 def drawn_metadata(draw: np.random.Generator, depth: int = 0) -> Any:
@@ -296,14 +296,14 @@ def test_the_effort_of_searches_reaches_the_target(
 ) -> None:
     """The first type that Milvus has is used."""
     monkeypatch.setattr(lifecycle, "planned", lambda *_, **__: kinds)
-    create_index = corpora._client.create_index
+    create_index = corpora._connection.client.create_index
 
     def of_a_cpu(collection: str, given: Any, **options: Any) -> None:
         if any(one.index_type == "GPU_CAGRA" for one in given):
             raise MilvusException(1, "invalid index type: GPU_CAGRA")
         create_index(collection, given, **options)
 
-    monkeypatch.setattr(corpora._client, "create_index", of_a_cpu)
+    monkeypatch.setattr(corpora._connection.client, "create_index", of_a_cpu)
     name = kinds[-1]
     vectors = np.random.default_rng(0).standard_normal((600, 16)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -311,7 +311,7 @@ def test_the_effort_of_searches_reaches_the_target(
     corpora.put(name, Content([Document(f"d{i}", f"t{i}", {}) for i in range(600)], vectors, "f"))
     unmeasured = corpora.description(name).index
     assert unmeasured and unmeasured.reason == "the recall of this index was not measured yet"
-    corpora._client.flush(corpora._read(name).table.collection)  # type: ignore[union-attr]
+    corpora._connection.client.flush(corpora._registry.read(name).table.collection)  # type: ignore[union-attr]
     report = corpora.build_now(name)
     assert report is not None
     assert (report.kind, report.queries, report.main) == (name.lower().replace("_", "-"), 200, 600)
@@ -330,18 +330,20 @@ def test_there_are_no_snapshots(corpora: MilvusCorpora) -> None:
 
 
 def test_other_programs_find_the_rows_under_an_alias(tmp_path: Path) -> None:
-    corpora = milvus_corpora(Settings(data=tmp_path, store=str(tmp_path / "m.db")))
+    corpora = MilvusCorpora(Settings(data=tmp_path, store=str(tmp_path / "m.db")))
     corpora.create("my-notes")
     corpora.create("notes")
     corpora.put("notes", content([("a", "text", {"n": 1})]))
     corpora.put("my-notes", content([("a", "text", {"n": 1})]))
-    aliases = corpora._client.list_aliases()["aliases"]
+    aliases = corpora._connection.client.list_aliases()["aliases"]
     assert sorted(one[:18] for one in aliases) == ["isosphere_my_notes", "isosphere_notes"]
-    (row,) = corpora._client.query("isosphere_notes", filter='metadata["n"] == 1', output_fields=["document", "text"])
+    (row,) = corpora._connection.client.query(
+        "isosphere_notes", filter='metadata["n"] == 1', output_fields=["document", "text"]
+    )
     assert (row["document"], row["text"]) == ("a", "text")
     corpora.drop("notes")
     corpora.drop("my-notes")
-    assert corpora._client.list_collections() == [REGISTRY]
+    assert corpora._connection.client.list_collections() == [REGISTRY]
     corpora.close()
 
 
@@ -351,7 +353,7 @@ def test_a_change_of_collections_that_was_cut_short_is_ended_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     settings = Settings(data=tmp_path, store=str(tmp_path / "m.db"))
-    corpora = milvus_corpora(settings)
+    corpora = MilvusCorpora(settings)
     corpora.create("c")
     corpora.put("c", content([("a", "text", {})]))
     corpora.create("gone")
@@ -366,20 +368,20 @@ def test_a_change_of_collections_that_was_cut_short_is_ended_at_the_next_start(
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(corpora._client, "alter_alias" if step == "create_alias" else step, killed)
+        patch.setattr(corpora._connection.client, "alter_alias" if step == "create_alias" else step, killed)
         for change in (lambda: corpora.swap("c", "g"), lambda: corpora.drop("gone")):
             with pytest.raises(KilledError):
                 change()
             if step == "create_alias":
                 break
     corpora.close()
-    again = milvus_corpora(settings)
+    again = MilvusCorpora(settings)
     again.warm()
     assert again.corpus("c")[0].fingerprint == "g"
     assert again.document("c", "a").text == "text"
     names = {"c", "gone"} if step == "create_alias" else {"c"}
     assert set(again.names()) == names
-    collections = [name for name in again._client.list_collections() if name != REGISTRY]
+    collections = [name for name in again._connection.client.list_collections() if name != REGISTRY]
     assert len(collections) == len(names)
-    assert again._client.describe_alias("isosphere_c")["collection_name"] in collections
+    assert again._connection.client.describe_alias("isosphere_c")["collection_name"] in collections
     again.close()

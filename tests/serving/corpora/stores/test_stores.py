@@ -16,7 +16,7 @@ import pytest
 
 from serving.corpora.filter_language import compile_filter
 from serving.corpora.ports import Store, StoreError
-from serving.corpora.stores import STORES, reading
+from serving.corpora.stores import STORES, records
 from serving.corpora.stores.corpus_file import CorpusFile
 from serving.corpora.stores.sqlite import SqliteStore
 from serving.corpora.values import Change, Corpus, Removal, Size
@@ -54,8 +54,8 @@ def test_what_a_corpus_is_and_what_it_holds_are_of_one_moment(store: Store, monk
         return size(reader)
 
     store.create(Corpus("a"))
-    size = reading.size
-    monkeypatch.setattr(reading, "size", written_first)
+    size = records.size
+    monkeypatch.setattr(records, "size", written_first)
     corpus, held = store.described("a")
     assert (corpus.fingerprint, held.documents) == (None, 0)
     monkeypatch.undo()

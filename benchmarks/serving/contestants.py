@@ -18,9 +18,9 @@ from typing import IO, Any, Protocol
 
 import numpy as np
 
-from benchmarks.client import Address, ReplyError, Sample, closed_loop, embed, open_loop
-from benchmarks.loads import MODEL_NAME, Load, Population, Request
 from benchmarks.peers import CONVERTED, EXPORTED, FLAT, environment, python
+from benchmarks.serving.client import Address, ReplyError, Sample, closed_loop, embed, open_loop
+from benchmarks.serving.loads import MODEL_NAME, Load, Population, Request
 from models import cpus
 from models.bundle.sources import resolve
 
@@ -30,7 +30,7 @@ UNFAIR = ("OMP_", "MKL_", "RAYON_", "ISOSPHERE_")
 """Prefixes of environment variables that are not passed on, because they would affect only some contestants."""
 SECONDS_TO_START = 180.0
 SECONDS_TO_END = 30.0
-SCRIPTS = Path(__file__).parent / "peers"
+SCRIPTS = Path(__file__).parents[1] / "peers"
 Command = tuple[str | Path, ...]
 Vectors = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.contestants import Spec, Turn, started
 from benchmarks.interleave import interleaved, rates
-from benchmarks.loads import LOADS, MODEL_NAME, populations, requests
-from benchmarks.processes import cpu_seconds
+from benchmarks.serving.contestants import Spec, Turn, started
+from benchmarks.serving.loads import LOADS, MODEL_NAME, populations, requests
+from benchmarks.serving.processes import cpu_seconds
 from models.bundle import sources
 from models.bundle.tokenizer import Tokenizer
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from benchmarks.loads import Request, body
+from benchmarks.serving.loads import Request, body
 
 PATIENCE = 120.0
 """Seconds without any reply after which a server counts as stuck."""

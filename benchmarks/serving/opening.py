@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.processes import read_bytes
 from benchmarks.search.corpus import Ours
 from benchmarks.search.mixture import on_disk
+from benchmarks.serving.processes import read_bytes
 
 SIZES = (100_000, 1_000_000)
 DIM = 384

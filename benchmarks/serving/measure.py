@@ -1,4 +1,4 @@
-"""Speed of embedding over HTTP: our server, other servers and upper bounds, under every load of `benchmarks.loads`."""
+"""Embedding over HTTP: our server, other servers and upper bounds, under every load of `benchmarks.serving.loads`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.client import ReplyError, Sample
-from benchmarks.contestants import BUNDLE, OURS, Absent, Contestant, Spec, Turn, specs, started
-from benchmarks.loads import CAPACITY, Load, Population, populations, prepared, selected
-from benchmarks.processes import Machine, cpu_seconds, memory_mb
+from benchmarks.serving.client import ReplyError, Sample
+from benchmarks.serving.contestants import BUNDLE, OURS, Absent, Contestant, Spec, Turn, specs, started
+from benchmarks.serving.loads import CAPACITY, Load, Population, populations, prepared, selected
+from benchmarks.serving.processes import Machine, cpu_seconds, memory_mb
 from models.bundle import bundle
 from models.bundle.tokenizer import Tokenizer
 from models.encoder.encoder import Encoder

@@ -15,10 +15,10 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from benchmarks.client import PATIENCE, ReplyError, Sample
-from benchmarks.contestants import BUNDLE, OURS, Contestant, Server, Turn, specs, started
-from benchmarks.loads import LOADS, Population, populations, requests
-from benchmarks.processes import cpu_seconds
+from benchmarks.serving.client import PATIENCE, ReplyError, Sample
+from benchmarks.serving.contestants import BUNDLE, OURS, Contestant, Server, Turn, specs, started
+from benchmarks.serving.loads import LOADS, Population, populations, requests
+from benchmarks.serving.processes import cpu_seconds
 from models.bundle import bundle
 from models.bundle.tokenizer import Tokenizer
 

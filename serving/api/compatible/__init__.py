@@ -1,0 +1,1 @@
+"""Routes of other servers, for their clients: OpenAI, Azure, Cohere and Ollama."""

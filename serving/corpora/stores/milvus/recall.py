@@ -1,0 +1,120 @@
+"""The recall of vector indexes, measured in the background, and the effort of searches that reaches the target."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from heapq import nsmallest
+from itertools import chain
+from math import sqrt
+from time import perf_counter
+
+import numpy as np
+
+from models.cli.ending import NativeThread
+from models.runtimes.base import Floats
+from serving.corpora.indexes.building import CONFIDENCE
+from serving.corpora.stores.milvus import rows
+from serving.corpora.stores.milvus.indexes import KINDS
+from serving.corpora.stores.milvus.lifecycle import Collections
+from serving.corpora.stores.milvus.registry import Measured, Record, Registry
+from serving.corpora.stores.milvus.table import Rows
+
+log = logging.getLogger(__name__)
+QUERIES = 200
+"""Maximum number of passages that serve as queries of the measurement. Each is left out of its own hits."""
+NEIGHBOURS = 10
+
+
+class Recall:
+    """Measurements of recall, on request and after many writes.
+
+    A corpus is first measured after `exact_below` passages were written.
+    """
+
+    def __init__(self, registry: Registry, collections: Collections, exact_below: int) -> None:
+        self._registry = registry
+        self._collections = collections
+        self._exact_below = exact_below
+        self._written: Counter[str] = Counter()
+        """Passages written since the last measurement."""
+        self._measuring = threading.Lock()
+        self._closed = False
+
+    def measure(self, name: str) -> Record:
+        """Measure the recall of a corpus's index, and return the corpus's record with the result."""
+        record = self._registry.read(name)
+        if record.table is None:
+            return record
+        found = measure(self._collections.rows(record), record.table.index, record.corpus.wanted_recall)
+        with self._registry.changing(name) as now:
+            return self._registry.write(replace(now, measured=found)) if now.table == record.table else record
+
+    def count(self, record: Record, passages: int) -> None:
+        """Count written passages. At the size of the corpus at the last measurement, measure in the background."""
+        if record.table is None or not KINDS[record.table.index].effort:
+            return
+        self._written[record.name] += passages
+        last = record.measured.passages if record.measured else 0
+        if self._written[record.name] >= max(last, self._exact_below):
+            self._written[record.name] = 0
+            NativeThread(partial(self._measure, record.name), "index-builder").start()
+
+    def _measure(self, name: str) -> None:
+        with self._measuring:
+            try:
+                self.measure(name)
+            except Exception as error:
+                if not self._closed:  # else the connection was closed under the measurement
+                    log.warning("the recall of corpus %r was not measured: %s", name, error)
+
+    def close(self) -> None:
+        self._closed = True
+
+
+def measure(corpus: Rows, kind: str, target: float) -> Measured:
+    """Return the lowest effort with which recall@10 reaches `target`, compared with exact search.
+
+    The sample is drawn by hashes of the primary keys. If no effort reaches the target, return the greatest effort.
+    """
+    begin = perf_counter()
+    names = nsmallest(QUERIES, (row["id"] for block in corpus.each(["id"]) for row in block), key=rows.number)
+    queries = np.stack([rows.vector(row) for row in _in_order(names, corpus.get(names, ["id", rows.VECTOR]))])
+    truth, passages = _nearest(corpus, names, queries)
+    for effort in KINDS[kind].efforts or (0,):
+        named = {KINDS[kind].effort: effort} if KINDS[kind].effort else {}
+        found = corpus.nearest(queries, NEIGHBOURS + 1, named)
+        hits = [len(set(_others(one, name)) & true) for one, name, true in zip(found, names, truth, strict=True)]
+        recalls = np.array([hit / len(true) if true else 1.0 for hit, true in zip(hits, truth, strict=True)])
+        margin = CONFIDENCE * recalls.std() / sqrt(len(recalls))
+        if recalls.mean() - margin >= target:
+            break
+    return Measured(named, round(float(recalls.mean()), 4), len(names), passages, round(perf_counter() - begin, 2))
+
+
+def _nearest(corpus: Rows, names: Sequence[str], queries: Floats) -> tuple[list[set[str]], int]:
+    """Return the ids of the nearest passages of each query, by a scan of all vectors, and the number of passages."""
+    best: list[list[tuple[float, str]]] = [[] for _ in names]
+    passages = 0
+    for block in corpus.each(["id", rows.VECTOR]):
+        ids = [row["id"] for row in block]
+        passages += len(ids)
+        cosines = queries @ np.stack([rows.vector(row) for row in block]).T
+        for i, scores in enumerate(cosines):
+            top = np.argsort(-scores)[: NEIGHBOURS + 1]
+            found = ((-float(scores[at]), ids[at]) for at in top if ids[at] != names[i])
+            best[i] = nsmallest(NEIGHBOURS, chain(best[i], found))
+    return [{id for _, id in found} for found in best], passages
+
+
+def _others(found: Sequence[str], name: str) -> list[str]:
+    return [id for id in found if id != name][:NEIGHBOURS]
+
+
+def _in_order(names: Sequence[str], found: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:
+    by_name = {row["id"]: row for row in found}
+    return [by_name[name] for name in names]

@@ -1,0 +1,258 @@
+"""Writes to corpora in Milvus: documents, and the vectors of a re-embedding.
+
+Milvus has no transactions. A write is a sequence of requests, and each request takes effect as a whole. The order of
+the requests makes every write repeatable: after a crash, the same upload ends in the same state.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from models.runtimes.base import Floats
+from serving.corpora.filters import ID, Filter, In
+from serving.corpora.stores.milvus.expressions import literals
+from serving.corpora.stores.milvus.lifecycle import Collections
+from serving.corpora.stores.milvus.recall import Recall
+from serving.corpora.stores.milvus.registry import Record, Registry
+from serving.corpora.stores.milvus.rows import COPIED, VECTOR, WHOLE, described, passage_text, rows, unread
+from serving.corpora.stores.milvus.table import TOGETHER, Rows, both
+from serving.corpora.stores.milvus.uploads import Uploads
+from serving.corpora.stores.writing import changed, check_bound
+from serving.corpora.values import OWN, Changes, Content, PassageKey
+from serving.errors import Conflict, Invalid, NotFound, ServiceError, Stopped
+from serving.operations.bounds import Bounds
+from serving.operations.clock import now
+
+log = logging.getLogger(__name__)
+
+
+class Writer:
+    """Writer of corpora. The public methods implement those of `Backend` with the same names."""
+
+    def __init__(self, registry: Registry, collections: Collections, uploads: Uploads, recall: Recall) -> None:
+        self._registry = registry
+        self._collections = collections
+        self._uploads = uploads
+        self._recall = recall
+        self._compared: dict[str, str] = {}
+        """Primary key up to which a re-embedding has compared a collection with the fresh one."""
+
+    def put(self, name: str, content: Content) -> None:
+        """Implement `Backend.put`.
+
+        After a crash, some documents may be missing. Repeat the upload to store them.
+        """
+        ids = [document.id for document in content.documents]
+        if repeated := [id for id, times in Counter(ids).items() if times > 1]:
+            raise Invalid(f"the id {repeated[0]!r} is given twice in one upload", field="documents")
+        with self._registry.changing(name) as stored:
+            made = list(rows(content, stored.corpus.wanted_stemming))
+            if content.job is None:
+                self._uploads.note(name, ids)
+            else:
+                gone = self._uploads.overtaken(name, content.job)
+                made = [row for row in made if row["document"] not in gone]
+            if not made:
+                return
+            record = self._bound(stored, content)
+            split = any(row["passages"] > 1 for row in made)
+            if split and not record.split:
+                record = self._registry.write(replace(record, split=True))
+            self._forget_fresh(record, [row["document"] for row in made if row["passage"] == 0])
+            if not record.expiring and any(document.expires_at is not None for document in content.documents):
+                record = self._registry.write(replace(record, expiring=True))
+            table = self._collections.rows(record)
+            table.upsert(made)
+            if record.split:
+                self._remove_tails(table, made)
+        self._recall.count(record, len(made))
+
+    def delete(self, name: str, document: str) -> None:
+        with self._registry.changing(name) as record:
+            table = self._collections.live(record)
+            if table is None or table.document(document) is None:
+                raise NotFound(f"corpus {name!r} has no document {document!r}")
+            self._remove(record, [document])
+
+    def delete_where(self, name: str, where: Filter, before_commit: Callable[[], None]) -> int:
+        return self._in_blocks(name, where, before_commit, lambda record, _, ids: self._remove(record, ids))
+
+    def patch(
+        self,
+        name: str,
+        which: Sequence[str] | Filter,
+        changes: Changes,
+        bounds: Bounds,
+        before_commit: Callable[[], None],
+    ) -> int:
+        where: Filter = In(ID, tuple(which)) if isinstance(which, Sequence) else which
+        return self._in_blocks(name, where, before_commit, partial(self._patch, changes=changes, bounds=bounds))
+
+    def _in_blocks(
+        self,
+        name: str,
+        where: Filter,
+        before_commit: Callable[[], None],
+        change: Callable[[Record, Rows, list[str]], None],
+    ) -> int:
+        """Change the documents that match, in blocks and in the order of their ids. Return their number."""
+        before_commit()
+        total, after = 0, ""
+        while True:
+            with self._registry.changing(name) as record:
+                table = self._collections.live(record)
+                found = table.first_rows(table.matching(where), after, TOGETHER) if table else []
+                if table is None or not found:
+                    return total
+                before_commit()
+                change(record, table, [row["document"] for row in found])
+            total, after = total + len(found), found[-1]["id"]
+
+    def _patch(self, record: Record, table: Rows, ids: list[str], changes: Changes, bounds: Bounds) -> None:
+        patched = []
+        for block in table.each([*COPIED, VECTOR], f"document in {literals(ids)}"):
+            for row in block:
+                if row["passage"] == 0:
+                    document = changed(unread(row), changes, bounds)
+                patched.append(described(row, document))
+        if not record.expiring and isinstance(changes.expires_at, int):
+            record = self._registry.write(replace(record, expiring=True))
+        self._uploads.note(record.name, ids)
+        self._forget_fresh(record, ids)
+        table.upsert(patched)
+
+    def remove_expired(self) -> None:
+        for record in self._registry.records():
+            try:
+                while record.expiring and self._remove_expired(record.name):
+                    pass
+            except Stopped:
+                raise
+            except NotFound:  # dropped since its record was read
+                continue
+            except ServiceError as error:
+                log.warning("corpus %r keeps expired documents: %s", record.name, error)
+
+    def _remove_expired(self, name: str) -> bool:
+        """Remove some documents that have expired, and return whether there were any."""
+        with self._registry.changing(name) as record:
+            if record.table is None:
+                return False
+            table, expired = self._collections.rows(record), f"expires_at <= {now()}"
+            found = [row["document"] for row in table.first_rows(expired, limit=TOGETHER)]
+            self._forget_fresh(record, found)
+            table.delete_rows(both(expired, f"document in {literals(found)}"))
+        return bool(found)
+
+    def _bound(self, record: Record, content: Content) -> Record:
+        """Return the record with a table for the vectors of `content`.
+
+        Raises:
+            Conflict: the corpus has documents of another encoder.
+        """
+        dim = content.vectors.shape[1]
+        if record.table and (record.table.fingerprint, record.table.dim) == (content.fingerprint, dim):
+            return record
+        if OWN in (record.fingerprint, content.fingerprint):
+            check_bound(record.corpus, content.fingerprint, dim)
+        spent = record.spent
+        if record.table:
+            if self._collections.size(record).documents:
+                raise Conflict(
+                    f"the corpus was embedded by another bundle ({record.fingerprint}, {record.table.dim} dimensions)"
+                )
+            spent = (*spent, record.table.collection)
+        table = self._collections.create(record, content.fingerprint, dim)
+        bound = record.renewed(table=table, fingerprint=content.fingerprint, dim=dim, spent=spent, measured=None)
+        return self._collections.clean(self._registry.write(bound))
+
+    def _remove(self, record: Record, ids: Sequence[str]) -> None:
+        self._uploads.note(record.name, ids)
+        self._forget_fresh(record, ids)
+        self._collections.rows(record).delete(ids, split=record.split)
+
+    def _forget_fresh(self, record: Record, ids: Sequence[str]) -> None:
+        if record.fresh:
+            self._collections.rows(record, record.fresh).delete(ids, split=record.split)
+
+    @staticmethod
+    def _remove_tails(table: Rows, made: Sequence[dict[str, object]]) -> None:
+        """Remove the passages that an earlier, longer version of a document had."""
+        by_count: defaultdict[int, list[str]] = defaultdict(list)
+        for row in made:
+            if row["passage"] == 0:
+                by_count[int(str(row["passages"]))].append(str(row["document"]))
+        for count, ids in by_count.items():
+            table.delete_rows(f"passage >= {count} and document in {literals(ids)}")
+
+    # Re-embedding. A second collection gets all rows with new vectors. Writes remove their documents from it, so its
+    # rows are always rows of the corpus, and it is complete once it has as many.
+
+    def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[PassageKey, str]]:
+        record = self._registry.read(name)
+        if record.table is None or record.fingerprint == fingerprint:
+            return []
+        table, fresh = self._collections.rows(record), self._fresh(record, fingerprint)
+        after = self._compared.get(table.collection, "")
+        found = _missing(table, fresh, after, limit)
+        if not found and after:  # passages before `after` may have been written meanwhile, or not refreshed
+            found = _missing(table, fresh, "", limit)
+        self._compared[table.collection] = found[-1][0] if found else ""
+        return list[tuple[PassageKey, str]](found)
+
+    def refresh(self, name: str, fingerprint: str, keys: Sequence[PassageKey], vectors: Floats) -> None:
+        with self._registry.changing(name) as record:
+            if record.table is None:
+                return
+            fresh = self._fresh(record, fingerprint) or self._new_fresh(record, fingerprint, vectors.shape[1])
+            by_key = dict(zip(map(str, keys), vectors, strict=True))
+            copied = self._collections.rows(record).get(list(by_key), COPIED)
+            fresh.upsert({**row, VECTOR: by_key[row["id"]]} for row in copied)
+
+    def swap(self, name: str, fingerprint: str) -> bool:
+        with self._registry.changing(name) as record:
+            if record.fingerprint == fingerprint:
+                return True
+            if record.table is None:
+                self._registry.write(record.renewed(fingerprint=fingerprint, dim=None))
+                return True
+            fresh = self._fresh(record, fingerprint)
+            if fresh is None or record.fresh is None or fresh.count() < self._collections.rows(record).count():
+                return False
+            spent = (*record.spent, record.table.collection)
+            swapped = record.renewed(
+                table=record.fresh,
+                fresh=None,
+                fingerprint=fingerprint,
+                dim=record.fresh.dim,
+                spent=spent,
+                measured=None,
+            )
+            self._collections.clean(self._registry.write(swapped))
+        return True
+
+    def _fresh(self, record: Record, fingerprint: str) -> Rows | None:
+        if record.fresh is None or record.fresh.fingerprint != fingerprint:
+            return None
+        return self._collections.rows(record, record.fresh)
+
+    def _new_fresh(self, record: Record, fingerprint: str, dim: int) -> Rows:
+        spent = (*record.spent, record.fresh.collection) if record.fresh else record.spent
+        table = self._collections.create(record, fingerprint, dim)
+        record = self._collections.clean(self._registry.write(replace(record, fresh=table, spent=spent)))
+        return self._collections.rows(record, table)
+
+
+def _missing(table: Rows, fresh: Rows | None, after: str, limit: int) -> list[tuple[str, str]]:
+    """Return key and text of up to `limit` passages after the key `after` that `fresh` does not have."""
+    found: list[tuple[str, str]] = []
+    for block in table.each(WHOLE, after=after):
+        there = {row["id"] for row in fresh.get([row["id"] for row in block], ["id"])} if fresh else set()
+        found += [(row["id"], passage_text(row)) for row in block if row["id"] not in there]
+        if len(found) >= limit:
+            break
+    return found[:limit]
