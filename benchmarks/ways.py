@@ -2,7 +2,8 @@
 
 One `POST /embed` and one search run in this process with the fake engine. Every Python call into this repository is
 counted, in all threads. A coroutine that continues counts as a call. A change of file is a call in a different file
-from the previous call.
+from the previous call. Threads take turns differently each time, so each request is repeated, and the way with the
+fewest changes of file counts.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -30,6 +31,7 @@ from serving.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS = tuple(f"{ROOT / package}/" for package in ("serving", "models"))
+REPEATS = 5
 DOCUMENTS = [{"id": "a", "text": "A cat sits outside.", "metadata": {"year": 2026}}, {"id": "b", "text": "Taxes rose."}]
 
 
@@ -90,10 +92,18 @@ async def ways(folder: Path, recorder: Recorder) -> dict[str, list[str]]:
             for name, (path, body) in requests.items():
                 # Warm up, so that lazy imports and caches do not count.
                 (await client.post(path, json=body)).raise_for_status()
-                with recorder.recording() as files:
-                    (await client.post(path, json=body)).raise_for_status()
-                found[name] = files
+                taken = []
+                for _ in range(REPEATS):
+                    with recorder.recording() as files:
+                        (await client.post(path, json=body)).raise_for_status()
+                    taken.append(files)
+                found[name] = min(taken, key=changes)
     return found
+
+
+def changes(files: Sequence[str]) -> int:
+    """Return the number of changes of file."""
+    return sum(one != other for one, other in pairwise(files))
 
 
 def main() -> int:
@@ -104,8 +114,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, Recorder() as recorder:
         found = asyncio.run(ways(Path(folder), recorder))
     for name, files in found.items():
-        changes = sum(one != other for one, other in pairwise(files))
-        print(f"{name}: {len(files)} calls, {len(set(files))} files, {changes} changes of file")
+        print(f"{name}: {len(files)} calls, {len(set(files))} files, {changes(files)} changes of file")
         if asked.files:
             for file in dict.fromkeys(files):
                 print(f"  {files.count(file):4d}  {Path(file).relative_to(ROOT)}")
