@@ -182,6 +182,8 @@ def _loads(speeds: Axes, latencies: Axes) -> None:
     ):
         for i, name in enumerate(("isosphere", *PEERS)):
             found = [(row, load[name][figure]) for row, load in enumerate(drawn.values()) if name in load]
+            if not found:
+                continue
             axes.plot(
                 [value for _, value in found],
                 [row for row, _ in found],

@@ -11,7 +11,7 @@ export class ApiError extends Error {
 	}
 }
 
-// Return the JSON of the answer, or undefined if there is none. A `body` that is an object is sent as JSON, and any other `body` unchanged.
+// Return the JSON of the answer, or undefined if there is none. An object as `body` is sent as JSON.
 export const call = async (path, options) => parsed(await connected((await send(path, options)).text()));
 
 // Return the answer itself, for its headers or its stream.

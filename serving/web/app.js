@@ -46,7 +46,6 @@ class State {
 		if ("corpus" in changes) mark(this.address);
 	}
 
-	// Put these changes into the address, and show the view again.
 	go(changes) {
 		this.keep(changes, { push: true });
 		return show({ moved: true });
@@ -77,7 +76,6 @@ function put(address, changes) {
 // Return the address of a view, as in link("search", { corpus: "notes" }).
 export const link = (view, address = {}) => query(put(new URLSearchParams({ view }), address));
 
-// Return the address of the current view with these changes.
 export const changed = (address, changes) => query(put(new URLSearchParams(address), changes));
 
 async function show({ moved = false } = {}) {

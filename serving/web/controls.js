@@ -30,7 +30,6 @@ export function select(options, value, chosen, attributes) {
 // True if an event is meant for a field.
 export const typing = ({ target }) => target.closest?.("input, textarea, select, dialog");
 
-// A button that opens the browser's choice of a file.
 export function filePicker(name, accept, chosen, kind = "plain") {
 	const input = el("input.unseen", { type: "file", accept, onchange: take });
 	function take() {
@@ -58,7 +57,6 @@ export function rowsOf(list, key, row) {
 	return { show, get: (one) => rows.get(one), all: () => [...rows.values()] };
 }
 
-// Radio buttons for a choice among [value, shown] pairs.
 export function choice(legend, options, value, chosen) {
 	const name = legend.replaceAll(" ", "-");
 	const radios = options.map(([one, shown]) => el("label", el("input", { type: "radio", name, checked: one === value, onchange: () => chosen(one) }), shown));

@@ -1,4 +1,4 @@
-// The number of passages that a search chooses from, and the number of their documents with each value of the filters.
+// Numbers of matching passages, and of documents with each value of the filters.
 
 import { call } from "./api.js";
 import { el } from "./dom.js";
@@ -13,7 +13,7 @@ export class Counter {
 		Object.assign(this, { corpus, signal, element: el("p.muted") });
 	}
 
-	// Count again if something has changed. `words` has query and options of a lexical search. Other searches choose from all matches.
+	// Count again if something has changed. `words` has query and options of a lexical search.
 	// Hits never wait for the counts. If counting fails, there are no counts.
 	async count(words, filter, panel) {
 		const key = json([words, filter]);
@@ -44,7 +44,7 @@ export class Counter {
 	}
 
 	ask(words, filter, facets, total) {
-		const sought = words ?? { vector: [1, ...Array(this.corpus.dim - 1).fill(0)] }; // any vector works, because it only affects the order
+		const sought = words ?? { vector: [1, ...Array(this.corpus.dim - 1).fill(0)] }; // any vector works
 		const body = { ...sought, k: 1, with_text: false, with_metadata: false, facets, total, ...(!isEmpty(filter) && { filter }) };
 		return call(`corpora/${this.corpus.name}/search`, { body, signal: this.signal });
 	}

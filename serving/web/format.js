@@ -1,4 +1,3 @@
-// Formatting of numbers and other values for people.
 
 export const count = (number) => number.toLocaleString("en");
 
@@ -29,7 +28,7 @@ export const short = (id) => (isMade(id) ? `${id.slice(0, 8)}…` : id);
 // Return the JSON of a value that parsed() returned.
 export const json = (value) => JSON.stringify(value, (_, one) => (typeof one === "bigint" ? JSON.rawJSON(one) : one));
 
-// Parse JSON. Integers that a double would round become BigInt. Return undefined if the text is not JSON, such as a proxy's error page.
+// Parse JSON. Integers that a double would round become BigInt. Return undefined if the text is not JSON.
 export function parsed(text) {
 	const exact = (_, value, { source }) => (Number.isSafeInteger(value) || !/^-?\d+$/.test(source) ? value : BigInt(source));
 	try {

@@ -1,4 +1,4 @@
-// Options of a search: order, groups, diversity, reranking, words beyond the query, explanations. The address has all of them.
+// Options of a search. The address has all of them.
 
 import { div, labelled, select } from "./controls.js";
 import { el, fill } from "./dom.js";
@@ -17,7 +17,7 @@ const ADDRESSED = {
 	typos: (value) => (value ? null : "off"),
 	explain: (value) => (value ? "on" : null),
 };
-const LACKED = { prefix: "prefix", typos: "typos", rerank: "rerank", model: "rerank" }; // options that a corpus may not support, by the field of the server's error
+const LACKED = { prefix: "prefix", typos: "typos", rerank: "rerank", model: "rerank" }; // by the field of the server's error
 const refusals = new Map(); // reasons by corpus and option
 
 export class Options {
@@ -83,7 +83,6 @@ export class Options {
 		return div("option", label, why);
 	}
 
-	// Set the fields by which hits can be sorted and grouped.
 	offer(fields) {
 		const { given } = this;
 		const names = (kinds) => fields.filter((field) => field.kinds.some((kind) => kinds.includes(kind))).map(({ field }) => field);
@@ -96,7 +95,6 @@ export class Options {
 		this.show(this.asked);
 	}
 
-	// Set the mode of the search, and whether it is by examples.
 	show(asked) {
 		this.asked = asked;
 		for (const [name, { input, why }] of this.shown) {

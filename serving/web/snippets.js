@@ -37,7 +37,6 @@ export function tryIt() {
 	};
 }
 
-// A button that copies the result of text(), and confirms it.
 export const copier = (name, text, said) =>
 	button(name, async () => {
 		said.textContent = (await copied(text())) ? "Copied." : "Select the text and copy it yourself.";

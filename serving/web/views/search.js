@@ -1,4 +1,3 @@
-// View for searching a corpus: by meaning, by words, or by both.
 
 import { call } from "../api.js";
 import { chance } from "../chance.js";
@@ -218,7 +217,6 @@ class Search {
 		this.count();
 	}
 
-	// Return the start of the next page, or null after the last page.
 	next(hits, cursor, { k, group_by: grouped }) {
 		if (!this.options.arranged) return cursor && { cursor };
 		const shown = grouped ? new Set(hits.map(({ group }) => group)).size : hits.length;
