@@ -38,6 +38,16 @@ ENVIRONMENTS = {
 }
 
 
+def test_packages_have_few_files_and_files_are_short() -> None:
+    """Limits of ADR 0050. A reader opens every file of a package, and reads a file from top to bottom."""
+    for room in (*ROOMS, "benchmarks"):
+        for package in (ROOT / room).rglob("__init__.py"):
+            files = [file for file in package.parent.glob("*.py") if file != package]
+            assert len(files) <= 15, package.parent
+            for file in files:
+                assert len(file.read_text().splitlines()) <= 500, file
+
+
 def _pins(file: str) -> dict[str, str]:
     lines = [line for line in (ROOT / file).read_text().splitlines() if not line.startswith("#")]
     return {canonicalize_name(pin.name): str(pin.specifier) for pin in map(Requirement, lines)}

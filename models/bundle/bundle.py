@@ -47,10 +47,7 @@ REPORT = "report.json"
 REPORT_PAGE = "report.html"
 """The report of the promotion as an HTML page. The file is optional."""
 ENGINES = "engines.json"
-"""Speed and accuracy of runtimes, measured on the machine of export or promotion.
-
-The file is optional and does not affect the fingerprint.
-"""
+"""Measured speed and accuracy of runtimes. The file is optional and does not affect the fingerprint."""
 INT8 = "int8.json"
 """The range of int8 output, calibrated at export.
 

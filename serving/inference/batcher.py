@@ -52,8 +52,7 @@ class Answer(NamedTuple):
     """Vectors and norms of a request's texts."""
 
     vectors: Floats
-    """(N, D) unit vectors of N texts. For `EachToken` texts: (T, H) vectors of all T tokens in order, not
-    normalised."""
+    """(N, D) unit vectors of N texts. For `EachToken` texts, (T, H) vectors of all T tokens, not normalised."""
     norms: Floats
     """Lengths of the vectors before normalisation, of shape (N,) or (T,)."""
     begun: float
@@ -154,8 +153,7 @@ class Batcher:
         """Number of running batches from each queue."""
         self._reserved_until = self._mixed_until = -math.inf
         self._last_owner: Hashable = None
-        """Owner of the latest request. If the next request has another owner, batches become smaller. See
-        `SMALL_PART`."""
+        """Owner of the latest request. After a request of another owner, batches are small; see `SMALL_PART`."""
         self._since_bulk = 0
         """Number of interactive batches since the last bulk batch."""
         self._timer: asyncio.TimerHandle | None = None
@@ -308,10 +306,7 @@ class Batcher:
         worker.add_done_callback(self._on_worker_end)
 
     def _on_worker_end(self, worker: asyncio.Task[None]) -> None:
-        """If the worker ended because of a bug, fail all requests.
-
-        The next request starts a new worker.
-        """
+        """If the worker ended because of a bug, fail all requests. The next request starts a new worker."""
         self._workers.discard(worker)
         if not worker.cancelled() and (error := worker.exception()):
             log.error("the batcher's worker failed", exc_info=error)
@@ -401,9 +396,7 @@ class Batcher:
         return None
 
     async def _retry_in_halves(self, batch: Sequence[Item[Request]], error: Exception) -> bool:
-        """Retry a failed batch in halves, until only the requests that cause the error fail.
-
-        Return whether any request succeeded.
+        """Retry a failed batch in halves until only faulty requests fail. Return whether any request succeeded.
 
         After `CULPRITS` requests have failed alone and none has succeeded, the remaining requests fail without a retry.
         If the engine was already failing before this batch, one failed request is enough.

@@ -1,7 +1,4 @@
-"""Options of all training commands.
-
-A command's module is loaded only when the command runs, so `--help` is fast.
-"""
+"""Options of all training commands. A command's module is loaded only when it runs, so `--help` is fast."""
 
 from __future__ import annotations
 
@@ -117,11 +114,7 @@ def _train(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--text-column", metavar="NAME", help="column of a table (default: text or sentence)")
     command.add_argument("--eval-data", metavar="DIR", help="SentEval's data, to select weights by STS-B dev")
-    command.add_argument(
-        "--dev-data",
-        metavar="FILE",
-        help="own pairs to select weights: sentence1,sentence2,score",
-    )
+    command.add_argument("--dev-data", metavar="FILE", help="pairs to select weights: sentence1,sentence2,score")
     command.add_argument("--teacher", metavar="BUNDLE", help="reference encoder (default: SimCSE trains one first)")
     command.add_argument("--preset", metavar="NAME[+ABLATION]", help="published settings (default: the backbone's)")
     command.add_argument(
