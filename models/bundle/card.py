@@ -224,7 +224,7 @@ def _mixed(run: Mapping[str, Any]) -> str:
         case {"ingredients": [*ingredients]}:
             rows = [row for each in ingredients if (row := _ingredient(each))]
             left = len(ingredients) - len(rows)
-            others = f" {left} more encoders were left out." if left else ""
+            others = f" Encoders left out: {left}." if left else ""
             table = "\n".join(["| share of the weights | encoder | training |", "|---|---|---|", *rows])
             return f"{'Averaged weights' if len(rows) > 1 else 'The weights of one run'}.{others}\n\n{table}"
     return ""

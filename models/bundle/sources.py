@@ -332,8 +332,8 @@ def as_bundle(name: str, kept: Path) -> Path:
     made = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if made.returncode:
         lines = [line for line in made.stderr.splitlines() if line.startswith("isosphere: ")]
-        reason = lines[-1].removeprefix("isosphere: ") if lines else "the export failed with exit status "
-        f"{made.returncode}"
+        failed = f"the export failed with exit status {made.returncode}"
+        reason = lines[-1].removeprefix("isosphere: ") if lines else failed
         raise BundleError(f"{name}: {reason}")
     return folder
 

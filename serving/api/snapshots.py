@@ -145,7 +145,7 @@ async def adapt(name: CorpusName, service: ServiceDep, body: AdaptRequest | None
     if corpus.own_vectors:
         raise Conflict(
             f"the vectors of corpus {name!r} came with its documents, not from an encoder of this server: POST "
-            f"/corpora/{name!r}/reembed replaces them"
+            f"/corpora/{name}/reembed replaces them"
         )
     if not size.documents:
         raise Conflict(f"corpus {name!r} has no documents, so an encoder can't be adapted to it")

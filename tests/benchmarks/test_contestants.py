@@ -84,4 +84,4 @@ def test_ours_starts_twice_and_who_does_not_start_is_listed_with_the_reason() ->
     assert field.facts["library"]["smallest_cosine_to_ours"] == 1.0
     assert "reset" in field.facts["resets"]["does_not_take_part"]
     assert "JSONDecodeError" in field.facts["babbles"]["does_not_take_part"]
-    assert "no-such-program is not there" in field.facts["missing"]["does_not_take_part"]
+    assert "no-such-program does not exist" in field.facts["missing"]["does_not_take_part"]

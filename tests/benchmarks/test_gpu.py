@@ -57,7 +57,7 @@ def test_the_plan_fits_into_a_visit_and_names_what_there_is() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "torch finds no CUDA device; --device cpu --tiny rehearses"),
+        ([], "torch finds no CUDA device; for a rehearsal, use --device cpu --tiny"),
         (["--device", "cpu"], "add --tiny to rehearse"),
         (["sleeping"], "no part sleeping; available: checks, serving,"),
         (["--without", "sleeping"], "no part sleeping"),
@@ -78,7 +78,7 @@ def test_studies_are_refused_without_data(monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr("sys.argv", ["benchmarks.gpu", "studies"])
     with pytest.raises(SystemExit):
         __main__.main()
-    assert "name their folder by --data" in capsys.readouterr().err
+    assert "name their folder with --data" in capsys.readouterr().err
 
 
 def test_the_last_part_gets_what_the_others_left_over(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ Report(Setting.from_json(given).file(name), {"part": name}).keep("some", 1)
 @pytest.mark.parametrize(
     ("ends", "error"),
     [
-        ("time.sleep(60)", "not done after 4 seconds, its limit"),
+        ("time.sleep(60)", "not finished within its limit of 4 seconds"),
         ("os.abort()", "ended with exit code -6"),
         ("print('the last words'); os._exit(3)", "ended with exit code 3: the last words"),
     ],

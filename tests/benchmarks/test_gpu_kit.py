@@ -135,9 +135,9 @@ def _spoil(name: str, content: bytes | None) -> Callable[[list[Path], Path], Non
     ("spoil", "message"),
     [
         (_spoil("part-02", None), "part-02: missing$"),
-        (_spoil("manifest.json", None), "manifest.json: missing; it travels with the first parts"),
-        (_spoil("manifest.json", b"{}"), "manifest.json: damaged, or no manifest of a kit"),
-        (_spoil("manifest.json", b"\xff"), "manifest.json: damaged, or no manifest of a kit"),
+        (_spoil("manifest.json", None), "manifest.json: missing; copy it together with the first parts"),
+        (_spoil("manifest.json", b"{}"), "manifest.json: damaged, or not the manifest of a kit"),
+        (_spoil("manifest.json", b"\xff"), "manifest.json: damaged, or not the manifest of a kit"),
         (_other_python, f"the kit is for Python 2.7, and .* is Python {re.escape(HERE)}"),
         (_other_kit, "to: contains another kit; unpack this one into an empty folder"),
         (

@@ -365,7 +365,7 @@ def test_the_command(tiny_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert "a.csv:4" in capsys.readouterr().err
     assert main([*command, "--on-error", "skip"]) == 0
     said = capsys.readouterr().err
-    assert "skipped: 1; the first: " in said and "cut to 64 tokens: 1" in said and "2 rows by tiny" in said
+    assert "skipped: 1; the first: " in said and "truncated to 64 tokens: 1" in said and "2 rows by tiny" in said
     assert table(out)["id"] == ["7", "8"] and table(out)["year"] == ["2001", "2002"]
 
 

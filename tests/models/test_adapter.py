@@ -249,11 +249,11 @@ def _cut(folder: Path) -> None:
         (_config(r="4"), "r: "),
         (_config(lora_alpha=None), "lora_alpha"),
         (_config(rank_pattern={"(": 3}), "rank_pattern"),
-        (_config(r=5), "not the rank 5"),
+        (_config(r=5), "does not match the rank 5"),
         (_config(bias="some"), "bias"),
         *((_config(layer_replication=wrong), "layer_replication") for wrong in WRONG_LAYERS),
         (_config(bias="none"), "bias"),  # The tensors of these layers exist all the same.
-        (_cut, "adapter_model.safetensors: cut short"),
+        (_cut, "adapter_model.safetensors: truncated"),
         (lambda folder: (folder / adapter.WEIGHTS).unlink(), "adapter_model.safetensors: missing"),
         (lambda folder: (folder / adapter.CONFIG).write_text("{"), "not JSON"),
         (_tensors(lambda tensors: tensors.clear()), "no tensor"),
@@ -262,7 +262,7 @@ def _cut(folder: Path) -> None:
         (_tensors(lambda tensors: tensors.update({"base_model.model.x.weight": np.ones(2, "f4")})), "x.weight"),
         (
             _tensors(lambda tensors: tensors.update({f"{QUERY}.lora_A.weight": np.ones((4, 32), "i1")})),
-            "lora_A.weight: is I8",
+            "lora_A.weight: has the type I8",
         ),
     ],
 )
@@ -309,7 +309,7 @@ def test_a_file_that_is_not_the_manifest_s_is_refused(extracted: Path, tmp_path:
     folder = tmp_path / "altered"
     shutil.copytree(extracted, folder)
     (folder / adapter.CONFIG).write_text((folder / adapter.CONFIG).read_text() + " ")
-    with pytest.raises(AdapterError, match=r"adapter_config\.json: altered"):
+    with pytest.raises(AdapterError, match=r"adapter_config\.json: changed"):
         adapter.load(folder)
 
 
@@ -328,7 +328,7 @@ def test_an_encoder_that_was_not_tuned_from_the_base(tiny_backbone: Path, tmp_pa
 def test_only_an_adapter_is_replaced(tiny_backbone: Path, other_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("words")
-    with pytest.raises(AdapterError, match="left alone"):
+    with pytest.raises(AdapterError, match="not an adapter, so it is not replaced"):
         extract(str(other_bundle), tmp_path / "mine", base=str(tiny_backbone), rank=1)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "words"
 

@@ -96,7 +96,12 @@ def test_what_nobody_said_is_unknown() -> None:
     read = _read(card.text(replace(MANIFEST, objective=None, scores=None), Origin()))
     assert (read.data.license, read.data.language, read.data.base_model) == ("unknown", None, None)
     assert read.data.eval_results is None
-    for words in ("Unknown: the weights", "No scores are known.", "No citation is known", "No training is recorded"):
+    for words in (
+        "Unknown: the model cards",
+        "No scores are known.",
+        "No citation is known",
+        "No training is recorded",
+    ):
         assert words in read.text
 
 
@@ -122,7 +127,8 @@ def test_of_averaged_weights_it_tells_what_each_was_trained_on() -> None:
         "| 0.75 | `one` | Objective: `distillation`. Teacher: `large` (of `org/large`, fingerprint `f00`, "
         "licence `mit`). Corpus of 40,000 sentences (digest `abc`). The weights are those of step 25. Seed 7. |"
     ) in prose
-    assert "| 0.25 | `start` | none is recorded |" in prose and "left out" not in prose and "1 more did not" in prose
+    assert "| 0.25 | `start` | not recorded |" in prose and "`left out`" not in prose
+    assert "Encoders left out: 1." in prose
     assert "isosphere rebuild 'my recipe.toml' --data" in prose
     assert prose.index("For pairs.") < prose.index("## Scores")
     assert "- Not for search.\n- Nor for verse.\n- " in text.partition("## Limits")[2]
@@ -191,7 +197,7 @@ def test_an_unknown_licence_stays_unknown_however_often_it_is_handed_on(tmp_path
     text = card.text(MANIFEST, Origin())
     (tmp_path / bundle.CARD).write_text(text)
     assert card.text(MANIFEST, origin.read(str(tmp_path), tmp_path)) == text
-    assert "## Licence\n\nUnknown: the weights" in text
+    assert "## Licence\n\nUnknown: the model cards" in text
 
 
 def test_a_broken_card_is_told_and_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -53,7 +53,7 @@ def test_only_what_was_asked_for_is_chosen() -> None:
     assert fastest(measured, among=[ROUGH]) == ROUGH
     whys = {row["runtime"]: row["why_not"] for row in Choice(ROUGH, measured).table()}
     assert whys == {"onnxruntime": "not asked for", "quick": "not asked for", "rough": None}
-    with pytest.raises(RuntimeUnavailable, match="none of broken fp16 gives the vectors"):
+    with pytest.raises(RuntimeUnavailable, match="none of broken fp16 reproduces the vectors"):
         fastest(measured, among=[BROKEN])
 
 

@@ -77,7 +77,7 @@ def test_length_is_bounded_by_what_the_positions_allow(
     assert Encoder.load(tiny_backbone, max_length=32).max_length == 32
     assert not [record for record in caplog.records if record.name == "models.encoder.encoder"]
     assert Encoder.load(tiny_backbone, max_length=1000).max_length == 64
-    assert f"{tiny_backbone} reads 64 tokens, not 1000" in caplog.messages
+    assert f"{tiny_backbone} has a maximum length of 64 tokens, not 1000" in caplog.messages
     shutil.copytree(tiny_backbone, tmp_path, dirs_exist_ok=True)
     said = json.loads((tmp_path / "tokenizer_config.json").read_text())
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(said | {"model_max_length": 20}))

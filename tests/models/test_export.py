@@ -250,7 +250,7 @@ def test_the_engines_of_this_machine_are_measured_into_the_bundle(
     table = json.loads((tmp_path / "measured" / bundle.ENGINES).read_text())
     assert table["host"] == cache.host(options)
     (chosen,) = (row for row in table["measured"] if row["chosen"])
-    assert said.startswith("fastest engine here") and f"{chosen['runtime']} {chosen['precision']}" in said
+    assert said.startswith("fastest engine on this machine") and f"{chosen['runtime']} {chosen['precision']}" in said
 
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:

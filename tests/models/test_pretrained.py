@@ -35,7 +35,7 @@ def test_a_tokenizer_without_tokens_of_its_own_is_refused(folder: Path) -> None:
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer | {"post_processor": None}))
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
-    with pytest.raises(SourceError, match=r"puts no \[CLS\]"):
+    with pytest.raises(SourceError, match=r"adds no special tokens such as \[CLS\]"):
         Encoder.load(folder)
 
 
@@ -48,7 +48,7 @@ def test_a_folder_without_a_tokenizer_is_refused_on_one_line(folder: Path) -> No
 @pytest.mark.parametrize(
     ("file", "said", "message"),
     [
-        ("config.json", {"intermediate_size": 40}, r"encoder\.layer.* is \(64.*, where config\.json says \(40"),
+        ("config.json", {"intermediate_size": 40}, r"encoder\.layer.* is \(64.*, but config\.json says \(40"),
         ("config.json", {"hidden_size": "32"}, "hidden_size"),
         ("config.json", {"hidden_act": "foo"}, r"not in the format of transformers \(KeyError: 'foo'\)"),
         ("config.json", {"num_attention_heads": 0}, "not in the format of transformers"),

@@ -31,7 +31,7 @@ def test_prompts_are_given_where_the_source_has_none(
     assert made.fingerprint != before.fingerprint and made.golden == before.golden
     assert "`ask: why=`" in (out / "README.md").read_text()
     said = capsys.readouterr().out
-    assert "puts 'ask: why=' before queries" in said and "puts 'tell: ' before documents" in said
+    assert "add 'ask: why=' before queries" in said and "add 'tell: ' before documents" in said
     again = tmp_path / "again"
     assert main(["export", str(out), "--out", str(again), "--no-measure", "--prompt", "query="]) == 0
     assert bundle.load(again).manifest.prompts == {"query": "", "passage": "tell: "}

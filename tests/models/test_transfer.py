@@ -80,9 +80,9 @@ def test_another_bundle_is_replaced_on_demand_only(
     _published(longer, place)
     kept = Path(shutil.copytree(longer, tmp_path / "kept"))
 
-    with pytest.raises(TransferError, match=r"holds another .*--replace"):
+    with pytest.raises(TransferError, match=r"contains another .*--replace"):
         _published(other_bundle, place)
-    with pytest.raises(TransferError, match=r"kept: holds another bundle.*--replace"):
+    with pytest.raises(TransferError, match=r"kept: contains another bundle.*--replace"):
         _published(other_bundle, str(tmp_path / "others"))
         _pulled(str(tmp_path / "others"), kept)
     assert _contents(_pulled(place, tmp_path / "pulled")) == _contents(longer) == _contents(kept)
@@ -154,7 +154,7 @@ def test_a_file_damaged_on_its_way_out_is_noticed(
             Path(target).write_bytes(content.replace(b"4", b"5", 1))
 
     monkeypatch.setattr(LocalFileSystem, "put_file", lossy)
-    with pytest.raises(RemoteError, match=r"config\.json: arrived damaged"):
+    with pytest.raises(RemoteError, match=r"config\.json: was damaged during the upload"):
         _published(tiny_bundle, str(tmp_path / "shelf"))
 
 
@@ -229,7 +229,7 @@ def test_what_was_cut_in_the_middle_of_a_file_goes_on_and_nothing_else_does(
     strange = bytearray(whole[cut][:length])
     strange[at] ^= 1
     filesystem.pipe_file(f"{root}/{cut}", bytes(strange))
-    with pytest.raises(TransferError, match=f"holds another {cut}; --replace"):
+    with pytest.raises(TransferError, match=f"contains another {cut}; .*--replace"):
         _published(tiny_bundle, place)
     filesystem.pipe_file(f"{root}/{cut}", whole[cut][:length])
     assert _published(tiny_bundle, place) == len(order) - done
@@ -251,7 +251,7 @@ def test_a_name_that_leaves_the_folder_is_refused_before_anything_is_written(
         with fsspec.open(f"{place}/{MANIFEST}", "wb") as file:
             file.write(content)
     before = set(tmp_path.rglob("*"))
-    with pytest.raises(BundleError, match="leaves the folder"):
+    with pytest.raises(BundleError, match="must be a plain name of a file inside the folder"):
         _pulled(place, tmp_path / "deep" / "pulled")
     assert set(tmp_path.rglob("*")) == before
 
@@ -261,11 +261,11 @@ def test_a_manifest_of_too_many_bytes_or_files_is_refused(
 ) -> None:
     _published(tiny_bundle, place)
     monkeypatch.setattr(bundle, "MOST_FILES", 3)
-    with pytest.raises(BundleError, match=r"manifest\.json: lists \d+ files, more than the 3 of a bundle"):
+    with pytest.raises(BundleError, match=r"manifest\.json: lists \d+ files, more than the maximum of 3"):
         _pulled(place, tmp_path / "pulled")
     for module in (filesystem, hub_of_models, base):
         monkeypatch.setattr(module, "MOST_JSON_BYTES", 100)
-    with pytest.raises(RemoteError, match=r"manifest\.json: has more than the 100 bytes"):
+    with pytest.raises(RemoteError, match=r"manifest\.json: has more than 100 bytes"):
         _pulled(place, tmp_path / "pulled")
     assert not (tmp_path / "pulled").exists()
 
@@ -284,7 +284,7 @@ def test_a_link_at_the_remote_is_refused(tiny_bundle: Path, tmp_path: Path, link
     shelf = Path(shutil.copytree(tiny_bundle, tmp_path / "shelf"))
     (shelf / link).rename(tmp_path / "elsewhere")
     (shelf / link).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(RemoteError, match=f"{link}: a link"):
+    with pytest.raises(RemoteError, match=f"{link}: is a link"):
         _pulled(shelf.as_uri(), tmp_path / "pulled")
     assert not (tmp_path / "pulled").exists()
     with pytest.raises(

@@ -66,7 +66,7 @@ def test_in_and_out_again(command: Command, file: Path, capsys: pytest.CaptureFi
     assert command("search", "numbered", "--corpus", "c", "--mode", "lexical") == 0
     assert capsys.readouterr().out.count("text number") == 10
     assert command("ingest", str(file), "--corpus", "c", "--stemming", "none") == 2
-    assert "holds documents, indexed with the stemming 'porter'" in capsys.readouterr().err
+    assert "has documents, indexed with the stemming 'porter'" in capsys.readouterr().err
     assert command("search", "text number 41", "--corpus", "c", "-k", "1", "--json") == 0
     assert lines(capsys)[0]["id"] == "d41"
     assert command("search", "41", "--corpus", "c", "--mode", "lexical", "--filter", '{"even": true}') == 0
@@ -123,12 +123,12 @@ def test_the_file_that_is_wrong_is_named_and_nothing_is_kept(
         ("ingest", ["{file}", "--corpus", "../c"], "corpus name"),
         ("ingest", ["{file}", "--corpus", "c", "--chunk-tokens", "3"], "chunk_tokens"),
         ("ingest", ["{file}", "--corpus", "c", "--chunk-tokens", "5000"], "the encoder of the corpus reads"),
-        ("search", ["a", "--corpus", "c"], "no corpus"),
+        ("search", ["a", "--corpus", "c"], "has no corpora"),
         ("search", ["a", "--corpus", "c", "--filter", "{"], "filter"),
         ("search", ["a", "--corpus", "c", "-k", "0"], "-k: must be 1 to 1000"),
         ("search", ["a", "--corpus", "c", "-k", "1001"], "-k: must be 1 to 1000"),
-        ("export", ["--corpus", "c"], "no corpus"),
-        ("verify", ["--corpus", "c"], "no corpus"),
+        ("export", ["--corpus", "c"], "has no corpora"),
+        ("verify", ["--corpus", "c"], "has no corpora"),
         ("verify", ["--port", "x"], "--port"),
     ],
 )

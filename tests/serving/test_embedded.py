@@ -57,14 +57,17 @@ def test_vectors_that_the_encoder_did_not_make_are_refused(
     conflict = (409, "Conflict")
     other = [documents[0] | {"vector": documents[1]["vector"]}]
     cut = [documents[0] | {"vector": documents[0]["vector"][:3]}]
+    differs = "embedded_by: the vector of document '0' differs from the encoder's own vector"
     for wrong in (other, cut):
-        refuses((*conflict, "embedded_by: the encoder's own vector of document '0'"), "POST", path, json=wrong)
+        refuses((*conflict, differs), "POST", path, json=wrong)
     refuses((*conflict, "documents.1.vector: is required"), "POST", path, json=[documents[0], {"text": "none"}])
     unknown = "/corpora/c/documents?embedded_by=" + 64 * "0"
     refuses((*conflict, "embedded_by: '0000"), "POST", unknown, json=documents)
     refuses((422, "Validation", "chunk_tokens: "), "POST", f"{path}&chunk_tokens=16", json=documents)
     client.put("/corpora/own", json={"vectors": "own"}).raise_for_status()
-    refuses((*conflict, "embedded_by: the vectors"), "POST", path.replace("/c/", "/own/"), json=documents)
+    refuses(
+        (*conflict, "embedded_by: corpus 'own' has own vectors"), "POST", path.replace("/c/", "/own/"), json=documents
+    )
     assert client.get("/corpora/c").json()["documents"] == 0
 
 

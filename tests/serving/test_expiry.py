@@ -181,7 +181,7 @@ def test_a_list_is_sorted_page_by_page(corpus: TestClient, refuses: Refuses) -> 
         if (cursor := page["cursor"]) is None:
             break
         other = query | {"cursor": cursor, "sort": "n:asc"}
-        refuses((422, "Validation", "cursor: of a list in another order"), "GET", DOCUMENTS, params=other)
+        refuses((422, "Validation", "cursor: belongs to a list in another order"), "GET", DOCUMENTS, params=other)
     assert read == [row["id"] for row in expected]
     assert corpus.get(DOCUMENTS, params={"sort": "n:asc", "limit": 0}).json()["count"] == 20
     refuses((422, "Validation", "sort.0: must be a field and asc or desc"), "GET", DOCUMENTS, params={"sort": "n"})

@@ -280,4 +280,4 @@ def test_a_port_in_use_and_a_wrong_url(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().err.startswith(f"isosphere mcp: --host 127.0.0.1 --port {port}: Address already in use")
     with pytest.raises(SystemExit, match="2"):
         main(["--url", "localhost:8080"])
-    assert "no address such as http://" in capsys.readouterr().err
+    assert "not an address such as http://" in capsys.readouterr().err

@@ -151,7 +151,7 @@ def test_own_vectors_and_an_encoder_exclude_each_other(client: TestClient, refus
     refuses((422, "Validation", "4 numbers"), "POST", DOCUMENTS, json=[{"text": "a", "vector": [1, 0, 0, 0]}])
     refuses((422, "Validation", "chunk_tokens: "), "POST", f"{DOCUMENTS}?chunk_tokens=16", json=BOOKS)
     assert client.put("/corpora/other", json={"model": "fake"}).status_code == 201
-    refuses((409, "Conflict", "make another corpus"), "PUT", "/corpora/other", json=own)
+    refuses((409, "Conflict", "create another corpus"), "PUT", "/corpora/other", json=own)
 
 
 def test_an_empty_corpus_keeps_its_rule(own: TestClient, refuses: Refuses) -> None:

@@ -104,7 +104,7 @@ def test_a_bad_bundle_leaves_the_old_one_serving(launch: Launcher, artifacts: Ar
         graph.write(b"x")
     artifacts.point("other")
     answer = server.client.post("/admin/reload")
-    assert answer.status_code == 422 and "model.onnx: altered" in answer.json()["error"]
+    assert answer.status_code == 422 and "model.onnx: changed" in answer.json()["error"]
     server.process.send_signal(signal.SIGHUP)
     deadline = time.monotonic() + PATIENCE
     while 'isosphere_reloads_total{outcome="failed"} 2.0' not in server.client.get("/metrics").text:

@@ -146,7 +146,7 @@ def test_what_loads_no_more_is_forgotten_and_the_next_one_taken(
     rows = {row["runtime"]: row for row in engine.choice.table()}
     assert rows[REFERENCE.runtime]["chosen"]
     assert rows["openvino"]["error"] == "onnx/model.onnx: no such instruction", "a line, without the bundle's folder"
-    assert "openvino fp32 does not load, so onnxruntime fp32 is taken" in caplog.text
+    assert "openvino fp32 does not load, so onnxruntime fp32 is used" in caplog.text
     assert cache.recall(remembered, EngineOptions("cpu")) == []
 
 
@@ -168,8 +168,8 @@ def test_an_altered_bundle_is_refused_by_file(name: str, tiny_bundle: Path, tmp_
     ("engine", "options", "says"),
     [
         ("onnxruntime", {"device": "cuda"}, "--engine onnxruntime .*--device cuda: .*`gpu` extra"),
-        ("onnxruntime", {"precision": "bf16"}, "--engine onnxruntime --precision bf16 .*there is onnxruntime fp32"),
-        ("auto", {"precision": "int8"}, "--engine auto --precision int8 .*there is onnxruntime fp32"),
+        ("onnxruntime", {"precision": "bf16"}, "--engine onnxruntime --precision bf16 .*available: onnxruntime fp32"),
+        ("auto", {"precision": "int8"}, "--engine auto --precision int8 .*available: onnxruntime fp32"),
         ("fake", {"precision": "bf16"}, "--precision bf16: the fake engine supports only fp32"),
     ],
 )

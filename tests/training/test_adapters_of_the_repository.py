@@ -76,7 +76,7 @@ def test_extraction_compares_by_sts_b_dev(
     options = ["--base", str(tiny_backbone), "--rank", "32", "--data", str(stsb_data), "--out", str(tmp_path / "a")]
     assert main(["adapter", "extract", str(other_bundle), *options]) == 0
     tuned = by_stsb_dev(stsb_data).scores(Encoder.load(other_bundle).encode)["stsb_dev_spearman"]
-    assert f"{other_bundle} has {tuned:.2f}" in capsys.readouterr().out
+    assert f", and {tuned:.2f} for {other_bundle}" in capsys.readouterr().out
 
 
 def test_scores_of_another_pooling_are_not_recorded(

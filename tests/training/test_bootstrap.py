@@ -162,7 +162,7 @@ def test_a_seed_repeats_and_a_larger_test_set_narrows() -> None:
     [
         ([], [1.0, 2.0], 10, "at least one encoder"),
         ([np.array([1.0, 2.0, 3.0])], [1.0, 2.0], 10, r"shape \(3,\) for scores of shape \(2,\)"),
-        ([np.array([1.0, np.nan])], [1.0, 2.0], 10, "cosines hold NaN"),
+        ([np.array([1.0, np.nan])], [1.0, 2.0], 10, "cosines contain NaN"),
         ([np.array([1.0, 1.0])], [1.0, 2.0], 10, "all cosines are equal"),
         ([np.array([1.0, 2.0])], [3.0, 3.0], 10, "all people's scores are equal"),
         ([np.array([1.0, 2.0])], [1.0, 3.0], 0, "0 resamples"),

@@ -72,7 +72,7 @@ def test_a_published_run_cites_its_objective_and_tells_its_scores(
     text = (made.folder / bundle.CARD).read_text()
     assert OBJECTIVES["dclr"].citation.strip() in text
     assert "| STS-B (SentEval), dev | Spearman × 100; this score selects the weights of a run | 61.25 |" in text
-    assert "Unknown: the weights" in text, "the backbone came without one"
+    assert "Unknown: the model cards of the source weights name no licence" in text, "the backbone came without one"
 
 
 def test_every_task_has_its_words_in_the_card() -> None:

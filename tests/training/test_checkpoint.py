@@ -129,7 +129,9 @@ def test_moments_in_another_order_are_refused(
     with monkeypatch.context() as patch:
         patch.setattr("training.step.adamw", lambda weights, **_: torch.optim.AdamW(weights, fused=True))
         fitted(replace(config, max_steps=1))
-    with pytest.raises(CheckpointError, match=r"not a checkpoint of this run: the moments of weight \d+ are another"):
+    with pytest.raises(
+        CheckpointError, match=r"not a checkpoint of this run: the moments of weight \d+ have another weight's shape"
+    ):
         fitted(config, resume=True)
 
 

@@ -183,7 +183,7 @@ def test_a_number_that_is_not_finite_is_refused_by_its_name(objective: str, valu
         ({"seed": -1}, "seed: -1 is below 0"),
         ({"seed": 2**63}, "seed: 9223372036854775808 has more than 63 bits"),
         ({"max_length": 2}, "max_length: 2 leaves no room"),
-        ({"pooling": "average"}, "pooling 'average' is none of"),
+        ({"pooling": "average"}, "pooling 'average' is not one of cls"),
         ({"temperature": 0.0}, "temperature 0.0"),
         ({"objective": "other"}, "objective 'other' is none of simcse"),
     ],

@@ -60,7 +60,9 @@ def test_what_export_would_refuse_is_refused_before_training(
     else:
         shutil.copytree(tiny_bundle, out)
         (out / {"a note in it": "notes.txt"}.get(spoilt, "manifest.json")).write_text("{")
-    with pytest.raises(RunError, match=r"^--out .*artifacts/one.*left alone|^--out .*artifacts/one: a link to"):
+    with pytest.raises(
+        RunError, match=r"^--out .*artifacts/one.* is not replaced$|^--out .*artifacts/one: is a link to"
+    ):
         fitted(config)
     assert not Path(config.run).exists()
 

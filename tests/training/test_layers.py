@@ -42,7 +42,7 @@ def test_layers_that_are_not_there_or_out_of_order_are_refused(kept: tuple[int, 
 def test_a_family_whose_layers_differ_is_refused(tiny_backbone: Path) -> None:
     encoder = Encoder.load(tiny_backbone)
     encoder.backbone.config.layer_types = ["full_attention", "sliding_attention"]
-    with pytest.raises(LayersError, match="layers: a bert can't lose layers"):
+    with pytest.raises(LayersError, match="layers: layers of a bert can't be removed"):
         keep_layers(encoder.backbone, [1])
 
 

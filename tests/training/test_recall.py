@@ -111,7 +111,7 @@ def test_a_full_disk_has_its_room_back_and_the_run_goes_on(
     file.unlink()
     file.symlink_to("/dev/full")
     assert torch.equal(recall(known), teacher(known))
-    assert not list(tmp_path.iterdir()) and f"{file}: No space left on device; from here on" in caplog.text
+    assert not list(tmp_path.iterdir()) and f"{file}: No space left on device; the cache is off" in caplog.text
     asked.clear()
     for _ in range(2):
         recall(known[1:])

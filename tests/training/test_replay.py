@@ -89,7 +89,7 @@ def test_sentences_whose_views_are_no_numbers_are_named(broken: RunConfig, monke
 
 def test_a_folder_with_a_blank_is_quoted_in_the_command_that_replays_it(broken: RunConfig, fitted: Fit) -> None:
     config = replace(broken, run=f"{broken.run} again")
-    with pytest.raises(DivergedError, match=f"isosphere replay '{re.escape(config.run)}' looks"):
+    with pytest.raises(DivergedError, match=f"isosphere replay '{re.escape(config.run)}' shows"):
         fitted(config)
 
 

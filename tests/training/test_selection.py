@@ -131,7 +131,7 @@ def test_own_pairs_on_any_scale_choose(tmp_path: Path, name: str, content: str) 
         ("a.csv", "sentence1,sentence2,score\na,b,1\na,,2\n", "a.csv:3: sentence1 and sentence2"),
         ("a.csv", "sentence1,sentence2,score\na,b,good\n", "a.csv:2: score: 'good'"),
         ("a.csv", "sentence1,sentence2,score\na,b,nan\n", "a.csv:2: score: 'nan'"),
-        ("a.csv", "sentence1,sentence2,score\na,b,1\nb,c,1\n", "don't differ"),
+        ("a.csv", "sentence1,sentence2,score\na,b,1\nb,c,1\n", "a.csv: 2 pairs with the same score"),
         ("a.jsonl", '{"sentence1": "a"}\n', "a.jsonl:1: no column sentence2; there are sentence1"),
         ("a.jsonl", "[]\n", "a.jsonl:1: expected a JSON object"),
         ("absent.csv", None, "absent.csv: No such file"),

@@ -202,7 +202,7 @@ def test_a_vector_that_is_no_number_is_an_error_and_never_a_score() -> None:
         vectors[3] = np.nan
         return vectors
 
-    with pytest.raises(EvaluationError, match="1 of 40 vectors hold NaN"):
+    with pytest.raises(EvaluationError, match="1 of 40 vectors contain NaN"):
         transfer.evaluate(broken, {"CR": Labelled(examples(0, 40))})
 
 

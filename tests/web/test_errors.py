@@ -162,7 +162,7 @@ def test_a_damaged_corpus_says_so_and_what_to_do(launch_once: Launcher, visit: V
     page = visit(server.address, "?view=corpora&corpus=houses", expected=[DAMAGED])
     card = page.get_by_role("listitem").filter(has=page.get_by_role("heading", level=2, name="houses"))
     expect(card.get_by_role("status").first).to_have_text("damaged")
-    expect(card).to_contain_text("houses.sqlite: holds no corpus")
+    expect(card).to_contain_text("houses.sqlite: contains no corpus")
     expect(card).to_contain_text("restore a snapshot over it or delete it")
     card.get_by_role("button", name="Restore …").click()
     page.get_by_role("dialog").get_by_label("Into the corpus").fill("houses")

@@ -264,7 +264,7 @@ def check_bound(corpus: Corpus, fingerprint: str | None, dim: int | None) -> Non
         if fingerprint == OWN:
             raise Conflict(f"corpus {name!r} is embedded by an encoder: create another corpus for your own vectors")
         raise Conflict(
-            f"corpus {name!r} is embedded by another encoder: POST /corpora/{name!r}/reembed replaces the encoder"
+            f"corpus {name!r} is embedded by another encoder: POST /corpora/{name}/reembed replaces the encoder"
         )
     if dim is not None and corpus.dim not in (None, dim):
         raise Conflict(f"the vectors of corpus {name!r} have {corpus.dim} numbers, not {dim}")

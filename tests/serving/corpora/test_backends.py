@@ -128,9 +128,9 @@ def test_a_corpus_of_own_vectors_takes_nothing_else(backend: Backend, corpus: st
 
 
 def test_the_corpus_of_an_encoder_takes_no_own_vectors(backend: Backend) -> None:
-    with pytest.raises(Conflict, match="make another corpus"):
+    with pytest.raises(Conflict, match="create another corpus"):
         backend.create("whales", encoder=OwnVectors())
-    with pytest.raises(Conflict, match="make another corpus"):
+    with pytest.raises(Conflict, match="create another corpus"):
         backend.put("whales", Content([Document("b", "text", {})], units(1), OWN))
 
 

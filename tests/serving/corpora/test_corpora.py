@@ -273,6 +273,6 @@ def test_a_renamed_corpus_keeps_its_index(tmp_path: Path) -> None:
     corpora.put("d", content("new", 99))
     corpora.create("c")
     assert corpora.search("c", [Query(None, vector(99)[0])], SearchOptions()).hits == [[]]
-    with pytest.raises(Conflict, match="'c' already"):
+    with pytest.raises(Conflict, match="already a corpus 'c'"):
         corpora.rename("d", "c")
     corpora.close()

@@ -155,7 +155,7 @@ def test_a_cursor_ends_with_its_corpus(books: TestClient, refuses: Callable[...,
     body["cursor"] = ask(books, **body)["cursor"]
     listed = books.get("/corpora/books/documents?limit=1").json()["cursor"]
     _made_anew(books)
-    ended = (422, "Validation", "cursor: from a time before")
+    ended = (422, "Validation", "cursor: is from a time before")
     refuses(ended, "POST", "/corpora/books/search", json=body)
     refuses(ended, "GET", f"/corpora/books/documents?limit=1&cursor={listed}")
 
@@ -164,7 +164,7 @@ def test_a_cursor_of_a_corpus_that_is_empty_now(books: TestClient, refuses: Call
     body = {"query": "a", "k": 1, "cursor": ask(books, query="a", k=1)["cursor"]}
     books.delete("/corpora/books").raise_for_status()
     books.put("/corpora/books")
-    refuses((422, "Validation", "cursor: from a time before"), "POST", "/corpora/books/search", json=body)
+    refuses((422, "Validation", "cursor: is from a time before"), "POST", "/corpora/books/search", json=body)
 
 
 def test_corpora_in_pages(client: TestClient, refuses: Callable[..., None]) -> None:

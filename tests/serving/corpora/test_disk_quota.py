@@ -226,7 +226,7 @@ def test_of_jobs_that_were_taken_together_the_later_ones_fail(
     tenants.done("large", "POST", "/corpora/large-one/snapshots")  # begins them, too
     first, second = (tenants.ended("small", one.headers["location"]) for one in taken)
     assert (first["state"], second["state"]) == ("succeeded", "failed")
-    assert "the corpora of the key 'small' take" in second["errors"][0]["error"]
+    assert "the corpora of the key 'small' use" in second["errors"][0]["error"]
     assert tenants.ask("small", "GET", "/corpora/small-one").json()["documents"] == 30
 
 
@@ -241,7 +241,7 @@ def test_a_job_stops_where_there_is_no_room_left_and_keeps_what_it_has_stored(te
     job = tenants.ask("small", "POST", "/corpora/small-one/documents", content=body, headers=packed)
     assert job.status_code == 202
     found = tenants.ended("small", job.headers["location"])
-    assert found["state"] == "failed" and "the corpora of the key 'small' take" in found["errors"][0]["error"]
+    assert found["state"] == "failed" and "the corpora of the key 'small' use" in found["errors"][0]["error"]
     stored = tenants.ask("small", "GET", "/corpora/small-one").json()["documents"]
     assert 0 < stored < len(rows) and stored >= found["done"]
     assert tenants.used("small-one") < LIMIT + (IN_FLIGHT + 2) * BLOCK_DOCUMENTS * 4000

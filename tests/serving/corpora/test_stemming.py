@@ -59,7 +59,7 @@ def test_a_corpus_keeps_its_stemming_while_it_holds_documents(client: TestClient
     client.post("/corpora/c/documents", json={"documents": DOCUMENTS}).raise_for_status()
     before = client.get("/corpora/c").json()
     other = {"stemming": "none", "description": "new", "recall_target": 0.5}
-    refuses((409, "Conflict", "stemming 'porter': make another corpus with 'none'"), "PUT", "/corpora/c", json=other)
+    refuses((409, "Conflict", "stemming 'porter': create another corpus with 'none'"), "PUT", "/corpora/c", json=other)
     assert client.get("/corpora/c").json() == before
     for same in ({}, {"stemming": None}, {"stemming": "porter"}, {"recall_target": 0.9}):
         assert client.put("/corpora/c", json=same).json()["stemming"] == "porter"

@@ -110,12 +110,16 @@ def test_a_runner_that_dies_between_checkpoints_loses_no_more(tmp_path: Path) ->
 def test_one_at_a_time_for_each_corpus_and_a_few_in_all(tmp_path: Path) -> None:
     running: set[str] = set()
     most = 0
+    two = asyncio.Event()
 
     async def slow(job: Running) -> None:
         nonlocal most
         assert job.corpus not in running
         running.add(job.corpus)
         most = max(most, len(running))
+        if most == 2:
+            two.set()
+        await two.wait()
         await asyncio.sleep(0.02)
         running.remove(job.corpus)
 

@@ -50,7 +50,7 @@ def test_links_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("members", [{"data/B/x": b""}, {"data/A/x": b"", "elsewhere/B/x": b""}])
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path, members: dict[str, bytes]) -> None:
     archive = tar(tmp_path / "some.tar", members)
-    with pytest.raises(DataError, match=r"some\.tar: no folder (A|data/B) in it"):
+    with pytest.raises(DataError, match=r"some\.tar: contains no folder (A|data/B)$"):
         untarred("here", ["A", "B"])(archive, tmp_path / "out")
 
 

@@ -64,7 +64,7 @@ def test_a_copy_of_before_prompts_were_part_of_its_fingerprint_is_promoted_again
         ("[" * 100_000, "not JSON"),
         ('{"format": 2}', "not an evaluation of format 1"),
         (json.dumps(evaluation("0" * 64)), "evaluates another encoder"),
-        (json.dumps(evaluation(None)), "names no fingerprint"),
+        (json.dumps(evaluation(None)), "contains no fingerprint of the evaluated encoder"),
         (json.dumps(evaluation(None) | {"sts": {"tasks": 3}}), "evaluation"),
         (json.dumps(evaluation(None) | {"sts": {"tasks": {"STS14": {"pairs": 1}}}, "curve": [1]}), "evaluation"),
         (json.dumps(evaluation(None) | {"command": "\ud800"}), "nicode"),

@@ -52,7 +52,7 @@ def test_a_rollback_to_what_does_not_verify_is_refused(artifacts: Path, command:
     with (place.copies / place.ledger.served()[0] / "config.json").open("a") as file:
         file.write(" ")
     lines = place.ledger.file.read_text()
-    with pytest.raises(PromotionError, match=r"config\.json: altered"):
+    with pytest.raises(PromotionError, match=r"config\.json: changed \(its SHA-256 differs"):
         command("rollback")
     assert (place.current(), place.ledger.file.read_text()) == (before, lines)
 

@@ -107,7 +107,7 @@ def test_one_flipped_byte_is_refused_and_can_not_be_forced(
     before = tree(artifacts)
     for arguments in ([], ["--force"]):
         assert command("promote", "other", *arguments) == 1
-        assert "model.onnx: altered" in capsys.readouterr().err
+        assert "model.onnx: changed (its SHA-256 differs" in capsys.readouterr().err
         line = decisions(artifacts)[-1]
         assert (line["outcome"], line["failed"], line["forced"]) == ("refused", ["verified"], False)
     assert tree(artifacts) == before

@@ -52,7 +52,7 @@ def test_an_encoder_is_rebuilt_and_held_against_what_is_expected(
         patch.setattr(run, "fit", never)
         assert rebuilt(described(soup + met), corpus=moved) == 0
     out, err = capsys.readouterr()
-    assert err.count("kept from before") == 2 and out.count("as expected") == 2 and "another corpus" not in err
+    assert err.count("from an earlier run") == 2 and out.count("as expected") == 2 and "another corpus" not in err
     assert made().fingerprint == first.fingerprint
 
     damaged = ingredients()[1] / "model.safetensors"
@@ -60,7 +60,7 @@ def test_an_encoder_is_rebuilt_and_held_against_what_is_expected(
     missed = f"[expected]\nstsb_dev_spearman = {dev}\nSTSB = {test + 0.06}\n"
     assert rebuilt(described(soup + missed)) == 1
     out, err = capsys.readouterr()
-    assert (err.count("kept from before"), err.count("simcse on ")) == (1, 1)
+    assert (err.count("from an earlier run"), err.count("simcse on ")) == (1, 1)
     assert made().fingerprint == first.fingerprint, "the same seed, the same encoder"
     assert f"STSB {test:.2f}, {test + 0.06:.2f} expected within 0.05" in err
     assert f"stsb_dev_spearman {dev:.2f}, {dev:.2f} as expected" in out and "make promote" not in out
@@ -84,7 +84,7 @@ def test_after_an_interruption_the_same_command_goes_on(
     assert capsys.readouterr().err.endswith("stopped after step 1 of 2; the same command continues\n")
     assert len(ingredients()) == 1 and not Path("artifacts").exists()
     assert rebuilt(described()) == 0
-    assert capsys.readouterr().err.count("kept from before") == 1
+    assert capsys.readouterr().err.count("from an earlier run") == 1
     assert len(ingredients()) == 2
 
 

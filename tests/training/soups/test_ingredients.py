@@ -32,11 +32,11 @@ def test_a_bundle_whose_files_were_altered_is_no_encoder_to_begin_with(
     whole[-1] ^= 1
     (altered / "model.safetensors").write_bytes(whole)
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(BundleError, match=r"model\.safetensors: altered"):
+    with pytest.raises(BundleError, match=r"model\.safetensors: changed \(its SHA-256 differs"):
         Ingredient.load("~/altered")
-    with pytest.raises(BundleError, match=r"model\.safetensors: altered"):
+    with pytest.raises(BundleError, match=r"model\.safetensors: changed \(its SHA-256 differs"):
         load_for_training(make_config(backbone=str(altered)), torch.device("cpu"))
-    with pytest.raises(BundleError, match=r"model\.safetensors: altered"):
+    with pytest.raises(BundleError, match=r"model\.safetensors: changed \(its SHA-256 differs"):
         load_frozen(str(altered), Devices("cpu"))
 
 

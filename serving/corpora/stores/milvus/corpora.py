@@ -130,8 +130,8 @@ class MilvusCorpora(Backend):
             known = record or Record(name, time.time()).renewed()
             if stemming and stemming != known.corpus.wanted_stemming and self._collections.size(known).documents:
                 raise Conflict(
-                    f"corpus {name!r} holds documents, indexed with the stemming {known.corpus.wanted_stemming!r}: "
-                    f"make another corpus with {stemming!r} and upload them there"
+                    f"corpus {name!r} has documents, indexed with the stemming {known.corpus.wanted_stemming!r}: "
+                    f"create another corpus with {stemming!r}, and upload the documents there"
                 )
             if encoder:
                 check_bound(known.corpus, encoder.fingerprint, encoder.dim)

@@ -50,6 +50,7 @@ chunkings = st.none() | st.builds(Chunking, st.integers(1, 3), st.just(0))
 jobs = st.sampled_from(["j", "k"])
 stemmings: st.SearchStrategy[Stemming | None] = st.sampled_from([None, "none", "porter"])
 fields = st.none() | st.dictionaries(st.sampled_from("xyz"), st.sampled_from([0.5, 1.0, 2.0]), max_size=2)
+expiries = st.sampled_from(["kept", None, 2**55])
 conditions = st.dictionaries(st.sampled_from("xyz"), st.none() | st.booleans() | st.integers(-3, 3), max_size=2)
 
 
@@ -98,7 +99,7 @@ class AsADictionary(RuleBasedStateMachine):
         wanted=st.lists(
             st.tuples(rows, chunkings, st.none() | jobs)
             | st.sets(ids)
-            | st.builds(Patch, st.lists(ids, max_size=3, unique=True), st.builds(Changes, metadata))
+            | st.builds(Patch, st.lists(ids, max_size=3, unique=True), st.builds(Changes, metadata, expiries))
             | st.sampled_from(["other", "twice"]),
             max_size=4,
         )
@@ -164,7 +165,10 @@ class AsADictionary(RuleBasedStateMachine):
                 entry = self.held[name]
                 both = {**entry.document.metadata, **write.changes.metadata}
                 merged = {key: value for key, value in both.items() if write.changes.metadata.get(key, 0) is not None}
-                self.held[name] = entry._replace(document=entry.document._replace(metadata=merged))
+                document = entry.document._replace(metadata=merged)
+                if write.changes.expires_at != "kept":
+                    document = document._replace(expires_at=write.changes.expires_at)
+                self.held[name] = entry._replace(document=document)
         if not isinstance(write, Content):
             assert added == []
             return

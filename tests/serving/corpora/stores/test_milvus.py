@@ -75,7 +75,7 @@ def test_a_store_of_another_name_is_refused() -> None:
 
 
 def test_one_line_says_that_there_is_no_server() -> None:
-    with pytest.raises(StoreError, match=r"^--store: no Milvus at 127\.0\.0\.1:1/db: .*") as refused:
+    with pytest.raises(StoreError, match=r"^--store: can't reach Milvus at 127\.0\.0\.1:1/db: .*") as refused:
         connect("milvus://user:secret@127.0.0.1:1/db")
     assert "secret" not in str(refused.value)
     assert "\n" not in str(refused.value)
