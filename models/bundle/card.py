@@ -360,9 +360,9 @@ def _limits(manifest: Manifest, origin: Origin) -> str:
     return (
         f"## Limits\n\n{own}- {languages}\n"
         f"- A text is truncated after {manifest.max_length} tokens, including special tokens.\n"
-        "- Texts unlike those it was trained on, in subject or length, may fare worse than the scores above say.\n"
-        "- What prejudice the training texts hold is likely in the vectors, too; it was not measured.\n"
-        "- A cosine is no probability: thresholds are to be found on one's own data."
+        "- Texts that differ from the training texts in subject or length may have lower scores than those above.\n"
+        "- The vectors probably contain the prejudices of the training texts. This was not measured.\n"
+        "- A cosine is not a probability. Choose thresholds on your own data."
     )
 
 

@@ -27,7 +27,7 @@ OUTPUTS = {
 
 
 class ExporterUnavailable(Refused):
-    """An exporter is not installed, or does not support the backbone. The message contains what to do."""
+    """An exporter is not installed, or does not support the backbone. The message says what to do."""
 
 
 def by_torch(graph: UnitVector, file: Path) -> None:

@@ -19,7 +19,7 @@ DOWNLOADS = ".cache"
 
 
 class TransferError(Refused):
-    """The destination contains a different package or other files. The message names them, and contains what to do."""
+    """The destination contains a different package or other files. The message names them, and says what to do."""
 
 
 Package = Bundle | Adapter

@@ -96,7 +96,7 @@ class Measured:
 
     @property
     def shortcoming(self) -> str | None:
-        """Reason why the pair may not serve the bundle, apart from its speed, or None if it may serve the bundle."""
+        """Reason, other than speed, why the pair may not serve the bundle. None if there is no such reason."""
         if self.error:
             return f"does not run: {self.error}"
         if self.barred:

@@ -41,7 +41,7 @@ async def listing(
     service: ServiceDep,
     *,
     limit: Annotated[
-        int, Query(ge=0, le=1000, description="Maximum number of documents. With 0, the answer has only `total`.")
+        int, Query(ge=0, le=1000, description="Maximum number of documents. With 0, the answer has only `count`.")
     ] = 100,
     cursor: str | None = None,
     filter: Annotated[

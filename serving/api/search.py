@@ -287,7 +287,7 @@ def _reranking(body: SearchRequest) -> Reranking | None:
         raise Invalid("compares texts: give query or queries instead of a vector or examples", field="rerank")
     for field in ("cursor", "sort", "diversity", "group_by", "explain", "corpora"):
         if getattr(body, field, None):
-            raise Invalid("does not work with rerank", field=field)
+            raise Invalid("does not work with rerank: leave one of them out", field=field)
     if body.offset + body.k > asked.candidates:
         raise Invalid(
             f"must be at least offset plus k, which is {body.offset + body.k}, because only candidates can become hits",

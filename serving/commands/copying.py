@@ -139,7 +139,7 @@ def _leading_to(settings: Settings, place: Place) -> Place:
 
 
 def _opened(settings: Settings, store: str, held: ExitStack, *, new: bool = False) -> Backend:
-    """Open the corpora in a data folder, or the corpora on Milvus."""
+    """Open the corpora in a data folder, or the corpora on Milvus with a temporary data folder."""
     opened = _settings_of(settings, store)
     if opened.on_milvus:
         temporary = Path(held.enter_context(tempfile.TemporaryDirectory()))
@@ -152,7 +152,11 @@ def _opened(settings: Settings, store: str, held: ExitStack, *, new: bool = Fals
 
 
 def _make_way(there: Backend, target: Place, *, replace: bool) -> None:
-    """Delete an existing corpus in the place of the copy, if the user set `--replace`."""
+    """Delete an existing corpus in the place of the copy, if the user set `--replace`.
+
+    Raises:
+        Refused: the corpus exists, and the user did not set `--replace`.
+    """
     try:
         _, size = there.corpus(target.name)
     except NotFound:

@@ -173,8 +173,10 @@ def diverse(relevance: Floats, vectors: Floats, diversity: float, k: int) -> lis
     reordering documents and producing summaries", SIGIR 1998.
 
     Args:
-        relevance: (N,) scores of the candidates. vectors: (N, D) unit vectors of the candidates. diversity: weight in
-            [0, 1]. 0 keeps the order by relevance. k: number of candidates to choose.
+        relevance: (N,) scores of the candidates.
+        vectors: (N, D) unit vectors of the candidates.
+        diversity: weight in [0, 1]. 0 keeps the order by relevance.
+        k: number of candidates to choose.
     """
     nearest = np.zeros(len(relevance), np.float32)
     left = np.ones(len(relevance), np.bool_)

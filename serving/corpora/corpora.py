@@ -174,7 +174,10 @@ class Corpora(Backend):
         before_commit: Callable[[], None],
         write: Callable[[list[str]], Removal | Patch],
     ) -> int:
-        """Write the documents that match, and return their number. Other reads and writes run between two commits."""
+        """Delete or change the documents that match, in several commits. Return their number.
+
+        Other reads and writes may run between two commits.
+        """
         before_commit()
         corpus, written = self._open.named(name), 0
         found = self._store.ids_matching(name, where)

@@ -129,7 +129,7 @@ class OpenCorpora:
                 held.enter_context(before.locked())
             held.enter_context(self._naming)
             if stop():
-                raise Stopped(f"corpus {name!r} was deleted meanwhile, so it is not replaced")
+                raise Stopped(f"the restore was cancelled, so corpus {name!r} is not replaced")
             if self._open.get(name) is not before:
                 raise Conflict(f"corpus {name!r} was created while it was being restored: restore it again")
             if before:

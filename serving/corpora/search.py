@@ -463,7 +463,7 @@ def _units(queries: Sequence[Query]) -> Floats:
 
 
 def shown(score: float) -> float:
-    """Round a score to the precision of answers, in which `min_score` also compares.
+    """Round a score to the precision of answers. `min_score` is compared with the rounded score.
 
     The order of hits by BM25 depends on the scores without rounding.
     """

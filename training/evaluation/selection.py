@@ -122,7 +122,9 @@ def by_self_retrieval(corpus: Corpus) -> Selection:
 
 
 def by_known_items(corpus: Corpus) -> Selection:
-    """Return the selection by nDCG@10 x 100 of retrieving held-out passages with their titles and sentences.
+    """Return the selection by known-item retrieval (nDCG@10 x 100).
+
+    The titles and sentences of held-out passages are the queries for these passages.
 
     Raises:
         CorpusError: no held-out passage has a title or several sentences.

@@ -316,5 +316,5 @@ def _judged(config: PretrainConfig, census: Census, curve: Sequence[Mapping[str,
     loss, accuracy = last[-1]["masked_loss"], last[-1]["masked_accuracy"]
     return (
         f"On {len(census.monitored)} held-out sentences: {loss:.4f} nats per masked token, "
-        f"{accuracy:.1%} of them\nnamed right. "
+        f"{accuracy:.1%} of them\npredicted correctly. "
     )

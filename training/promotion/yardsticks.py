@@ -179,7 +179,7 @@ class RetrievalYardstick:
 
 
 def _collection_yardstick(data: Path, name: str) -> RetrievalYardstick:
-    """Make the yardstick of a collection with human judgements.
+    """Return the yardstick (the score of a promotion) for a collection with human judgements.
 
     Raises:
         DataError: the collection is missing or broken.

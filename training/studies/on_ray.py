@@ -154,7 +154,7 @@ def carry_out(trial: Trial, study: Path, folder: Path) -> Failure | None:
 
 
 def _wait_until_saved(run: Path) -> None:
-    """Wait for a process that finishes its step and saves a checkpoint.
+    """Wait until a process has finished its step and saved a checkpoint.
 
     This is needed after the task was cancelled or its worker was lost.
     """

@@ -230,8 +230,7 @@ class FieldHighlightsAnswer(BaseModel):
 
     field: str
     text: str = Field(
-        description="The string. If the field is longer than 1,000 characters, only these characters "
-        "are searched and returned."
+        description="The string, up to the first 1,000 characters of the field. Later characters are not searched."
     )
     highlights: list[SpanAnswer]
 

@@ -18,7 +18,7 @@ BLOCK = 8_192
 
 
 class BuildError(RuntimeError):
-    """The vectors, or this machine, do not allow to build a kind of index. The message gives the reason."""
+    """A kind of index can't be built from these vectors or on this machine. The message gives the reason."""
 
 
 class CancelledError(Exception):

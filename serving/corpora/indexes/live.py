@@ -58,8 +58,9 @@ class LiveIndex:
         Add later vectors from the source.
 
         Args:
-            folder: the folder of this corpus's index. None means a temporary folder. threads: maximum threads of one
-                search. beside: vectors of the corpus that were already read.
+            folder: the folder of this corpus's index. None means a temporary folder.
+            threads: maximum threads of one search.
+            beside: vectors of the corpus that were already read.
         """
         self._source, self._builder = source, builder
         self.identity = identity

@@ -66,10 +66,10 @@ def read_fields(row: Row, text_field: str | None, id_field: str | None) -> Row:
     """Return a row of JSON as a raw document. Return a row with an error if the object is invalid.
 
     Args:
-        row: the row, whose value should be an object. Other values are returned unchanged. text_field: the field with
-            the text, `text` by default. If it is given, an object must have it. id_field: the field with the id, `id`
-            by default. If it is given, an object must have it. If `text_field` is `id`, that field is also the id only
-            if `id_field` is given.
+        row: the row, whose value should be an object. Other values are returned unchanged.
+        text_field: the field with the text, `text` by default. If it is given, an object must have it.
+        id_field: the field with the id, `id` by default. If it is given, an object must have it. If `text_field` is
+            `id`, that field is also the id only if `id_field` is given.
     """
     if not isinstance(row.value, dict):
         return row

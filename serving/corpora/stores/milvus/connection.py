@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,20 +11,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from grpc import RpcError
+from pymilvus import MilvusClient
+from pymilvus.exceptions import MilvusException
+
 from serving.corpora.ports import StoreError
 from serving.errors import NotFound, ServiceError, Unhealthy
-
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC otherwise prints additional lines for the errors that it raises
-# Milvus Lite searches rows that are not in its files yet one by one in Python. By default, these rows may have 128 MB.
-os.environ.setdefault("MILVUS_LITE_MEMTABLE_MEMORY_LIMIT_BYTES", str(4 << 20))
-try:
-    from grpc import RpcError
-    from pymilvus import MilvusClient
-    from pymilvus.exceptions import MilvusException
-except ImportError as error:
-    raise StoreError(
-        f"--store: corpora on Milvus need the extra 'milvus' ({error}): pip install 'isosphere[milvus]'"
-    ) from None
 
 TIMEOUT = 30.0
 """Maximum seconds of a request to Milvus. If Milvus can't be reached, each request waits for this time."""
