@@ -233,6 +233,7 @@ def test_openai_client(launch: Launcher) -> None:
 SLOW = """
 import atexit, sys, time
 from dataclasses import replace
+from models.cli.ending import leave
 from serving.__main__ import main
 from serving.inference.engines import ENGINES
 fake = ENGINES["fake"]
@@ -241,7 +242,7 @@ def load(options):
     time.sleep(120)
 ENGINES["fake"] = lambda folder: replace(fake(folder), load=load)
 atexit.register(print, "Python ends", file=sys.stderr)
-sys.exit(main(sys.argv[1:]))
+leave(main(sys.argv[1:]))
 """
 
 

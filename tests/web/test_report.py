@@ -50,7 +50,7 @@ def test_scores_stand_beside_the_papers(page: Page) -> None:
 
 
 def test_geometry_and_engine_are_told(page: Page) -> None:
-    for told in (f"{EVALUATION['geometry']['alignment']:.3f}", "onnxruntime in fp32: asked for"):
+    for told in (f"{EVALUATION['geometry']['alignment']:.3f}", "onnxruntime in fp32: requested"):
         expect(page.get_by_role("main")).to_contain_text(told)
 
 

@@ -68,7 +68,7 @@ def test_what_nobody_wants_any_more_changes_nothing(
 
     for module in ("serving.corpora.snapshots", "serving.corpora.stores.sqlite"):
         monkeypatch.setattr(f"{module}.reach", reach)
-    with pytest.raises(ServiceError, match=r"stopped|was deleted meanwhile"):
+    with pytest.raises(ServiceError, match=r"stopped|was cancelled"):
         snapshots.restore("c", snapshots.path("c", made.id), progress)
     too_late = left_at == "store.before-adopt"
     assert ids(corpora) == (["a", "b", "c"] if too_late else ["a", "b", "c", "d"])
