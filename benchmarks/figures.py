@@ -173,7 +173,7 @@ def _loads(speeds: Axes, latencies: Axes) -> None:
     The first axes have the speeds, as multiples of our server's speed. The second have the latencies of open loops,
     because the speed of an open loop is given.
     """
-    loads = json.loads((RESULTS / "serving.json").read_text(encoding="utf-8"))["figures"]["loads"]
+    loads = json.loads((RESULTS / "serving_epyc.json").read_text(encoding="utf-8"))["figures"]["loads"]
     closed = {name: load for name, load in loads.items() if not name.startswith("open_")}
     opened = {name: load for name, load in loads.items() if name not in closed}
     for axes, drawn, figure, label in (

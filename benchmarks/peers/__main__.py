@@ -5,6 +5,7 @@ The file NAME.txt pins the versions of a peer's packages.
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -45,6 +46,11 @@ def main() -> int:
             FLAT.mkdir()
             for file in chain(EXPORTED["onnx"].glob("*.*"), EXPORTED["onnx"].glob("onnx/*")):
                 (FLAT / file.name).symlink_to(file)
+            # infinity's optimum truncates at the number of positions, and the other contestants at model_max_length.
+            config = json.loads((EXPORTED["onnx"] / "config.json").read_text())
+            most = json.loads((EXPORTED["onnx"] / "tokenizer_config.json").read_text())["model_max_length"]
+            (FLAT / "config.json").unlink()
+            (FLAT / "config.json").write_text(json.dumps(config | {"max_position_embeddings": most}))
             print(f"{name}: converting for CTranslate2 …", flush=True)
             converting: list[str | Path] = [environment(name) / "bin" / "ct2-transformers-converter", "--force"]
             converting += ["--model", resolve("minilm"), "--output_dir", CONVERTED, "--copy_files", "tokenizer.json"]

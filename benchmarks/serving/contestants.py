@@ -101,7 +101,7 @@ def specs() -> dict[str, Spec]:
         OURS: Spec(ours, "our server at its default settings", "/v1/embeddings", remembers=True),
         "infinity_torch": Spec((*infinity, "--model-id", minilm, "--engine", "torch"), "infinity-emb"),
         "infinity_optimum": Spec(
-            ("env", "-C", FLAT, *infinity, "--model-id", ".", "--engine", "optimum"),
+            ("env", "-C", FLAT, *infinity, "--model-id", ".", "--engine", "optimum", "--pooling-method", "mean"),
             "infinity-emb on a local folder with an ONNX graph",
         ),
         "st_torch": Spec((own, route, "torch", minilm, "{port}"), "sentence-transformers, torch fp32, FastAPI route"),

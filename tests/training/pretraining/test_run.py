@@ -238,7 +238,9 @@ def test_a_run_that_ended_leaves_its_model_again_though_its_metrics_were_lost(le
     file.write_bytes(b"".join(lines[:left]) + b"\0" * 400)  # Power loss leaves this state.
     assert call(*small, "--resume") == 0
     assert len(json.loads(Path("artifacts/mlm", RECORD).read_text())["curve"]) == left
-    assert page.read_text() == re.sub(r"On 12 held-out sentences: .*?predicted correctly\. ", "", whole, flags=re.DOTALL)
+    assert page.read_text() == re.sub(
+        r"On 12 held-out sentences: .*?predicted correctly\. ", "", whole, flags=re.DOTALL
+    )
 
 
 def test_metrics_are_on_disk_before_the_checkpoint_that_follows_them(
