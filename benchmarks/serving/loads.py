@@ -42,7 +42,7 @@ class Load:
 
     @property
     def for_one_caller(self) -> bool:
-        """Whether a library can process the load.
+        """True if a library can process the load.
 
         A library processes one call at a time, so there must be one client.
         """

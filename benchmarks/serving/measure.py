@@ -67,7 +67,7 @@ class Choice:
 
     @property
     def whole(self) -> bool:
-        """Whether the measurement is complete enough to be stored."""
+        """True if the measurement is complete enough to be stored."""
         return self == Choice()
 
 

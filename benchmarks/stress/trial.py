@@ -28,7 +28,7 @@ class Bound(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether the measurement meets the limit."""
+        """True if the measurement meets the limit."""
         if self.limit is None:
             return True
         return self.measured >= self.limit if self.at_least else self.measured <= self.limit

@@ -48,7 +48,7 @@ class Tokens:
 
     @property
     def truncated(self) -> bool:
-        """Whether the text was truncated."""
+        """True if the text was truncated."""
         return self.length > len(self.ids)
 
 

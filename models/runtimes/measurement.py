@@ -91,7 +91,7 @@ class Measured:
 
     @property
     def faithful(self) -> bool:
-        """Whether the pair's vectors, and the ranking of their similarities, agree with the reference's."""
+        """True if the vectors of the pair, and the ranking of their similarities, agree with the reference."""
         return self.shortcoming is None
 
     @property

@@ -158,7 +158,7 @@ class First(NamedTuple):
     """The first passage that an encoder finds for a query."""
 
     own: bool
-    """Whether the query was taken from this passage."""
+    """True if the query was taken from this passage."""
     text: str
 
 

@@ -70,7 +70,7 @@ class Engine:
 
     @property
     def kept(self) -> bool:
-        """Whether the promoted copy contains the pair.
+        """True if the promoted copy contains the pair.
 
         The bundle's own graphs of reduced precision are left out unless they are faster than float32.
         """

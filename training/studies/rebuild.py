@@ -58,7 +58,7 @@ class Score:
 
     @property
     def met(self) -> bool:
-        """Whether the score is within the tolerance."""
+        """True if the score is within the tolerance."""
         return round(abs(self.found - self.expected), 6) <= self.tolerance
 
     def __str__(self) -> str:

@@ -54,7 +54,7 @@ class Result:
 
     @property
     def unimproved(self) -> bool:
-        """Whether the run was trained, but no step improved the initial encoder."""
+        """True if the run was trained, but no step improved the initial encoder."""
         return bool(self.curve) and self.best_step == 0
 
     @property

@@ -50,7 +50,7 @@ class Failure:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether another process works on the run."""
+        """True if another process works on the run."""
         return self.code == LOCKED_ELSEWHERE
 
     def __str__(self) -> str:

@@ -236,7 +236,7 @@ class Row:
 
     @property
     def undecided(self) -> bool:
-        """Whether the interval over examples contains 0 at the displayed precision."""
+        """True if the interval over examples contains 0 at the displayed precision."""
         return self.gain is not None and round(self.gain.low, DECIMALS) <= 0 <= round(self.gain.high, DECIMALS)
 
 

@@ -30,7 +30,7 @@ Pause = Callable[[], None]
 
 
 class Candidates(NamedTuple):
-    """What a search in an index must return."""
+    """Requirements of a search in an index."""
 
     rows: int
     """Number of candidates per query."""
