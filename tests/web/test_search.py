@@ -186,7 +186,7 @@ def test_the_back_button_undoes_a_filter(page: Page) -> None:
 
 
 def test_the_keyboard_asks_moves_and_opens(page: Page) -> None:
-    expect(hits(page).first).to_be_visible()  # the view is complete, so it listens to keys
+    expect(hits(page).first).to_be_visible()  # the view focuses the query before it shows hits
     page.get_by_role("heading", level=1).focus()
     page.keyboard.press("/")
     expect(page.get_by_role("searchbox")).to_be_focused()
