@@ -28,6 +28,7 @@ from serving.api.middleware.same_origin import is_loopback
 from serving.api.routing.request_body import MIN_BYTES_PER_SECOND
 from serving.app import create_app
 from serving.errors import ServiceError
+from serving.operations.context import on_connection
 from serving.service import Service
 from serving.settings import Settings
 
@@ -288,7 +289,8 @@ class Connection(HttpToolsProtocol):
             self._refuse(431, _TOO_LARGE)
             raise ValueError(_TOO_LARGE)  # stops the parser
         self._bodiless = 0
-        super().on_headers_complete()
+        with on_connection(id(self)):  # uvicorn starts the task of the request here
+            super().on_headers_complete()
         self.headers = []  # the parser appends trailers to this list, and nothing reads them
 
     def on_body(self, body: bytes) -> None:

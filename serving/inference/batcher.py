@@ -25,14 +25,16 @@ from serving.errors import Backend, Overloaded, ServiceError, shutting_down
 from serving.inference.engine import Embedded
 from serving.inference.fair_queue import EngineSlots, FairQueue, Item, Waiting
 from serving.inference.token_vectors import EachToken, Mixed, places
+from serving.operations.context import current_connection
 from serving.operations.limits import Caller, current_caller
 
 log = logging.getLogger(__name__)
 FAILURES = 3
 """Consecutive failed batches after which an engine counts as failing."""
 RESERVED_SECONDS = 1.0
-"""Duration, in seconds, of two states. For this long after an interactive request, bulk work leaves one of several
-streams free. For this long after requests of different keys, batches are small; see `SMALL_PART`."""
+"""Duration, in seconds, of three states. For this long after an interactive request, bulk work leaves one of several
+streams free. For this long after requests of different keys, batches are small; see `SMALL_PART`. For this long after
+requests of different connections, no batch runs on the event loop; see `ON_THE_LOOP`."""
 BULK_TURN = 8
 """Number of consecutive interactive batches after which waiting bulk work gets the next batch."""
 CULPRITS = 8
@@ -41,6 +43,9 @@ counts as broken."""
 KEY_SHARE = 0.75
 """Maximum share of the queue's token limit that the requests of one API key may use. A key's only request may exceed
 this share."""
+ON_THE_LOOP = 0.005
+"""Maximum estimated seconds of a batch that runs on the event loop instead of in a thread. Starting it in a thread and
+waking the event loop afterwards takes 0.17 ms, which is a tenth of a short text's time."""
 NOBODY: Mapping[Caller | None, int] = {}
 SMALL_PART = 8
 """Divisor of a batch's token budget, to shorten the wait of other requests. It applies for `RESERVED_SECONDS` in two
@@ -123,6 +128,9 @@ class Batcher:
     `BULK_TURN` interactive batches. Engines that share the streams of a machine must get the same `EngineSlots` as
     `shared`.
 
+    A text of the only caller runs on the event loop if it is short, see `ON_THE_LOOP`. With several callers, the event
+    loop must read the requests that form the next batch.
+
     A running batch can't be stopped, and a long text takes many times as long as a short text. With `overtaking`, an
     interactive batch may therefore run in an extra thread, while all streams are busy with batches of other owners.
     """
@@ -152,6 +160,9 @@ class Batcher:
         self._running = {self._interactive: 0, self._bulk: 0}
         """Number of running batches from each queue."""
         self._reserved_until = self._mixed_until = -math.inf
+        self._several_until = -math.inf
+        self._last_connection: Hashable = None
+        """Connection of the latest request. After a request of another connection, no batch runs on the event loop."""
         self._last_owner: Hashable = None
         """Owner of the latest request. After a request of another owner, batches are small; see `SMALL_PART`."""
         self._since_bulk = 0
@@ -221,7 +232,11 @@ class Batcher:
             places=places(texts) if texts and isinstance(texts[0], EachToken) else range(len(texts)),
             owner=current_caller(),
         )
-        (self._bulk if bulk else self._interactive).add(request, queued=self.queued_tokens)
+        if (connection := current_connection()) != self._last_connection:
+            self._last_connection, self._several_until = connection, perf_counter() + RESERVED_SECONDS
+        brief = not bulk and self._is_brief(request)
+        if not brief:
+            (self._bulk if bulk else self._interactive).add(request, queued=self.queued_tokens)
         self.queued_tokens += tokens
         self._claim(request, claim)
         self._live.add(future)
@@ -230,8 +245,11 @@ class Batcher:
             self._reserved_until = perf_counter() + RESERVED_SECONDS
         if request.owner is not self._last_owner or len(self._claimed_by) > 1:
             self._last_owner, self._mixed_until = request.owner, perf_counter() + RESERVED_SECONDS
-        self._arrived.set()
-        self._overtake()
+        if brief:
+            await self._run_on_loop(request)
+        else:
+            self._arrived.set()
+            self._overtake()
         return await future
 
     def check_open(self) -> None:
@@ -337,6 +355,21 @@ class Batcher:
         finally:
             self._shared.give()
 
+    def _is_brief(self, request: Request) -> bool:
+        """Return whether the request is the only one, and so short that it may run on the event loop."""
+        only = self._last_connection is not None and perf_counter() >= self._several_until
+        idle = self._interactive.empty and self._bulk.empty and not (self._shared.busy or self._shared.overtaken)
+        single = len(request.texts) == 1 and request.padded[0] <= ON_THE_LOOP * self._tokens_per_second
+        return only and idle and single
+
+    async def _run_on_loop(self, request: Request) -> None:
+        """Embed the only text of a request on the event loop."""
+        await self._shared.take(self)
+        try:
+            await self._run([Item(request, 0, 0, request.padded[0])], alone=self._streams > 1, on_loop=True)
+        finally:
+            self._shared.give()
+
     def _overtake(self) -> None:
         """Start an interactive batch in the extra thread if all streams run batches of other owners."""
         if not self._overtaking or self._closed or self._shared.idle or self._shared.overtaken:
@@ -366,7 +399,7 @@ class Batcher:
         self._on_worker_end(task)
         self._overtake()
 
-    async def _run(self, batch: Sequence[Item[Request]], alone: bool) -> None:
+    async def _run(self, batch: Sequence[Item[Request]], alone: bool, *, on_loop: bool = False) -> None:
         lengths = [item.request.lengths[item.row] for item in batch]
         started = perf_counter()
         for item in batch:
@@ -376,7 +409,7 @@ class Batcher:
         except Exception as error:  # pass the error to the callers, so that the next batch can run
             self._fail({item.request.future for item in batch}, error)
             return
-        raised = await self._try_batch(batch, alone)
+        raised = await self._try_batch(batch, alone, on_loop=on_loop)
         if raised is None:
             self._measure(sum(lengths), perf_counter() - started)
         elif not await self._retry_in_halves(batch, raised):
@@ -386,11 +419,17 @@ class Batcher:
             log.info("the engine works again")
         self.failures.clear()
 
-    async def _try_batch(self, batch: Sequence[Item[Request]], alone: bool = False) -> Exception | None:
-        """Embed a batch, and store the vectors in its requests. Return the engine's exception, or None."""
+    async def _try_batch(
+        self, batch: Sequence[Item[Request]], alone: bool = False, *, on_loop: bool = False
+    ) -> Exception | None:
+        """Embed a batch in a thread, or with `on_loop` on the event loop, and store the vectors in its requests.
+
+        Return the engine's exception, or None.
+        """
         embed = partial(self._embed, [item.request.texts[item.row] for item in batch], alone=alone)
         try:
-            self._deliver(batch, await asyncio.get_running_loop().run_in_executor(self._threads, embed))
+            in_thread = asyncio.get_running_loop().run_in_executor
+            self._deliver(batch, embed() if on_loop else await in_thread(self._threads, embed))
         except Exception as error:  # an engine may raise exceptions of any type
             return error
         return None

@@ -1,8 +1,8 @@
-"""Context variables that tasks inherit: the priority of work, and the recorder of trace spans."""
+"""Context variables that tasks inherit: priority and connection of the work, and the recorder of trace spans."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from time import perf_counter
@@ -49,6 +49,21 @@ def parse_priority(header: str | None) -> bool:
     if value not in ("interactive", "bulk"):
         raise Invalid("must be interactive or bulk", field=PRIORITY)
     return value == "bulk"
+
+
+# The connection of an HTTP request. The batcher learns from it whether there are several callers.
+
+_CONNECTION: ContextVar[Hashable] = ContextVar("connection", default=None)
+
+
+def current_connection() -> Hashable:
+    """Return the id of the HTTP connection that the current work is for, or None."""
+    return _CONNECTION.get()
+
+
+def on_connection(connection: Hashable) -> AbstractContextManager[None]:
+    """Mark the work of the block, and of tasks that it starts, as work for an HTTP connection with this id."""
+    return holding(_CONNECTION, connection)
 
 
 # The recorder of trace spans. Without a configured collector, it records nothing.
