@@ -272,6 +272,12 @@ def _study(command: argparse.ArgumentParser) -> None:
         help="CPUs of each run on Ray (default: all CPUs of a node, divided by its number of GPUs)",
     )
     action.add_argument("--out", type=Path, metavar="DIR", help="folder of the study (default: runs/studies/NAME)")
+    action.add_argument(
+        "--record",
+        type=Path,
+        metavar="FILE.jsonl",
+        help="add each finished run to this file, and do not repeat runs that any study recorded in it",
+    )
     action.set_defaults(load=_later("study", "run"))
 
     action = _action(

@@ -16,6 +16,7 @@ from training.studies.page import page
 from training.studies.papers import PAGES, PAPERS, RECORDED, describe_papers, page_of
 from training.studies.plan import FOLDER, PLAN, Plan, state, study_folder
 from training.studies.results import RESULTS, collect_results, read_results
+from training.studies.run_record import RunRecord
 from training.studies.schedule import STOPPED, Carrier, Processes, run_trials
 from training.studies.summary import RESAMPLES, metrics_left_out, summaries
 from training.studies.table import table
@@ -56,17 +57,19 @@ def run(options: argparse.Namespace) -> int:
     given = {key: value for key, value in named.items() if value is not None}
     plan = Plan.of(study.override({**without_conflicts(parse_settings(options.set), given, OPTION), **given}))
     plan.check_files()
-    folder = options.out or FOLDER / (f"{study.name}-published" if options.published else study.name)
+    name = f"{study.name}-published" if options.published else study.name
+    folder = options.out or FOLDER / name
+    record = RunRecord(options.record, name) if options.record else None
     jobs = options.jobs or (len(plan.trials) if options.on else 1)  # Ray starts as many runs as it has room for.
     with _carrier(options) as carry_out, locked(folder):
         plan.save(folder)
         try:
-            failures = run_trials(plan.trials, folder, sys.stderr, carry_out, jobs=jobs)
+            failures = run_trials(plan.trials, folder, sys.stderr, carry_out, jobs=jobs, record=record)
         except KeyboardInterrupt:
             print("interrupted; the same command continues", file=sys.stderr)
             return STOPPED
         finally:
-            collect_results(plan.trials, folder)
+            collect_results(plan.trials, folder, record.find(plan.trials) if record else {})
     elsewhere = sum(failure.elsewhere for failure in failures)
     counts = {"failed": len(failures) - elsewhere, "are active in other processes": elsewhere}
     said = ", ".join(f"{count} runs {what}" for what, count in counts.items() if count)

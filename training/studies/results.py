@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from models.bundle.disk import write_whole
 from training.objectives.base import REMOVED_SHARE
 from training.studies.scores import check_saved
 from training.studies.trial import StudyError, Trial, label_of
+
+T = TypeVar("T")
 
 RUNS, TRIAL, RESULT, LOG = "runs", "trial.json", "result.json", "log.txt"
 RESULTS = "results.jsonl"
@@ -69,7 +71,7 @@ class Result:
         return label_of(self.arm, self.axes)
 
     @classmethod
-    def of(cls, line: str) -> Self:
+    def of(cls, line: bytes) -> Self:
         """Parse a line of the results.
 
         Unknown fields are ignored.
@@ -141,16 +143,24 @@ def is_finished(folder: Path) -> bool:
     return result_or_none(folder) is not None
 
 
-def collect_results(trials: Sequence[Trial], study: Path) -> int:
-    """Write the results of all finished runs in the study's order, and return their number."""
+def collect_results(trials: Sequence[Trial], study: Path, recorded: Mapping[str, Mapping[str, Any]]) -> int:
+    """Write the results of all finished runs in the study's order, and return their number.
+
+    Args:
+        recorded: runs of a record by id, for the runs without a result in the study's folder.
+    """
     lines = []
     for trial in trials:
-        values = result_or_none(run_folder(trial, study))
+        values = result_or_none(run_folder(trial, study)) or recorded.get(trial.id)
         if values is not None:
-            place = {"id": trial.id, "arm": trial.arm, "axes": dict(trial.axes)}
-            lines.append(json.dumps({**place, **values}))
+            lines.append(json.dumps({**values, **place_of(trial)}))
     write_whole(study / RESULTS, "".join(f"{line}\n" for line in lines))
     return len(lines)
+
+
+def place_of(trial: Trial) -> dict[str, Any]:
+    """Return the fields of a line that a run's own result lacks: its id, its arm and the values of its axes."""
+    return {"id": trial.id, "arm": trial.arm, "axes": dict(trial.axes)}
 
 
 def read_results(study: Path) -> list[Result]:
@@ -169,17 +179,25 @@ def read_results_file(file: Path) -> list[Result]:
         StudyError: there are none, or a line is broken.
     """
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        content = file.read_bytes()
     except OSError as error:
         raise StudyError(f"{file}: {error.strerror}; `study run` writes it") from error
-    except ValueError as error:
-        raise StudyError(f"{file}: {error}") from error
-    results = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            results.append(Result.of(line))
-        except ValueError as error:
-            raise StudyError(f"{file}:{number}: {error}") from error
+    results = parse_lines(content, file, Result.of)
     if not results:
         raise StudyError(f"{file}: no run is finished")
     return results
+
+
+def parse_lines(content: bytes, file: Path, parse: Callable[[bytes], T]) -> list[T]:
+    """Parse each line of a file's content.
+
+    Raises:
+        StudyError: `parse` raises a ValueError. The message names the file and the line.
+    """
+    parsed = []
+    for number, line in enumerate(content.splitlines(), start=1):
+        try:
+            parsed.append(parse(line))
+        except ValueError as error:
+            raise StudyError(f"{file}:{number}: {error}") from error
+    return parsed
