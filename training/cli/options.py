@@ -295,12 +295,12 @@ def _study(command: argparse.ArgumentParser) -> None:
         help="number of bootstrap resamples (default: 1000)",
     )
     action.add_argument("--html", type=Path, metavar="FILE", help="write a page with figures to this HTML file")
-    action.add_argument("--out", type=Path, metavar="DIR", help="folder of the study, if the source is a file")
+    _add_out_and_record(action)
     action.set_defaults(load=_later("study", "report"))
 
     action = _action(actions, "status", "show the progress of each run", "study status dclr/table-2")
     action.add_argument("source", type=Path, metavar="NAME|FILE.toml|DIR", help=STUDY)
-    action.add_argument("--out", type=Path, metavar="DIR", help="folder of the study, if the source is a file")
+    _add_out_and_record(action)
     action.set_defaults(load=_later("study", "status"))
 
     action = _action(
@@ -314,6 +314,16 @@ def _study(command: argparse.ArgumentParser) -> None:
     )
     action.add_argument("--to", type=Path, metavar="DIR", help="folder of the pages (default: docs/papers)")
     action.set_defaults(load=_later("study", "pages"))
+
+
+def _add_out_and_record(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--out", type=Path, metavar="DIR", help="folder of the study, if the source is a file")
+    action.add_argument(
+        "--record",
+        type=Path,
+        metavar="FILE.jsonl",
+        help="also include the study's runs in this record; the study's folder may be missing",
+    )
 
 
 def _count(text: str) -> int:

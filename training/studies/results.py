@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -149,13 +149,19 @@ def collect_results(trials: Sequence[Trial], study: Path, recorded: Mapping[str,
     Args:
         recorded: runs of a record by id, for the runs without a result in the study's folder.
     """
-    lines = []
+    lines = [json.dumps(each) for each in finished(trials, study, recorded)]
+    write_whole(study / RESULTS, "".join(f"{line}\n" for line in lines))
+    return len(lines)
+
+
+def finished(
+    trials: Sequence[Trial], study: Path, recorded: Mapping[str, Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the fields of each finished run, from the study's folder or else from the recorded runs."""
     for trial in trials:
         values = result_or_none(run_folder(trial, study)) or recorded.get(trial.id)
         if values is not None:
-            lines.append(json.dumps({**values, **place_of(trial)}))
-    write_whole(study / RESULTS, "".join(f"{line}\n" for line in lines))
-    return len(lines)
+            yield {**values, **place_of(trial)}
 
 
 def place_of(trial: Trial) -> dict[str, Any]:

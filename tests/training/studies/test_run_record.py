@@ -16,6 +16,7 @@ import pytest
 from models.bundle.disk import write_whole
 from tests.training.studies.conftest import call, line
 from training.studies.description import Study
+from training.studies.plan import Plan
 from training.studies.results import RESULTS, TRIAL, Result, run_folder
 from training.studies.run_record import RunRecord
 from training.studies.schedule import Processes
@@ -164,3 +165,31 @@ def test_settings_are_known_without_data(make_study: MakeStudy, corpus_file: Pat
     with pytest.raises(StudyError, match=f"{runs[0].id} and {runs[1].id} have the same settings"):
         record.find([there])
     assert record.find(runs)[runs[1].id]["scores"]["STSB"] == 71.0
+
+
+def test_status_and_report_read_the_record(
+    make_study: MakeStudy, tmp_path: Path, carried_out: list[str], capsys: Capture
+) -> None:
+    file, record, out = make_study(), tmp_path / "record.jsonl", tmp_path / "none"
+    with pytest.raises(StudyError, match=r"record\.jsonl: no run of tiny is in it"):
+        call("report", str(file), "--out", str(out), "--record", str(record))
+    assert call("run", str(file), "--out", str(tmp_path / "out"), "--record", str(record)) == 0
+    capsys.readouterr()
+    assert call("status", str(file), "--out", str(out), "--record", str(record)) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "2 of 2 runs are finished"
+    assert call("report", str(file), "--out", str(out), "--record", str(record)) == 0
+    recorded = capsys.readouterr().out
+    assert recorded.splitlines()[1].split()[:2] == ["all", "2"] and not out.exists()
+
+    both = make_study("[grid]\nseed = [0, 1, 2]\n", name="both")
+    only_one = record.read_text().splitlines(keepends=True)[0]
+    record.write_text(only_one)
+    assert call("run", str(both), "--set", "seed=[1]", "--out", str(out)) == 0
+    Plan.of(Study.read(both)).save(out)
+    capsys.readouterr()
+    assert call("status", str(out), "--record", str(record)) == 0
+    assert [each.rpartition(": ")[2] for each in capsys.readouterr().out.splitlines()[:3]] == [
+        "finished", "finished", "waiting"
+    ]  # fmt: skip
+    assert call("report", str(out), "--record", str(record)) == 0
+    assert capsys.readouterr().out.splitlines()[1] == recorded.splitlines()[1]
