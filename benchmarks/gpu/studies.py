@@ -16,8 +16,7 @@ from benchmarks.gpu.encoders import TINY, backbone
 from benchmarks.gpu.parts import JOBS, STUDIES, Report, Setting
 from models import cpus
 from training.studies.description import name_of
-from training.studies.results import RESULTS
-from training.studies.run_record import RunRecord
+from training.studies.results import RESULTS, RunRecord
 from training.studies.schedule import STOPPED
 
 RECORD = "papers_gpu.jsonl"

@@ -15,8 +15,7 @@ from training.studies.description import Study, file_of, parse_settings
 from training.studies.page import page
 from training.studies.papers import PAGES, PAPERS, RECORDED, describe_papers, page_of
 from training.studies.plan import FOLDER, PLAN, Plan, plan_of, state, study_folder
-from training.studies.results import RESULTS, Result, collect_results, finished, read_results
-from training.studies.run_record import RunRecord
+from training.studies.results import RESULTS, Result, RunRecord, collect_results, finished, read_results
 from training.studies.schedule import STOPPED, Carrier, Processes, run_trials
 from training.studies.summary import RESAMPLES, metrics_left_out, summaries
 from training.studies.table import table

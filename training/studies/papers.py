@@ -16,8 +16,7 @@ from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS
 from training.objectives import OBJECTIVES
 from training.studies.description import STUDIES, Study, read_toml
-from training.studies.results import Result, place_of, read_results_file
-from training.studies.run_record import RunRecord
+from training.studies.results import Result, RunRecord, place_of, read_results_file
 from training.studies.summary import DECIMALS, SeedScores, welch
 from training.studies.trial import StudyError, Trial, label_of
 

@@ -26,8 +26,16 @@ from typing import Protocol, TextIO
 from models.bundle.disk import write_whole
 from models.errors import Refused
 from training.machine.interrupt import LOCK, LockError, locked, terminable
-from training.studies.results import LOG, TRIAL, collect_results, is_finished, read_result, result_or_none, run_folder
-from training.studies.run_record import RunRecord
+from training.studies.results import (
+    LOG,
+    TRIAL,
+    RunRecord,
+    collect_results,
+    is_finished,
+    read_result,
+    result_or_none,
+    run_folder,
+)
 from training.studies.trial import StudyError, Trial
 
 STOPPED = 130

@@ -28,8 +28,7 @@ from training.studies.papers import (
     verdict,
 )
 from training.studies.plan import FOLDER, study_folder
-from training.studies.results import Result
-from training.studies.run_record import RunRecord
+from training.studies.results import Result, RunRecord
 from training.studies.summary import SeedScores
 from training.studies.trial import StudyError
 

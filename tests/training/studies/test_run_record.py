@@ -17,8 +17,7 @@ from models.bundle.disk import write_whole
 from tests.training.studies.conftest import call, line
 from training.studies.description import Study
 from training.studies.plan import Plan
-from training.studies.results import RESULTS, TRIAL, Result, run_folder
-from training.studies.run_record import RunRecord
+from training.studies.results import RESULTS, TRIAL, Result, RunRecord, run_folder
 from training.studies.schedule import Processes
 from training.studies.trial import StudyError, Trial
 from training.studies.work import run_trial
@@ -165,6 +164,16 @@ def test_settings_are_known_without_data(make_study: MakeStudy, corpus_file: Pat
     with pytest.raises(StudyError, match=f"{runs[0].id} and {runs[1].id} have the same settings"):
         record.find([there])
     assert record.find(runs)[runs[1].id]["scores"]["STSB"] == 71.0
+
+
+def test_scored_pairs_are_known_by_their_content(make_study: MakeStudy, tmp_path: Path) -> None:
+    ids = []
+    for name, pair in (("a.csv", "one"), ("b.csv", "one"), ("c.csv", "other")):
+        (tmp_path / name).write_text(f"{pair},two,3\n")
+        ids += [trial.id for trial in Study.read(make_study("", dev_data=str(tmp_path / name))).trials()]
+    assert ids[0] == ids[1] != ids[2]
+    with pytest.raises(StudyError, match=r"dev_data: .*gone\.csv is not a file"):
+        Study.read(make_study("", dev_data=str(tmp_path / "gone.csv"))).trials()
 
 
 def test_status_and_report_read_the_record(
