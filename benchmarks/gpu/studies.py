@@ -1,29 +1,29 @@
 """Studies of the papers' ablations with minilm as the initial encoder, with concurrent runs on one device.
 
-Their results are appended to those of the CPU runs.
+The studies add their runs to a record, and do not repeat the runs in it.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from benchmarks.gpu.encoders import TINY, backbone
-from benchmarks.gpu.part import device
 from benchmarks.gpu.parts import JOBS, STUDIES, Report, Setting
 from models import cpus
-from models.bundle.disk import make_folder, write_whole
 from training.studies.description import name_of
-from training.studies.results import RESULTS
+from training.studies.results import RESULTS, RunRecord
 from training.studies.schedule import STOPPED
 
+RECORD = "papers_gpu.jsonl"
+"""Name of the record of these runs.
+
+It is not the record of the papers' pages, because these runs have another corpus and weights in float16.
+"""
 TO_END = 10.0
 """Seconds in which stopped runs may finish their current step."""
 LEAST = 25.0
@@ -49,11 +49,12 @@ seed = [0, 1]
 def measure(setting: Setting, report: Report) -> None:
     """Run one study after the other until the time is up.
 
-    Results of unfinished runs are lost.
+    Unfinished runs are lost.
     """
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         files, jobs = ((_rehearsal(folder),), 2) if setting.tiny else (STUDIES, JOBS)
+        record = RunRecord(Path(setting.to).parent / "studies" / RECORD)
         for file in files:
             name = name_of(Path(file))
             out = folder / "studies" / name
@@ -61,22 +62,27 @@ def measure(setting: Setting, report: Report) -> None:
                 report.keep(name, {"left_out": "no time was left"})
                 continue
             with report.attempt(name):
-                code = carried_out(file, out, jobs, setting)
+                before = {line["id"] for line in record.lines()}
+                code = carried_out(file, out, jobs, setting, record)
                 if code not in ENDED:
                     raise RuntimeError(f"`training study run` ended with exit code {code}")
-                kept = Path(setting.to).parent / "studies" / f"{name}.jsonl"
-                lines = (out / RESULTS).read_text(encoding="utf-8").splitlines()
-                new = append(lines, kept, device(setting)["name"])
+                finished = len((out / RESULTS).read_text(encoding="utf-8").splitlines())
+                new = {line["id"]: line["seconds"] for line in record.lines() if line["id"] not in before}
                 report.keep(
-                    name, {"jobs": jobs, "finished": len(lines), "new": new, "to": f"{name}.jsonl", **speeds(lines)}
+                    name,
+                    {
+                        **{"jobs": jobs, "finished": finished, "new": list(new), "to": RECORD},
+                        "seconds_of_runs": list(new.values()),
+                    },
                 )
                 if code == FAILED:
                     report.fail(f"{name}: a run failed")
 
 
-def carried_out(file: str, out: Path, jobs: int, setting: Setting) -> int:
+def carried_out(file: str, out: Path, jobs: int, setting: Setting, record: RunRecord) -> int:
     """Run a study by its command, stop it when the part's time is up, and return the exit status."""
     command = [sys.executable, "-m", "training", "study", "run", file, "--jobs", str(jobs), "--out", str(out)]
+    command += ["--record", str(record.file)]
     command += ["--data", setting.data] if setting.data else []
     command += ["--corpus", *setting.corpus] if setting.corpus else []
     threads = str(max(1, cpus.available() // jobs))  # Divide the CPUs, because each run would use all of them.
@@ -85,21 +91,6 @@ def carried_out(file: str, out: Path, jobs: int, setting: Setting) -> int:
         return process.wait(max(setting.left - TO_END, 1.0))
     process.terminate()
     return process.wait()
-
-
-def append(lines: Sequence[str], to: Path, where: str) -> list[str]:
-    """Append runs to a file that lacks them, with the name of their device, and return the ids of the appended runs."""
-    before = to.read_text(encoding="utf-8") if to.exists() else ""
-    there = {json.loads(line)["id"] for line in before.splitlines()}
-    new = [run for run in map(json.loads, lines) if run["id"] not in there]
-    make_folder(to.parent)
-    write_whole(to, before + "".join(json.dumps(run | {"device": where}) + "\n" for run in new))
-    return [run["id"] for run in new]
-
-
-def speeds(lines: Sequence[str]) -> Mapping[str, Any]:
-    """Return the seconds of each run by kind of work."""
-    return {"seconds_of_runs": [json.loads(line)["seconds"] for line in lines]}
 
 
 def _rehearsal(folder: Path) -> str:

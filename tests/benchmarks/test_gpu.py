@@ -18,7 +18,6 @@ from benchmarks.gpu import __main__, encoders, parts, steps
 from benchmarks.gpu.encoders import BERT_BASE, TINY
 from benchmarks.gpu.parts import LAST, LIMIT, PARTS, ROOT, STUDIES, TRANSFERS, Report, Setting, carry_out, table, total
 from benchmarks.gpu.steps import Size
-from benchmarks.gpu.studies import append
 from benchmarks.loops import PEERS
 from models.bundle.sources import SourceError
 from models.encoder.encoder import Encoder
@@ -158,14 +157,6 @@ Path({str(tmp_path / "pid")!r}).write_text(str(server.pid))
     while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z" and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
-
-
-def test_runs_are_added_once(tmp_path: Path) -> None:
-    file = tmp_path / "studies" / "objectives.jsonl"
-    assert append(['{"id": "a"}', '{"id": "b"}'], file, "a GPU") == ["a", "b"]
-    assert append(['{"id": "b"}', '{"id": "c"}'], file, "another") == ["c"]
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    assert lines == [{"id": "a", "device": "a GPU"}, {"id": "b", "device": "a GPU"}, {"id": "c", "device": "another"}]
 
 
 @pytest.mark.slow  # Slow, because 110 million weights are drawn and written.

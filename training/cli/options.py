@@ -272,6 +272,7 @@ def _study(command: argparse.ArgumentParser) -> None:
         help="CPUs of each run on Ray (default: all CPUs of a node, divided by its number of GPUs)",
     )
     action.add_argument("--out", type=Path, metavar="DIR", help="folder of the study (default: runs/studies/NAME)")
+    action.add_argument("--record", type=Path, metavar="FILE", help="add finished runs to FILE, and skip runs in it")
     action.set_defaults(load=_later("study", "run"))
 
     action = _action(
@@ -280,21 +281,14 @@ def _study(command: argparse.ArgumentParser) -> None:
         "report means, intervals and figures of the finished runs",
         "study report dclr/table-2 --html report.html",
     )
-    action.add_argument("source", type=Path, metavar="NAME|FILE.toml|DIR", help=STUDY)
+    _add_source(action)
     action.add_argument("--against", metavar="ARM", help="baseline arm of the comparisons (default: the first)")
-    action.add_argument(
-        "--resamples",
-        type=_count,
-        metavar="N",
-        help="number of bootstrap resamples (default: 1000)",
-    )
+    action.add_argument("--resamples", type=_count, metavar="N", help="number of bootstrap resamples (default: 1000)")
     action.add_argument("--html", type=Path, metavar="FILE", help="write a page with figures to this HTML file")
-    action.add_argument("--out", type=Path, metavar="DIR", help="folder of the study, if the source is a file")
     action.set_defaults(load=_later("study", "report"))
 
     action = _action(actions, "status", "show the progress of each run", "study status dclr/table-2")
-    action.add_argument("source", type=Path, metavar="NAME|FILE.toml|DIR", help=STUDY)
-    action.add_argument("--out", type=Path, metavar="DIR", help="folder of the study, if the source is a file")
+    _add_source(action)
     action.set_defaults(load=_later("study", "status"))
 
     action = _action(
@@ -308,6 +302,12 @@ def _study(command: argparse.ArgumentParser) -> None:
     )
     action.add_argument("--to", type=Path, metavar="DIR", help="folder of the pages (default: docs/papers)")
     action.set_defaults(load=_later("study", "pages"))
+
+
+def _add_source(action: argparse.ArgumentParser) -> None:
+    action.add_argument("source", type=Path, metavar="NAME|FILE.toml|DIR", help=STUDY)
+    action.add_argument("--out", type=Path, metavar="DIR", help="folder of the study, if the source is a file")
+    action.add_argument("--record", type=Path, metavar="FILE", help="include the runs of the study in this record")
 
 
 def _count(text: str) -> int:

@@ -14,8 +14,8 @@ from training.machine.interrupt import locked
 from training.studies.description import Study, file_of, parse_settings
 from training.studies.page import page
 from training.studies.papers import PAGES, PAPERS, RECORDED, describe_papers, page_of
-from training.studies.plan import FOLDER, PLAN, Plan, state, study_folder
-from training.studies.results import RESULTS, collect_results, read_results
+from training.studies.plan import FOLDER, PLAN, Plan, plan_of, state, study_folder
+from training.studies.results import RESULTS, Result, RunRecord, collect_results, finished, read_results
 from training.studies.schedule import STOPPED, Carrier, Processes, run_trials
 from training.studies.summary import RESAMPLES, metrics_left_out, summaries
 from training.studies.table import table
@@ -56,17 +56,19 @@ def run(options: argparse.Namespace) -> int:
     given = {key: value for key, value in named.items() if value is not None}
     plan = Plan.of(study.override({**without_conflicts(parse_settings(options.set), given, OPTION), **given}))
     plan.check_files()
-    folder = options.out or FOLDER / (f"{study.name}-published" if options.published else study.name)
+    name = f"{study.name}-published" if options.published else study.name
+    folder = options.out or FOLDER / name
+    record = RunRecord(options.record, name) if options.record else None
     jobs = options.jobs or (len(plan.trials) if options.on else 1)  # Ray starts as many runs as it has room for.
     with _carrier(options) as carry_out, locked(folder):
         plan.save(folder)
         try:
-            failures = run_trials(plan.trials, folder, sys.stderr, carry_out, jobs=jobs)
+            failures = run_trials(plan.trials, folder, sys.stderr, carry_out, jobs=jobs, record=record)
         except KeyboardInterrupt:
             print("interrupted; the same command continues", file=sys.stderr)
             return STOPPED
         finally:
-            collect_results(plan.trials, folder)
+            collect_results(plan.trials, folder, record.find(plan.trials) if record else {})
     elsewhere = sum(failure.elsewhere for failure in failures)
     counts = {"failed": len(failures) - elsewhere, "are active in other processes": elsewhere}
     said = ", ".join(f"{count} runs {what}" for what, count in counts.items() if count)
@@ -91,23 +93,31 @@ def _carrier(options: argparse.Namespace) -> Iterator[Carrier]:
 def report(options: argparse.Namespace) -> int:
     """Print the tables of a study's results, and write the page if `--html` names a file."""
     folder = study_folder(options.source, options.out)
-    about = Plan.load(folder) if (folder / PLAN).exists() else Plan(folder.resolve().name, "", ())
-    results = read_results(folder)
-    found = summaries(results, folder, against=options.against, resamples=options.resamples or RESAMPLES)
+    if options.record:
+        about = plan_of(options.source, folder)
+        found = finished(about.trials, folder, RunRecord(options.record).find(about.trials))
+        results = [Result.checked(each) for each in found]
+        if not results:
+            raise StudyError(f"{options.record}: no run of {about.name} is in it")
+    else:
+        about = Plan.load(folder) if (folder / PLAN).exists() else Plan(folder.resolve().name, "", ())
+        results = read_results(folder)
+    compared = summaries(results, folder, against=options.against, resamples=options.resamples or RESAMPLES)
     unsaid = metrics_left_out(results)
-    print(table(*found))
+    print(table(*compared))
     if unsaid:
         print("", *unsaid, sep="\n")
     if options.html:
-        write_whole(options.html, page(about.name, " ".join([about.about, *unsaid]).strip(), *found))
+        write_whole(options.html, page(about.name, " ".join([about.about, *unsaid]).strip(), *compared))
     return 0
 
 
 def status(options: argparse.Namespace) -> int:
     """Print the state of each run, and the number of finished runs."""
     folder = study_folder(options.source, options.out)
-    plan = Plan.load(folder)
-    states = {trial.id: state(trial, folder) for trial in plan.trials}
+    plan = plan_of(options.source, folder) if options.record else Plan.load(folder)
+    recorded = RunRecord(options.record).find(plan.trials) if options.record else {}
+    states = {trial.id: state(trial, folder, recorded=trial.id in recorded) for trial in plan.trials}
     for trial in plan.trials:
         print(f"{trial.id}  {trial.title}: {states[trial.id]}")
     print(f"{sum(each == 'finished' for each in states.values())} of {len(states)} runs are finished")

@@ -16,7 +16,7 @@ from training.fields import check_value, field_types
 from training.studies.trial import InputDigests, StudyError, Trial
 
 PARTS = {"name": str, "about": str, "base": dict, "grid": dict, "arm": list}
-OF_A_PAPER = {"paper": str, "published": dict, "reported": dict}
+OF_A_PAPER = {"paper": str, "untestable": str, "published": dict, "reported": dict}
 """Parts of a study file, with their types, that only a study of a paper's table or figure has."""
 RESTATED = ("grid", "arm")
 """Parts of a study that `published` may replace. The remaining keys of `published` replace `base`."""
@@ -86,6 +86,8 @@ class Study:
     arms: tuple[Arm, ...]
     paper: str = ""
     """The table or figure that the study repeats, for example `DCLR, Table 2`."""
+    untestable: str = ""
+    """Reason why the study without `--published` can't test what the paper shows, if there is one."""
     published: Mapping[str, Any] = field(default_factory=dict)
     """Changes to the study for `--published`, which uses the backbone of the paper."""
     reported: Reported | None = None
@@ -122,8 +124,18 @@ class Study:
         arms = tuple(_arm(values, grid, f"{file}: arm {n}") for n, values in enumerate(values.get("arm", []), start=1))
         if repeated := [name for name, count in Counter(arm.name for arm in arms).items() if count > 1]:
             raise StudyError(f"{file}: arm: the name {repeated[0]!r} is given twice")
-        base, about, paper = values.get("base", {}), values.get("about", ""), values.get("paper", "")
-        return cls(file, name, about, base, grid, arms or (Arm(""),), paper, _restated(values), reported)
+        return cls(
+            file=file,
+            name=name,
+            about=values.get("about", ""),
+            base=values.get("base", {}),
+            grid=grid,
+            arms=arms or (Arm(""),),
+            paper=values.get("paper", ""),
+            untestable=values.get("untestable", ""),
+            published=_restated(values),
+            reported=reported,
+        )
 
     def as_published(self) -> Self:
         """Return the study with the paper's own backbone and settings.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from xml.etree.ElementTree import Element, tostring
 
+from training.evaluation.bootstrap import Comparison
 from training.evaluation.report import markup, svg
 from training.evaluation.report.geometry import QUANTITIES
 from training.evaluation.report.markup import element, number, section
@@ -15,7 +16,7 @@ from training.evaluation.report.plots import Bar, Caption, Plane, Series, bars, 
 from training.evaluation.report.svg import WIDTH, Axis, Frame, linear, sizes
 from training.studies import table
 from training.studies.results import Result
-from training.studies.summary import DECIMALS, Row, Summary
+from training.studies.summary import DECIMALS, Row, SeedGain, Summary
 from training.studies.table import explanation, grid
 from training.studies.trial import SEED, label_of
 
@@ -140,10 +141,19 @@ def _gains(summary: Summary) -> Iterable[Element]:
         caption = Caption(
             f"{summary.metric.name}-gains",
             f"{summary.title}: gain over {summary.against}.",
-            f"Whiskers: the interval of a paired bootstrap of the {summary.metric.examples}; an interval that includes "
-            "zero shows no difference.",
+            f"Whiskers: the interval {_kinds(summary)}; an interval that includes zero shows no difference.",
         )
         yield bars(caption, f"Difference of {summary.metric.unit}", gains, digits=DECIMALS)
+
+
+def _kinds(summary: Summary) -> str:
+    """Return the kinds of the gains' intervals, in words."""
+    kinds = {type(row.gain) for row in summary.rows}
+    words = {
+        Comparison: f"of a paired bootstrap of the {summary.metric.examples}",
+        SeedGain: "of Welch's t-test over seeds",
+    }
+    return ", or ".join(said for kind, said in words.items() if kind in kinds)
 
 
 def _strips(caption: Caption, label: str, strips: Sequence[Strip], reference: float) -> Element:

@@ -16,7 +16,7 @@ from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS
 from training.objectives import OBJECTIVES
 from training.studies.description import STUDIES, Study, read_toml
-from training.studies.results import Result, read_results_file
+from training.studies.results import Result, RunRecord, place_of, read_results_file
 from training.studies.summary import DECIMALS, SeedScores, welch
 from training.studies.trial import StudyError, Trial, label_of
 
@@ -176,12 +176,15 @@ def _width(params: object) -> int:
 
 PAGES = Path("docs/papers")
 RECORDED = Path("benchmarks/results/studies")
-"""Folder of the results of finished runs, one file for each study: `dclr/table-2.jsonl`."""
+"""Folder of the recorded results."""
+RECORD = "papers.jsonl"
+"""Name of the record of all studies of the papers."""
 EARLIER = STUDIES / "recorded.toml"
-"""File of results that were recorded before studies had the papers' table numbers."""
+"""List of the files with results that were recorded before studies had the papers' table numbers."""
 BASELINE = "SimCSE"
 """Name of the baseline arm. If a study has no such arm, its first arm is the baseline."""
 REPRODUCED, NOT_REPRODUCED, NOT_RUN = "reproduced", "not reproduced", "not run yet"
+NO_NUMBER = "we could not check any difference that the paper reports in a source."
 ABSENT = "–"
 HEAD = ("Arm", "Paper", "Difference", "Here", "n", "Difference", "Verdict")
 
@@ -190,7 +193,7 @@ INTRODUCTION = """\
 
 This page compares the paper's tables and figures with the results that this repository has recorded.
 
-The command `isosphere study pages` writes this page from benchmarks/results/studies. Do not edit the page.
+The command `isosphere study pages` writes this page from benchmarks/results/studies/papers.jsonl. Do not edit the page.
 
 | column | meaning |
 |---|---|
@@ -242,25 +245,28 @@ def page_of(paper: str, results: Path = RECORDED) -> str:
     Raises:
         StudyError: a study or a file of results is damaged.
     """
+    record = RunRecord(results / RECORD)
     parts = [INTRODUCTION.format(title=PAPERS[paper])]
     for study in studies(paper):
-        parts.append(_section(study, recorded(results, study.name)))
-        if found := recorded(results, f"{study.name}-published"):
-            parts.append(_section(study.as_published(), found, " --published"))
+        parts.append(_section(study, recorded(study, record)))
+        published = study.as_published()
+        if found := recorded(published, record):
+            parts.append(_section(published, found, " --published"))
         parts += _earlier(study, results)
     if without := left_out(paper):
         parts += ["## Without a study\n", *map(_left_out, without)]
     return "\n".join(parts)
 
 
-def recorded(results: Path, name: str) -> list[Result]:
-    """Read the recorded results of a study, which are empty if the study was not run.
+def recorded(study: Study, record: RunRecord) -> list[Result]:
+    """Return the recorded results of a study, which are empty if no run of it was recorded.
 
     Raises:
-        StudyError: the file is damaged.
+        StudyError: see `RunRecord.find`.
     """
-    file = results / f"{name}.jsonl"
-    return read_results_file(file) if file.exists() else []
+    trials = study.trials()
+    found = record.find(trials)
+    return [Result.checked({**found[each.id], **place_of(each)}) for each in trials if each.id in found]
 
 
 def lines(study: Study, results: Sequence[Result]) -> list[Line]:
@@ -292,14 +298,28 @@ def lines(study: Study, results: Sequence[Result]) -> list[Line]:
     return found
 
 
-def verdict(found: Sequence[Line]) -> str:
-    """Return one sentence about a table as a whole."""
+def verdict(found: Sequence[Line], untestable: str = "") -> str:
+    """Return one sentence about a table as a whole, and how many of its arms were not run.
+
+    Args:
+        untestable: the reason why the runs can't test what the paper shows, if there is one.
+    """
     if not any(line.here for line in found):
         return "Not run yet."
-    compared = [line for line in found if line.gain is not None and line.paper_gain is not None]
     missing = sum(line.here is None for line in found)
-    said = f"Reproduced: {sum(line.verdict == REPRODUCED for line in compared)} of {len(compared)} differences"
-    return f"{said} that the paper reports." + (f" Not run yet: {missing} of {len(found)} arms." if missing else "")
+    return _verdict(found, untestable) + (f" Not run yet: {missing} of {len(found)} arms." if missing else "")
+
+
+def _verdict(found: Sequence[Line], untestable: str) -> str:
+    reported = [line for line in found if line.paper_gain is not None]
+    if untestable or not reported:
+        return f"Not testable here: {untestable or NO_NUMBER}"
+    compared = [line for line in reported if line.noise is not None]
+    if not compared:
+        return "No verdict yet: no difference that the paper reports has two seeds or more here."
+    reproduced = sum(line.verdict == REPRODUCED for line in compared)
+    said = "Reproduced" if reproduced == len(compared) else "Partly reproduced" if reproduced else "Not reproduced"
+    return f"{said}: {reproduced} of {len(compared)} differences that the paper reports."
 
 
 def _baselines(study: Study) -> dict[str, str]:
@@ -338,7 +358,7 @@ def _section(study: Study, results: Sequence[Result], option: str = "") -> str:
     return "\n".join(
         [
             f"## {study.paper.partition(', ')[2] or study.name}: `{study.name}{option}`\n",
-            f"{study.about} **{verdict(found)}**{source} Backbone of our runs: {backbones}.\n",
+            f"{study.about} **{verdict(found, study.untestable)}**{source} Backbone of our runs: {backbones}.\n",
             *commands,
             "",
             *_table(HEAD, [_cells(line) for line in found]),
@@ -356,7 +376,12 @@ def _earlier(study: Study, results: Path) -> list[str]:
         return []
     method = labels[1]
     starts = {name: known for name, known in read_toml(EARLIER).items() if method in known["labels"]}
-    there = {name: _relabelled(recorded(results, name), known["labels"]) for name, known in starts.items()}
+    files = {name: results / f"{name}.jsonl" for name in starts}
+    there = {
+        name: _relabelled(read_results_file(file), starts[name]["labels"])
+        for name, file in files.items()
+        if file.exists()
+    }
     rows = [
         [starts[name]["start"] + f" (`{name}`)", *_cells(lines(study, of)[1])[1:]] for name, of in there.items() if of
     ]

@@ -85,10 +85,27 @@ def study_folder(source: Path, out: Path | None) -> Path:
     return source
 
 
-def state(trial: Trial, study: Path) -> str:
-    """Return the state of a run in words."""
+def plan_of(source: Path, folder: Path) -> Plan:
+    """Return the plan that a study's folder stores or, without one, the plan of the study's file.
+
+    The runs of a file have no corpus and evaluation data, unless the file names them.
+
+    Raises:
+        StudyError: see `Plan.load` and `Plan.of`.
+    """
+    if source.is_dir() or (folder / PLAN).exists():
+        return Plan.load(folder)
+    return Plan.of(Study.read(file_of(source)))
+
+
+def state(trial: Trial, study: Path, *, recorded: bool = False) -> str:
+    """Return the state of a run in words.
+
+    Args:
+        recorded: whether the run is in the record.
+    """
     folder = run_folder(trial, study)
-    if is_finished(folder):
+    if recorded or is_finished(folder):
         return "finished"
     if not (folder / LOCK).exists():
         return "waiting"

@@ -1,18 +1,27 @@
-"""Results of a study's runs: one file for each run, and a file for the study with one line per run."""
+"""Results of a study's runs: a file for each run, a file for the study with one line per run, and the record.
+
+The record is a file with one line per run that several studies, processes and machines share. A study does not repeat a
+run that is in its record.
+"""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from models.bundle.disk import write_whole
+from models.bundle.disk import make_folder, naming, write_whole
 from training.objectives.base import REMOVED_SHARE
 from training.studies.scores import check_saved
 from training.studies.trial import StudyError, Trial, label_of
+
+T = TypeVar("T")
 
 RUNS, TRIAL, RESULT, LOG = "runs", "trial.json", "result.json", "log.txt"
 RESULTS = "results.jsonl"
@@ -69,7 +78,7 @@ class Result:
         return label_of(self.arm, self.axes)
 
     @classmethod
-    def of(cls, line: str) -> Self:
+    def of(cls, line: bytes) -> Self:
         """Parse a line of the results.
 
         Unknown fields are ignored.
@@ -141,16 +150,30 @@ def is_finished(folder: Path) -> bool:
     return result_or_none(folder) is not None
 
 
-def collect_results(trials: Sequence[Trial], study: Path) -> int:
-    """Write the results of all finished runs in the study's order, and return their number."""
-    lines = []
-    for trial in trials:
-        values = result_or_none(run_folder(trial, study))
-        if values is not None:
-            place = {"id": trial.id, "arm": trial.arm, "axes": dict(trial.axes)}
-            lines.append(json.dumps({**place, **values}))
+def collect_results(trials: Sequence[Trial], study: Path, recorded: Mapping[str, Mapping[str, Any]]) -> int:
+    """Write the results of all finished runs in the study's order, and return their number.
+
+    Args:
+        recorded: runs of a record by id, for the runs without a result in the study's folder.
+    """
+    lines = [json.dumps(each) for each in finished(trials, study, recorded)]
     write_whole(study / RESULTS, "".join(f"{line}\n" for line in lines))
     return len(lines)
+
+
+def finished(
+    trials: Sequence[Trial], study: Path, recorded: Mapping[str, Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the fields of each finished run, from the study's folder or else from the recorded runs."""
+    for trial in trials:
+        values = result_or_none(run_folder(trial, study)) or recorded.get(trial.id)
+        if values is not None:
+            yield {**values, **place_of(trial)}
+
+
+def place_of(trial: Trial) -> dict[str, Any]:
+    """Return the fields of a line that a run's own result lacks: its id, its arm and the values of its axes."""
+    return {"id": trial.id, "arm": trial.arm, "axes": dict(trial.axes)}
 
 
 def read_results(study: Path) -> list[Result]:
@@ -169,17 +192,157 @@ def read_results_file(file: Path) -> list[Result]:
         StudyError: there are none, or a line is broken.
     """
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        content = file.read_bytes()
     except OSError as error:
         raise StudyError(f"{file}: {error.strerror}; `study run` writes it") from error
-    except ValueError as error:
-        raise StudyError(f"{file}: {error}") from error
-    results = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            results.append(Result.of(line))
-        except ValueError as error:
-            raise StudyError(f"{file}:{number}: {error}") from error
+    results = parse_lines(content, file, Result.of)
     if not results:
         raise StudyError(f"{file}: no run is finished")
     return results
+
+
+def parse_lines(content: bytes, file: Path, parse: Callable[[bytes], T]) -> list[T]:
+    """Parse each line of a file's content.
+
+    Raises:
+        StudyError: `parse` raises a ValueError. The message names the file and the line.
+    """
+    parsed = []
+    for number, line in enumerate(content.splitlines(), start=1):
+        try:
+            parsed.append(parse(line))
+        except ValueError as error:
+            raise StudyError(f"{file}:{number}: {error}") from error
+    return parsed
+
+
+# Record of runs. A line has no per-example scores, so it is small enough for git.
+
+DIGITS = 7
+"""Significant digits of the numbers in a line."""
+KEPT = (
+    *("untrained", "scores", "alignment", "uniformity", "effective_rank", "nearest_cosines"),
+    *("best_step", "curve", "seconds", "corpus"),
+)
+"""Fields of a run's result that its line repeats.
+
+The configuration is left out, because it has the paths of a machine. The ids cover the settings.
+"""
+ENVIRONMENT = ("threads", "cuda", "git_commit")
+"""Fields of the environment that a line repeats, besides the version of torch."""
+
+Line = Mapping[str, Any]
+"""Fields of a run, as in a line of the record."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A file of finished runs. A missing file is an empty record."""
+
+    file: Path
+    study: str = ""
+    """Name of the study that adds runs."""
+
+    def lines(self) -> list[Line]:
+        """Return all runs, in the order of the file.
+
+        Raises:
+            StudyError: a line is broken, or the file can't be read.
+        """
+        try:
+            with self.file.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH)  # Another process may be in the middle of a line.
+                return parse_lines(file.read(), self.file, _checked)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StudyError(f"{self.file}: {error.strerror}") from error
+
+    def find(self, trials: Iterable[Trial]) -> dict[str, Line]:
+        """Return the recorded runs among `trials`, by the id of the trial.
+
+        A trial without corpus and evaluation data is found by its settings.
+
+        Raises:
+            StudyError: see `lines`, or the settings of such a trial have runs on several corpora or evaluation data.
+        """
+        known: dict[str, dict[str, Line]] = {}
+        for line in self.lines():
+            for digest in (line["id"], line["settings"]):
+                known.setdefault(digest, {})[line["id"]] = line
+        found = {}
+        for trial in trials:
+            runs = known.get(trial.id if trial.has_data else trial.settings, {})
+            if len(runs) > 1:
+                raise StudyError(
+                    f"{self.file}: runs {' and '.join(runs)} have the same settings, but other data: {trial.title}"
+                )
+            for line in runs.values():
+                found[trial.id] = line
+        return found
+
+    def add(self, trial: Trial, values: Mapping[str, Any]) -> None:
+        """Append the result of a run, unless the record has this run already.
+
+        Concurrent writers wait for each other. The line is appended as a whole or not at all.
+
+        Args:
+            values: result of the run, as in its `result.json`.
+
+        Raises:
+            StudyError: a line of the record is broken.
+            OSError: the file can't be written. The message names the file.
+        """
+        make_folder(self.file.parent)
+        with naming(self.file), self.file.open("a+b", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            before = file.readall()
+            if trial.id in {line["id"] for line in parse_lines(before, self.file, _checked)}:
+                return
+            start = "\n" if before and not before.endswith(b"\n") else ""
+            added = f"{start}{json.dumps(_line(trial, values, self.study))}\n".encode()
+            try:
+                if file.write(added) < len(added):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(len(before))
+                raise
+
+
+def _checked(text: bytes) -> Line:
+    """Parse a line, and check that it is the result of a run with its settings.
+
+    Raises:
+        ValueError: it is not.
+    """
+    values: Line = json.loads(text)
+    Result.checked(values)
+    if not isinstance(values.get("settings"), str):
+        raise ValueError("settings: missing, or not text")
+    return values
+
+
+def _line(trial: Trial, values: Mapping[str, Any], study: str) -> Line:
+    environment = values.get("environment", {})
+    versions = {"torch": environment.get("packages", {}).get("torch")}
+    return {
+        **place_of(trial),
+        "study": study,
+        "settings": trial.settings,
+        **{name: _shortened(values[name]) for name in KEPT if name in values},
+        "environment": versions | {name: environment.get(name) for name in ENVIRONMENT},
+    }
+
+
+def _shortened(value: Any) -> Any:
+    """Return a JSON value with its numbers rounded to `DIGITS` significant digits."""
+    match value:
+        case float():
+            return float(f"{value:.{DIGITS}g}")
+        case dict():
+            return {name: _shortened(each) for name, each in value.items()}
+        case list():
+            return [_shortened(each) for each in value]
+    return value

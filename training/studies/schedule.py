@@ -26,7 +26,16 @@ from typing import Protocol, TextIO
 from models.bundle.disk import write_whole
 from models.errors import Refused
 from training.machine.interrupt import LOCK, LockError, locked, terminable
-from training.studies.results import LOG, TRIAL, collect_results, is_finished, read_result, run_folder
+from training.studies.results import (
+    LOG,
+    TRIAL,
+    RunRecord,
+    collect_results,
+    is_finished,
+    read_result,
+    result_or_none,
+    run_folder,
+)
 from training.studies.trial import StudyError, Trial
 
 STOPPED = 130
@@ -119,27 +128,46 @@ class Processes:
 
 
 def run_trials(
-    trials: Sequence[Trial], study: Path, stream: TextIO, carry_out: Carrier, *, jobs: int = 1
+    trials: Sequence[Trial],
+    study: Path,
+    stream: TextIO,
+    carry_out: Carrier,
+    *,
+    jobs: int = 1,
+    record: RunRecord | None = None,
 ) -> list[Failure]:
     """Carry out all runs without a result, `jobs` at a time, and return the failed runs.
 
-    A failed run does not stop the remaining runs.
+    A failed run does not stop the remaining runs. With a record, each finished run is added to it, and the runs in it
+    are not carried out.
 
     Raises:
+        StudyError: a line of the record is broken.
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when the active runs have saved checkpoints.
         OSError, Refused: the study's folder can't be written, or a node of the cluster does not have it. This error is
             also raised after the active runs have saved checkpoints.
     """
-    due = _unfinished(trials, study, stream)
+    recorded = record.find(trials) if record else {}
+    due = _unfinished([trial for trial in trials if trial.id not in recorded], study, stream)
+    if record:
+        for trial in trials:
+            _add(trial, study, record)
+
+    def start(trial: Trial) -> Failure | None:
+        # Another process can have recorded the run in the meantime.
+        return None if record and record.find([trial]) else carry_out(trial, study)
+
     different = len({trial.id for trial in trials})
     print(f"{different} runs, {different - len(due)} of them finished before", file=stream, flush=True)
     failures = []
     with terminable(), ThreadPoolExecutor(jobs) as pool:
         try:
-            futures: dict[Future[Failure | None], Trial] = {pool.submit(carry_out, each, study): each for each in due}
+            futures: dict[Future[Failure | None], Trial] = {pool.submit(start, each): each for each in due}
             for number, future in enumerate(as_completed(futures), start=1):
                 failure, trial = future.result(), futures[future]
-                collect_results(trials, study)
+                if record and not failure:
+                    _add(trial, study, record)
+                collect_results(trials, study, record.find(trials) if record else {})
                 if failure:
                     failures.append(failure)
                 print(f"{number}/{len(due)} {failure or f'{trial.title}: done ({trial.id})'}", file=stream, flush=True)
@@ -147,6 +175,12 @@ def run_trials(
             carry_out.stop()
             raise
     return failures
+
+
+def _add(trial: Trial, study: Path, record: RunRecord) -> None:
+    """Add the run to the record if it has a result in the study's folder."""
+    if values := result_or_none(run_folder(trial, study)):
+        record.add(trial, values)
 
 
 def _unfinished(trials: Sequence[Trial], study: Path, stream: TextIO) -> list[Trial]:

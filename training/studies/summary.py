@@ -200,6 +200,18 @@ class SeedScores:
 
 
 @dataclass(frozen=True)
+class SeedGain:
+    """Difference of two arms' means, with the interval of Welch's t-test over seeds.
+
+    It takes the place of the bootstrap for runs whose per-example scores are not stored here.
+    """
+
+    difference: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Row:
     """Results of an arm with one combination of values on its axes, over all seeds."""
 
@@ -211,10 +223,10 @@ class Row:
     """Score on the metric's dev task, or None if there is no such task or a result lacks it."""
     interval: Interval | None
     """Bootstrap interval of the mean, over examples, or None if no per-example scores are stored."""
-    gain: Comparison | None
+    gain: Comparison | SeedGain | None
     """Gain over the baseline arm.
 
-    The gain is None for the baseline itself, or if no per-example scores are stored.
+    The gain is None for the baseline itself, and for arms of one seed without stored per-example scores.
     """
     noise: float | None
     """Smallest gain that is significant over seeds (see `welch`), or None if either arm has one seed."""
@@ -223,20 +235,22 @@ class Row:
     def verdict(self) -> str:
         """The verdict on the gain, in words.
 
-        The verdict depends on the bootstrap interval over examples and on the noise over seeds.
+        The verdict depends on the interval of the gain and, for a bootstrap over examples, on the noise over seeds.
         """
         if self.gain is None:
             return ""
         if self.undecided:
             return "interval contains 0"
         words = "better" if self.gain.low > 0 else "worse"
+        if isinstance(self.gain, SeedGain):
+            return words
         if self.noise is None:
             return f"{words}, by one seed"
         return f"{words}, within the seeds' noise" if abs(self.gain.difference) < self.noise else words
 
     @property
     def undecided(self) -> bool:
-        """True if the interval over examples contains 0 at the displayed precision."""
+        """True if the interval of the gain contains 0 at the displayed precision."""
         return self.gain is not None and round(self.gain.low, DECIMALS) <= 0 <= round(self.gain.high, DECIMALS)
 
 
@@ -350,6 +364,10 @@ def summarise(
     rows = []
     for label, of in groups.items():
         here, there = drawn.get(label), drawn.get(against)
+        noise = welch(means[label], means[against])
+        gain: Comparison | SeedGain | None = None
+        if label != against:
+            gain = here.against(there, LEVEL) if here and there else _over_seeds(means[label], means[against], noise)
         rows.append(
             Row(
                 label=label,
@@ -357,11 +375,17 @@ def summarise(
                 mean=means[label],
                 dev=_dev(of, metric),
                 interval=here.interval(LEVEL) if here else None,
-                gain=here.against(there, LEVEL) if here and there and label != against else None,
-                noise=welch(means[label], means[against]),
+                gain=gain,
+                noise=noise,
             )
         )
     return Summary(metric, tuple(rows), against, tasks)
+
+
+def _over_seeds(mine: SeedScores, theirs: SeedScores, noise: float | None) -> SeedGain | None:
+    """Return the gain with its interval over seeds, or None if an arm has one seed."""
+    difference = mine.mean - theirs.mean
+    return None if noise is None else SeedGain(difference, difference - noise, difference + noise)
 
 
 def _scored_by(results: Sequence[Result], metric: Metric) -> list[Result]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import fmean, stdev
 
+from training.evaluation.bootstrap import Comparison
 from training.studies.results import Result
-from training.studies.summary import CRITERIA, DECIMALS, LEVEL, Row, SeedScores, Summary
+from training.studies.summary import CRITERIA, DECIMALS, LEVEL, Row, SeedGain, SeedScores, Summary
 
 HEAD = ("arm", "seeds", "mean", "STS-B dev", "gain", "95 % interval", "P(better)", "verdict")
 MEAN, DEV = HEAD.index("mean"), HEAD.index("STS-B dev")
@@ -48,7 +49,7 @@ def cells(row: Row) -> list[str]:
     compared = ["", "", ""]
     if gain:
         difference, low, high = map(_signed, (gain.difference, gain.low, gain.high))
-        compared = [difference, f"[{low}, {high}]", f"{gain.better:.3f}"]
+        compared = [difference, f"[{low}, {high}]", f"{gain.better:.3f}" if isinstance(gain, Comparison) else ""]
     dev = "" if row.dev is None else str(row.dev)
     return [row.label, str(len(row.results)), str(row.mean), dev, *compared, row.verdict]
 
@@ -69,12 +70,26 @@ def explanation(summary: Summary) -> str:
     for criterion, name in CRITERIA.items():
         if found := summary.agreement(criterion):
             said += f" Rank correlation of {name} with the score over {found[1]} runs: {found[0]:.2f}."
-    return (
-        f"{metric.unit}, mean ± standard deviation over seeds; tasks of the mean: {', '.join(summary.tasks)}. Gain, "
-        f"interval and P(better) are over {summary.against}: a paired bootstrap of the {metric.examples}, with the "
-        f"{metric.fixed} as they are. Seeds are another source of chance: a gain is within their noise if Welch's "
-        f"t-test, or that of one sample beside what was not trained, would not tell the arms' means apart.{said}"
-    )
+    means = f"{metric.unit}, mean ± standard deviation over seeds; tasks of the mean: {', '.join(summary.tasks)}."
+    return f"{means}{''.join(_gains(summary))}{said}"
+
+
+def _gains(summary: Summary) -> Iterator[str]:
+    """Yield a sentence about each kind of gain in the table."""
+    metric, gains = summary.metric, {row.label: row.gain for row in summary.rows}
+    over_seeds = [label for label, gain in gains.items() if isinstance(gain, SeedGain)]
+    if not over_seeds or any(isinstance(gain, Comparison) for gain in gains.values()):
+        yield (
+            f" Gain, interval and P(better) are over {summary.against}: a paired bootstrap of the {metric.examples}, "
+            f"with the {metric.fixed} as they are. Seeds are another source of chance: a gain is within their noise if "
+            "Welch's t-test, or that of one sample beside what was not trained, would not tell the arms' means apart."
+        )
+    if over_seeds:
+        yield (
+            f" The gain over {summary.against} has the interval of Welch's t-test over seeds, for: "
+            f"{'; '.join(over_seeds)}. A bootstrap of the {metric.examples} needs their scores, which are not stored "
+            "here for these arms or the baseline."
+        )
 
 
 def _signed(value: float) -> str:

@@ -55,7 +55,24 @@ class Trial:
     @cached_property
     def id(self) -> str:
         """Hash of everything that affects the run's result. The arm, the preset's name and paths are not included."""
-        described = json.loads(replace(self.config, preset="").to_json()) | self.inputs
+        return self._digest(self.config, self.inputs)
+
+    @cached_property
+    def settings(self) -> str:
+        """Hash of the same without the corpus and the evaluation data.
+
+        It is known even where these data are not, and is equal for runs that differ only by them.
+        """
+        config = replace(self.config, corpus=(), text_column=None, eval_data=None, dev_data=None)
+        return self._digest(config, {name: digest for name, digest in self.inputs.items() if name in ENCODERS})
+
+    @property
+    def has_data(self) -> bool:
+        """True if the run has a corpus or evaluation data, so that its id covers them."""
+        return bool(self.config.corpus or self.config.eval_data)
+
+    def _digest(self, config: RunConfig, inputs: Mapping[str, str]) -> str:
+        described = json.loads(replace(config, preset="").to_json()) | dict(inputs)
         content = f"{json.dumps(described, indent=2)}\n{self.fraction}{self.untrained}"
         # Values that equal the defaults of earlier versions are not hashed, so that existing ids stay valid.
         content += "transfer" if self.transfer else ""
@@ -167,12 +184,14 @@ class InputDigests:
         local folder is identified by its name.
 
         Raises:
-            StudyError: a corpus is not a file.
+            StudyError: the corpus or the scored pairs of `dev_data` are not a file.
             SourceError: a path does not lead to an encoder's folder.
         """
         found = {}
         if config.corpus:
             found["corpus"] = self._corpus(config.corpus)
+        if config.dev_data is not None:
+            found["dev_data"] = self._corpus((config.dev_data,), "dev_data")
         if config.eval_data is not None:
             found["eval_data"] = self._sts(config.eval_data, config.dev_tasks) if sts else ""
             if transfer:
@@ -188,14 +207,17 @@ class InputDigests:
         return found
 
 
-def corpus_digest(files: tuple[str, ...]) -> str:
+def corpus_digest(files: tuple[str, ...], name: str = "corpus") -> str:
     """Return the SHA-256, in hex, of the digests of the files in their order.
+
+    Args:
+        name: field of the configuration that the error names.
 
     Raises:
         StudyError: a path is not a file.
     """
     if missing := [file for file in files if not Path(file).is_file()]:
-        raise StudyError(f"corpus: {missing[0]} is not a file")
+        raise StudyError(f"{name}: {missing[0]} is not a file")
     return _digest_lines(sha256(Path(file)) for file in files)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,18 +16,33 @@ from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.report import published
 from training.studies import description, papers
 from training.studies.description import STUDIES, Reported, Study, file_of, name_of
-from training.studies.papers import PAPERS, describe_papers, left_out, lines, page_of, recorded, studies, verdict
+from training.studies.papers import (
+    PAPERS,
+    RECORD,
+    describe_papers,
+    left_out,
+    lines,
+    page_of,
+    recorded,
+    studies,
+    verdict,
+)
 from training.studies.plan import FOLDER, study_folder
-from training.studies.results import Result
+from training.studies.results import Result, RunRecord
+from training.studies.summary import SeedScores
 from training.studies.trial import StudyError
 
 ROOT = STUDIES.parent
 
 
-def keep(results: Path, name: str, *of: dict[str, Any]) -> None:
-    file = results / f"{name}.jsonl"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("".join(json.dumps(each) + "\n" for each in of))
+def keep(results: Path, study: Study, scores: Mapping[str, Sequence[float]]) -> RunRecord:
+    """Record the scores of each label's seeds."""
+    record = RunRecord(results / RECORD, study.name)
+    for trial in study.trials():
+        of = scores.get(trial.label, ())[0 if trial.untrained else trial.config.seed :][:1]
+        for score in of:
+            record.add(trial, line("", 0, score, untrained=trial.untrained))
+    return record
 
 
 def test_a_study_here_is_found_by_its_name_and_keeps_it() -> None:
@@ -131,20 +146,22 @@ def test_hours_grow_with_views_steps_and_size() -> None:
     assert papers.cpu_hours([*noise, *noise]) == pytest.approx(papers.cpu_hours(noise)), "each run once"
 
 
+SEEDS = SeedScores((70.0, 70.2))
 SCORES = {"SimCSE": (70.0, 70.1, 69.9), "DCLR": (72.0, 72.2, 71.8)}
 
 
 def test_a_page_sets_the_papers_number_beside_ours_with_a_verdict(tmp_path: Path) -> None:
-    keep(tmp_path, "dclr/table-1", *(line(arm, seed, y) for arm, of in SCORES.items() for seed, y in enumerate(of)))
     study = Study.read(STUDIES / "dclr/table-1.toml")
-    simcse, dclr = lines(study, recorded(tmp_path, study.name))
+    simcse, dclr = lines(study, recorded(study, keep(tmp_path, study, SCORES)))
     assert (simcse.paper, dclr.paper, simcse.verdict) == (76.25, 77.22, "")
     assert dclr.gain == pytest.approx(2.0) and dclr.noise is not None and dclr.noise < 1
     assert dclr.verdict == "reproduced"
     page = page_of("dclr", tmp_path)
     assert "| **SimCSE** | 76.25 | – | 70.00 ± 0.10 | 3 | – |  |" in page
     assert "| DCLR | 77.22 | +0.97 | 72.00 ± 0.20 | 3 | +2.00 [" in page
-    assert "Reproduced: 1 of 1 differences that the paper reports." in page
+    assert "**Reproduced: 1 of 1 differences that the paper reports.**" in page
+    other = page_of("gs-infonce", tmp_path)
+    assert "| **SimCSE** | 76.25 | – | 70.00 ± 0.10 | 3 | – |  |" in other, "the papers share these runs"
 
 
 @pytest.mark.parametrize(
@@ -166,6 +183,19 @@ def test_what_the_seeds_do_not_show_is_not_reproduced(dclr: tuple[float, ...], e
         assert verdict(lines(study, results)).endswith("Not run yet: 1 of 2 arms.")
 
 
+def test_a_verdict_says_how_much_is_reproduced_or_why_nothing_can_be() -> None:
+    line = papers.Line("a", own=False, paper=77.0, paper_gain=1.0, here=SEEDS, gain=1.0, noise=0.5)
+    worse, silent = replace(line, gain=-1.0), replace(line, paper=None, paper_gain=None)
+    single, missing = replace(line, noise=None), replace(line, here=None, gain=None, noise=None)
+    assert verdict([line, silent]).startswith("Reproduced: 1 of 1 ")
+    assert verdict([line, worse, missing]).startswith("Partly reproduced: 1 of 2 ")
+    assert verdict([worse, single]).startswith("Not reproduced: 0 of 1 ")
+    assert verdict([single]).startswith("No verdict yet")
+    assert verdict([missing]) == "Not run yet."
+    assert verdict([silent]).startswith("Not testable here: ")
+    assert verdict([line, missing], "because.") == "Not testable here: because. Not run yet: 1 of 2 arms."
+
+
 def test_an_arm_of_which_the_paper_has_no_number_has_none_to_compare_with() -> None:
     study = Study.read(STUDIES / "dclr/table-1.toml")
     results = [Result.checked(line(arm, seed, y)) for arm, of in SCORES.items() for seed, y in enumerate(of)]
@@ -181,8 +211,7 @@ def test_transfer_is_compared_by_the_transfer_tasks() -> None:
 
 
 def test_runs_from_the_papers_backbone_have_a_table_of_their_own(tmp_path: Path) -> None:
-    label = {"backbone": "roberta-base", "seed": 0}
-    keep(tmp_path, "dclr/table-1-published", line("DCLR", 0, 75.0, axes=label))
+    keep(tmp_path, Study.read(STUDIES / "dclr/table-1.toml").as_published(), {"DCLR, roberta-base": (75.0,)})
     page = page_of("dclr", tmp_path)
     assert "| DCLR, roberta-base | 77.87 | +1.30 | 75.00 | 1 | – | SimCSE is not run yet |" in page
     assert (
@@ -192,11 +221,10 @@ def test_runs_from_the_papers_backbone_have_a_table_of_their_own(tmp_path: Path)
 
 
 def test_dclr_from_simcses_large_weights_is_compared_with_these_weights(tmp_path: Path) -> None:
-    label = {"backbone": "princeton-nlp/unsup-simcse-bert-large-uncased"}
-    start = line("SimCSE, its authors' weights", 0, 78.0, axes=label, untrained=True)
-    trained = (line("DCLR", seed, 78.5 + seed / 10, axes={**label, "seed": seed}) for seed in (0, 1))
-    base = line("SimCSE", 0, 76.0, axes={"backbone": "bert-base-uncased", "seed": 0})
-    keep(tmp_path, "dclr/table-1-published", base, start, *trained)
+    large = "princeton-nlp/unsup-simcse-bert-large-uncased"
+    study = Study.read(STUDIES / "dclr/table-1.toml").as_published()
+    scores = {f"SimCSE, its authors' weights, {large}": (78.0,), f"DCLR, {large}": (78.5, 78.6)}
+    keep(tmp_path, study, {**scores, "SimCSE, bert-base-uncased": (76.0,)})
     page = page_of("dclr", tmp_path)
     assert "| DCLR, princeton-nlp/unsup-simcse-bert-large-uncased | 78.90 | +0.49 | 78.55 ± 0.07 | 2 | +0.55 [" in page
 
@@ -206,7 +234,7 @@ def test_what_was_recorded_under_another_name_stands_on_the_page_of_the_main_tab
     runs = [
         line("", seed, y, axes={"objective": arm, "seed": seed}) for arm, ys in of.items() for seed, y in enumerate(ys)
     ]
-    keep(tmp_path, "objectives", *runs)
+    (tmp_path / "objectives.jsonl").write_text("".join(json.dumps(each) + "\n" for each in runs))
     page = page_of("dclr", tmp_path)
     assert "(`objectives`) | 77.22 | +0.97 | 70.00 ± 0.20 | 3 | +0.00 [" in page
     assert "not reproduced: no difference shown" in page and "objectives" not in page_of("imsimcse", tmp_path)

@@ -29,6 +29,7 @@ SHARED = {"dclr/figure-6": 3, "imsimcse/table-5": 6}
 """Runs that are there twice: phi 0.9 and k 1 are DCLR; m 0.9, tau 5 and lambda 0.1 are ImSimCSE."""
 FILES = [STUDIES / f"{name}.toml" for name in SIZES]
 STEPS = {
+    **dict.fromkeys(OF_PAPERS, 100),
     **dict.fromkeys(("adaptation", "adaptation_python", "adaptation_rates", "from_minilm"), 200),
     "from_pretrained": 500,
     "passages_python": None,  # three passes over the passages

@@ -22,7 +22,7 @@ from training.evaluation.pairs import STS_TASKS
 from training.studies.page import figures, page
 from training.studies.results import RESULTS, RUNS, read_results
 from training.studies.scores import COSINES_FILE, DEV, TrialScores
-from training.studies.summary import SeedScores, summarise, welch
+from training.studies.summary import SeedGain, SeedScores, summarise, welch
 from training.studies.table import cells, explanation, table, task_grid
 from training.studies.trial import StudyError
 
@@ -143,6 +143,31 @@ def test_the_gain_is_the_bootstrap_of_all_tasks(tmp_path: Path) -> None:
     found = summarise(read_results(tmp_path), tmp_path, resamples=300).rows[1]
     assert found.gain == b.against(a) and found.interval == b.interval()
     assert found.verdict == "better, by one seed" or found.undecided
+
+
+def test_without_the_scores_of_pairs_the_interval_is_over_seeds(tmp_path: Path) -> None:
+    scores = {"base": (70.0, 70.2, 69.9), "good": (72.0, 72.3, 71.8), "alike": (70.1, 69.9, 70.3), "one": (75.0,)}
+    write(tmp_path, *(line(arm, seed, y) for arm, of in scores.items() for seed, y in enumerate(of)))
+    summary = summarise(read_results(tmp_path), tmp_path)
+    base, good, alike, one = summary.rows
+    expected = ttest_ind(scores["good"], scores["base"], equal_var=False).confidence_interval()
+    assert good.gain and (good.gain.low, good.gain.high) == pytest.approx((expected.low, expected.high), abs=1e-6)
+    assert good.gain.difference == pytest.approx(fmean(scores["good"]) - fmean(scores["base"]))
+    assert (good.verdict, alike.verdict, one.verdict) == ("better", "interval contains 0", "")
+    assert base.gain is None and one.gain is None
+    assert cells(good)[4:7] == ["+2.00", f"[{expected.low:+.2f}, {expected.high:+.2f}]", ""]
+    said = explanation(summary)
+    assert "Welch's t-test over seeds, for: good; alike." in said and "a paired bootstrap" not in said
+    drawn = page("s", "", summary)
+    assert "Whiskers: the interval of Welch&#39;s t-test over seeds;" in drawn.replace("'", "&#39;")
+
+
+def test_arms_with_the_scores_of_pairs_keep_their_bootstrap(tmp_path: Path) -> None:
+    runs = [noisy(tmp_path, arm, seed, noise) for arm, noise in (("base", 2.0), ("good", 0.5)) for seed in (0, 1)]
+    write(tmp_path, *runs, line("recorded", 0, 70.0), line("recorded", 1, 71.0))
+    summary = summarise(read_results(tmp_path), tmp_path, resamples=20)
+    assert [type(row.gain) for row in summary.rows] == [type(None), Comparison, SeedGain]
+    assert "a paired bootstrap" in explanation(summary) and "over seeds, for: recorded." in explanation(summary)
 
 
 def test_seeds_may_outweigh_the_pairs(tmp_path: Path) -> None:
@@ -313,11 +338,11 @@ def test_the_page_needs_nothing_beside_it_and_draws_what_there_is(tmp_path: Path
     drawings = [ElementTree.fromstring(each) for each in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
     titles = [next(part.text for part in each.iter() if part.tag.endswith("title")) for each in drawings]
     assert titles == [
-        "Mean of 7 tasks of each arm.", "Mean of 7 tasks over fraction.", "STS-B over fraction.",
-            "SICK-R over fraction.", "STS-B dev while training.",
+        "Mean of 7 tasks of each arm.", "Mean of 7 tasks: gain over <arm>, fraction 0.003, x.",
+        "Mean of 7 tasks over fraction.", "STS-B over fraction.", "SICK-R over fraction.", "STS-B dev while training.",
         "Uniformity while training.", "Effective rank while training.", "Alignment and uniformity.",
     ]  # fmt: skip
-    arms, sweep = drawings[:2]
+    arms, _, sweep = drawings[:3]
     assert sum(part.get("class") == "dot paper" for part in arms.iter()) == 12, "every seed is shown"
     ticks = [part.text for part in sweep.iter() if part.get("class") == "tick"]
     assert {"0.3 %", "10 %", "100 %"} <= set(ticks)
