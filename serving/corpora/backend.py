@@ -266,7 +266,10 @@ class Backend(Protocol):
         """Store (N, D) new vectors of a re-embedding. Searches still use the old vectors."""
 
     def read_fresh(self, name: str) -> Read | None:
-        """Prepare the index for the new vectors of a re-embedding, if this saves time. `swap` takes it as `beside`."""
+        """Prepare the index for the new vectors of a re-embedding, if this saves time.
+
+        Pass the result to `swap` as `beside`.
+        """
 
     def swap(self, name: str, fingerprint: str, beside: Read | None = None) -> bool:
         """Replace the old vectors by the new vectors of a re-embedding in one commit, and return True.
