@@ -379,7 +379,7 @@ class Stale(Conflict):
 def by_document(passages: Iterable[tuple[Passage, Floats]], fingerprint: str) -> Iterator[Content]:
     """Yield the documents of `passages` in blocks, with their vectors.
 
-    The passages must be in order, each with a vector (D,). Either all documents of a block were split, or none.
+    The passages must be in order, each with a vector (D,). Split and unsplit documents are in separate blocks.
     """
     together = groupby(passages, key=lambda one: one[0].document.id)
     documents = (list(own) for _, own in together)

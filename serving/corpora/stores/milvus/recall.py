@@ -100,7 +100,7 @@ def measure(corpus: Rows, kind: str, target: float) -> Measured:
 
 
 def _nearest(corpus: Rows, names: Sequence[str], queries: Floats) -> tuple[list[set[str]], int]:
-    """Return the ids of the nearest passages of each query, by a scan of all vectors, and the number of passages."""
+    """Scan all vectors. Return the ids of each query's nearest passages, and the number of scanned passages."""
     best: list[list[tuple[float, str]]] = [[] for _ in names]
     passages = 0
     for block in corpus.each(["id", rows.VECTOR]):
