@@ -166,7 +166,7 @@ def group_by_length(lengths: Sequence[int], *, device: str, most: int | None = N
 
     Rows are sorted by length, and divided where an additional pass saves more padding than it costs.
 
-    `lengths` are in tokens, `device` is a torch device type, `most` the maximum sentences per pass.
+    `lengths` are in tokens, `device` is a torch device type, and `most` is the maximum number of sentences per pass.
     """
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     if device not in PASS_COST:
