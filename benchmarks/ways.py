@@ -2,8 +2,8 @@
 
 One `POST /embed` and one search run in this process with the fake engine. Every Python call into this repository is
 counted, in all threads. A coroutine that continues counts as a call. A change of file is a call in a different file
-from the previous call. Threads take turns differently each time, so each request is repeated, and the way with the
-fewest changes of file counts.
+from the previous call. Threads take turns differently each time, so each request is repeated, and the run with the
+fewest changes of file is reported.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def parser() -> Parser:
         "extract", **described(summary, COMMANDS["adapter"].example)
     )
     extract.add_argument("source", help=f"tuned encoder: {ENCODER}, or a bundle")
-    extract.add_argument("--base", default="minilm", help="encoder that it was tuned from (default: minilm)")
+    extract.add_argument("--base", default="minilm", help="encoder from which SOURCE was tuned (default: minilm)")
     extract.add_argument("--rank", type=int, required=True, help="rank of each linear layer's update, usually 4 to 32")
     extract.add_argument(
         "--dtype",

@@ -106,7 +106,7 @@ def routes(
         redirect_slashes=False,
         # Telemetry of FastAPI would record texts of callers.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
-        # Documents in /docs that the server requires a key.
+        # Makes /docs show that the server requires a key.
         dependencies=[Depends(HTTPBearer(auto_error=False))] if asks_for_keys else None,
     )
     for router in routers:
@@ -125,7 +125,7 @@ def _collector(endpoint: HttpUrl | None) -> Collector | None:
     if endpoint is None and not any(os.environ.get(name) for name in ENVIRONMENT):
         return None
     try:
-        from serving.operations.otlp import Collector  # OpenTelemetry, which only traces need
+        from serving.operations.otlp import Collector  # imports OpenTelemetry, which only traces need
     except ImportError as error:
         raise TracingError(f"traces need the extra `otel`: pip install 'isosphere[otel]' ({error})") from error
     return Collector(endpoint)

@@ -177,7 +177,8 @@ class Service:
         if self._loading:
             self._loading.cancel()
         self.encoders.stop_changing()
-        # Nothing may be awaited before this, so that bodies that begin later expire without it.
+        # Nothing may be awaited between the change of `health` and this loop, which ends the bodies that are arriving.
+        # Bodies that begin later expire at once, because `health` is "draining".
         for patience in self._receiving:
             patience.reschedule(asyncio.get_running_loop().time())
         await self.jobs.stop()

@@ -234,12 +234,12 @@ class RunConfig(Configuration):
         self.check()
         if self.layers == () and self.pooling != "mean":
             raise ConfigError(
-                f"pooling: an encoder without layers averages its tokens' vectors: mean, not {self.pooling}"
+                f"pooling: {self.pooling} needs layers: an encoder without layers must have the pooling mean"
             )
         if self.augmentation == "none" and self.augmentation_rate is not None:
-            raise ConfigError(f"augmentation_rate: {self.augmentation_rate} of no augmentation: set that, too")
+            raise ConfigError(f"augmentation_rate: {self.augmentation_rate} needs an augmentation: set one, too")
         if self.positives and self.augmentation_rate is not None:
-            raise ConfigError(f"augmentation_rate: {self.augmentation} has none; leave it out")
+            raise ConfigError(f"augmentation_rate: the augmentation {self.augmentation} has no rate: leave it out")
         try:
             _ = self.augmented
         except ValueError as error:

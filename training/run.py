@@ -92,8 +92,8 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
 
         epoch = corpus.batches_per_epoch(config.batch_size, least=devices.count)
         total = config.max_steps or config.epochs * epoch
-        # No cache with several processes, which each encode other sentences, or with passages, whose texts differ in
-        # each epoch.
+        # Cache nothing with several processes, because each encodes other sentences, or with passages, because their
+        # texts differ in each epoch.
         caches = total > epoch and devices.count == 1 and config.positives is None
         training = Training(
             state=state,

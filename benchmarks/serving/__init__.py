@@ -1,1 +1,1 @@
-"""Measurements of the server: embeddings under load, ingestion and restarts, and what they are made of."""
+"""Measurements of the server: embeddings under load, ingestion, and restarts."""

@@ -79,7 +79,8 @@ def neighbour(
 def _tried(server: Server, good: Caller, kinds: Mapping[str, Sequence[Costly]], seconds: float) -> list[Bound]:
     """Measure the good key's searches beside each kind of costly requests.
 
-    They are compared with the quiet periods before and after each kind, because other load on the machine varies.
+    The searches are compared with those in the quiet periods before and after each kind, because other load on the
+    machine varies.
     """
     turn, found = seconds / (1.5 * len(kinds) + 0.5), list[Bound]()
     with _Peak(server) as peak:

@@ -76,7 +76,7 @@ class CorpusFacts(BaseModel):
     name: str
     description: str | None
     documents: int
-    state: str = Field(description="`ready`, or the reason why it can't be searched.")
+    state: str = Field(description="`ready`, or the reason why the corpus can't be searched.")
     fields: list[FieldOfMetadata] | None = None
 
 
@@ -112,7 +112,7 @@ def server_of(api: Api, *, writes: bool = False) -> MCPServer:
     async def search(query: str, corpus: Corpus, caller: Context, limit: Limit = 10, filter: Filter = None) -> Hits:
         """Find the passages of a corpus that best answer a query, by meaning and by words.
 
-        A phrase in double quotes must occur word by word to count as found by words.
+        The search by words finds a phrase in double quotes only where its words follow each other.
         """
         body = {"corpus": corpus, "query": query, "k": limit, "mode": "hybrid", "fusion": "weighted", "filter": filter}
         found = await api.ask(caller, "POST", "search", json=body)

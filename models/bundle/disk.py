@@ -66,9 +66,9 @@ def size(path: str | Path) -> int:
 def replacing(file: Path) -> Iterator[Path]:
     """Yield a temporary path beside `file`, to which the block writes the new content.
 
-    If the block succeeds, the temporary file replaces `file`. If `file` is a link, it replaces the link's target.
-    Readers see the old file or the new file, never an incomplete file, even after a kill or power loss. Simultaneous
-    writers have different temporary paths. Each writer deletes the temporary files of killed writers.
+    If the block succeeds, the temporary file replaces `file`. If `file` is a link, the temporary file replaces the
+    link's target. Readers see the old file or the new file, never an incomplete file, even after a kill or power loss.
+    Simultaneous writers have different temporary paths. Each writer deletes the temporary files of killed writers.
 
     Raises:
         OSError: the file can't be written; the message names `file`.

@@ -70,7 +70,7 @@ def assemble(
         OSError: the bundle can't be written; the message names `folder`.
     """
     said, found = sources.manifest_without_torch(source), sources.resolve(source)
-    assert said is not None, "the caller asked `recorded`"
+    assert said is not None, "the caller has called `manifest_without_torch`"
     adapter = sources.opened_adapter(found)
     base = sources.minilm()
     weights = {name: tensor for name, tensor in load_file(base / WEIGHTS).items() if name != UNUSED}

@@ -103,7 +103,7 @@ def export(
         SourceError: a vector of `encoder` is zero, or all vectors have the same direction.
         bundle.BundleError: `folder` contains files that are not part of a bundle, or the new bundle is invalid, for
             example its name.
-        OSError: the bundle can't be written; names `folder`.
+        OSError: the bundle can't be written; the message names `folder`.
     """
     check_prompts(encoder)
     check_vectors(encoder)
@@ -218,8 +218,8 @@ def check_reproduces(encoder: Encoder, before: Bundle) -> None:
     worst = golden_cosine_of(lambda texts: unit_vectors(encoder, texts), before)
     if not worst >= MIN_COSINE_TO_PREVIOUS:
         raise ExportError(
-            f"{before.folder}: cosine {worst:.6f} to a golden vector of it, below {MIN_COSINE_TO_PREVIOUS}: "
-            "this environment's transformers computes another encoder from its files"
+            f"{before.folder}: cosine {worst:.6f} to a golden vector, below {MIN_COSINE_TO_PREVIOUS}: "
+            "this environment's version of transformers computes other vectors from the same files"
         )
 
 

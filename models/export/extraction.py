@@ -230,8 +230,8 @@ def _factors(tuned: Encoder, start: Encoder, modules: Sequence[str], rank: int) 
 def _rounded(factors: Mapping[str, NDArray[np.float64]], dtype: str) -> tuple[dict[str, NDArray[Any]], float]:
     """Round A and B of all modules to one of `DTYPES`, and return the rounded factors and the scaling of B A.
 
-    float8 has only four bits of exponent. A and B are therefore first multiplied by a power of two. It is the largest
-    power with which no number exceeds the range of float8.
+    float8 has only four bits of exponent. A and B are therefore first multiplied by a power of two, the largest with
+    which no number exceeds the range of float8.
     """
     if dtype == "float16":
         return {name: factor.astype(np.float16) for name, factor in factors.items()}, 1

@@ -239,9 +239,9 @@ def _closeness(vectors: NDArray[np.float32], reference: NDArray[np.float32]) -> 
 def rank_loss(vectors: NDArray[np.float32], reference: NDArray[np.float32]) -> float:
     """Return the rank loss of unit vectors (N, D) in comparison with `reference` (N, D).
 
-    It is 100 × (1 - Spearman correlation) between the cosines of all pairs of rows in the two arrays. This is the loss
-    in points on an STS task whose human scores are the reference's cosines. If all cosines of the reference are equal,
-    the loss is 0. If only the cosines of `vectors` are all equal, the loss is 100.
+    The rank loss is 100 × (1 - Spearman correlation) between the cosines of all pairs of rows in the two arrays. This
+    is the loss in points on an STS task whose human scores are the reference's cosines. If all cosines of the reference
+    are equal, the loss is 0. If only the cosines of `vectors` are all equal, the loss is 100.
     """
     pairs = np.triu_indices(len(vectors), k=1)
     ours, theirs = (_ranks((each.astype(np.float64) @ each.T)[pairs]) for each in (vectors, reference))

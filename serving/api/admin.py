@@ -30,7 +30,10 @@ def _local(request: Request) -> None:
         return
     peer = request.client.host if request.client else ""
     if not is_loopback(peer) or any(header in request.headers for header in RELAYED):
-        raise Forbidden("only processes on the server's own machine may use this route, and not through a proxy")
+        raise Forbidden(
+            "without API keys, only processes on the server's own machine may use this route, and only without a "
+            "proxy: to allow other callers, start the server with --api-keys-file"
+        )
 
 
 router = APIRouter(prefix="/admin", tags=["admin"], route_class=Route, dependencies=[Depends(_local), *CLOSED])

@@ -171,7 +171,7 @@ def unknown(otherwise: ASGIApp) -> ASGIApp:
 
 
 def _encoder(wanted: CorpusRequest, service: Service) -> Manifest | OwnVectors | None:
-    """Return the encoder or the rule for own vectors that a request selects.
+    """Return the encoder that a request selects, or `OwnVectors` if the vectors come with the documents.
 
     Return None if the request selects neither.
     """
@@ -182,7 +182,7 @@ def _encoder(wanted: CorpusRequest, service: Service) -> Manifest | OwnVectors |
             )
         return OwnVectors(wanted.dim)
     if wanted.dim is not None:
-        raise Invalid('is the width of own vectors: give "vectors": "own", too', field="dim")
+        raise Invalid('is only for vectors that come with the documents: give "vectors": "own", too', field="dim")
     return service.encoders.encoder(wanted.model).model.manifest if wanted.model is not None else None
 
 

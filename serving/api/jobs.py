@@ -176,7 +176,8 @@ async def listing(
         more = found[limit - 1].id if len(found) > limit else None
         return written({"jobs": [job_json(job) for job in found[:limit]], "cursor": more})
 
-    in_thread_of_key = partial(service.library.threads.read, "")  # the errors of a hundred jobs may have megabytes
+    # Use a thread, because the errors of a hundred jobs may have several megabytes.
+    in_thread_of_key = partial(service.library.threads.read, "")
     found = await service.jobs.listing(of, limit + 1, cursor, in_thread_of_key)
     return Response(await in_thread_of_key(content), media_type=JSON)
 

@@ -229,7 +229,9 @@ def _check_combination(body: SearchRequest, options: SearchOptions, *, several: 
     if not options.arranged:
         return
     if body.sort and body.diversity:
-        raise Invalid("does not work with sort, because each orders the hits: give only one of them", field="diversity")
+        raise Invalid(
+            "does not work with sort, because both options order the hits: give only one of them", field="diversity"
+        )
     if body.cursor is not None:
         raise Invalid("does not work with sort, diversity and group_by: use offset", field="cursor")
     if body.queries is not None:
@@ -408,8 +410,8 @@ def _after(orders: Sequence[str], body: SearchRequest) -> Cursor | None:
 def _orders(name: str, body: SearchRequest) -> list[str]:
     """Return for each query a digest of everything that determines the order of its hits.
 
-    The digest includes the corpus, because a cursor contains a passage key of one corpus. A query has the same digest
-    alone and among several queries.
+    The digest includes the corpus, because a cursor contains a passage key of one corpus. The digest of a query does
+    not depend on other queries in the request.
     """
     names = ("mode", "fusion", "alpha", "filter", "prefix", "typos")
     asked = {name: getattr(body, name) for name in names}
@@ -425,6 +427,6 @@ def _orders(name: str, body: SearchRequest) -> list[str]:
 def _digest(value: Any) -> str:
     try:
         written = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-    except TypeError:  # an integer of more than 64 bits
+    except TypeError:  # orjson can't write integers of more than 64 bits
         written = json.dumps(value, sort_keys=True).encode()
     return hashlib.blake2b(written, digest_size=8).hexdigest()

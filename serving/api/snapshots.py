@@ -214,7 +214,7 @@ async def restore(name: CorpusName, request: Request, service: ServiceDep) -> Re
     Until the snapshot is completely read and checked, the current corpus answers requests, even if it has another
     encoder.
     """
-    assert isinstance(request, BoundedRequest), "StreamedRoute makes it"
+    assert isinstance(request, BoundedRequest), "StreamedRoute passes a BoundedRequest"
     service.library.corpora.check_snapshots()
     if not request.headers.get("content-type"):
         raise UnsupportedMedia(_NEITHER, field="content-type")
@@ -231,7 +231,8 @@ async def restore(name: CorpusName, request: Request, service: ServiceDep) -> Re
         # A snapshot is already compressed with zstd.
         if content_coding(request.headers.get("content-encoding", "")) == "gzip":
             raise UnsupportedMedia("must be absent: send the snapshot as it is", field="content-encoding")
-        if not service.jobs.unfinished(RESTORE, name):  # an equal job is a conflict, even if the disk quota is used up
+        # If an equal job is queued or running, the answer must be 409, even if the disk quota is used up.
+        if not service.jobs.unfinished(RESTORE, name):
             await in_thread(service.disk_quota.check)
         async with service.receiving():
             await request.arrive(spool.write, service.settings.max_upload_bytes, IN_MEMORY)

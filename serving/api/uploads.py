@@ -246,11 +246,12 @@ async def add(
     body may be compressed with gzip or zstd. `x-truncated-inputs` is the number of texts or passages that exceed the
     model's maximum length. These are stored completely, but only their beginning is embedded.
     """
-    assert isinstance(request, BoundedRequest), "StreamedRoute makes it"
+    assert isinstance(request, BoundedRequest), "StreamedRoute passes a BoundedRequest"
     key = None if idempotency_key is None else check_key(idempotency_key)
     chunking = asked_chunking(options["chunk_tokens"], options["chunk_overlap"])
     rule = await service.library.upload_rule(name, chunking, options["embedded_by"])
-    if key is None and not service.jobs.unfinished(UPLOAD, name):  # a repeated request may already have its answer
+    # Don't check the quota yet if the request may repeat an earlier one, because a repetition stores nothing.
+    if key is None and not service.jobs.unfinished(UPLOAD, name):
         await in_thread(service.disk_quota.check)
     async with service.jobs.spool() as spool:
         async with service.receiving():

@@ -107,7 +107,8 @@ def copy(settings: Settings, given: argparse.Namespace) -> int:
             there.drop(target.name)
     print(f"{target}: {found}")
     if found != copied:
-        print(f"isosphere copy-corpus: {source} has {copied}: the copy was deleted", file=sys.stderr)
+        message = f"the copy differs from {source}, which has {copied}: the copy was deleted"
+        print(f"isosphere copy-corpus: {message}", file=sys.stderr)
     return int(found != copied)
 
 

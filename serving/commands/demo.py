@@ -54,9 +54,9 @@ async def prepare(service: Service) -> None:
             log.info(
                 "the vectors of the demo corpus %s come from another encoder, so a job embeds the corpus again", NAME
             )
-            with suppress(Duplicate):  # the job was queued before a restart of the server
+            with suppress(Duplicate):  # a job from before a restart of the server may still be queued
                 await service.jobs.submit(REEMBED, NAME, {"model": service.encoders.default.name})
-    except ServiceError as error:  # a full disk, for example; the server then runs without the demo corpus
+    except ServiceError as error:  # if the disk is full, for example, the server runs without the demo corpus
         log.warning("the demo corpus %s is not changed: %s", NAME, error)
 
 
@@ -66,7 +66,8 @@ async def fill(service: Service) -> None:
     Return when the job ends.
 
     If a kill interrupts the upload, the next server process resumes it. If the encoder has changed, the resumed upload
-    fails. It is then repeated after the corpus is embedded again. Texts that are already stored are not embedded again.
+    fails. The upload is then repeated after the corpus is embedded again. Texts that are already stored are not
+    embedded again.
     """
     try:
         for corpus, size in service.library.corpora.listing():
@@ -101,9 +102,9 @@ def _is_ours(corpus: Corpus, _size: Size) -> bool:
 
 
 async def _last_uploads(service: Service, corpus: Corpus) -> Collection[Job]:
-    """Return the newest upload job for each content, of the jobs since the corpus was created.
+    """Wait until the corpus's upload jobs end, and return the newest job for each content.
 
-    Wait until these jobs end.
+    Jobs from before the creation of the corpus are left out.
     """
     newest = {
         job.digest: job
@@ -130,7 +131,7 @@ def _lines(left: Event) -> list[bytes]:
 
 
 def _documents() -> Iterator[Document]:
-    """Yield paragraphs as documents. The metadata of a document name the documented module and object."""
+    """Yield paragraphs as documents. Each document has the names of its module and object in its metadata."""
     return islice(map(_numbered(), _paragraphs()), MAX_DOCUMENTS)
 
 

@@ -69,7 +69,7 @@ class Destination(Protocol):
     async def add(self, file: BinaryIO, options: Options, *, whole: bool = False) -> Added:
         """Store the documents of a file.
 
-        With `whole`, a job stores them, however few documents there are.
+        With `whole`, a job stores the documents, even if there are only a few.
 
         Raises:
             ServiceError: the file was refused before any document was stored.

@@ -1,7 +1,7 @@
 """Synchronisation of a folder with a corpus: new and changed files are added, and deleted files are removed.
 
-The metadata of each document name its file and the digest of the file. The corpus itself therefore shows which files it
-contains. This works even after a restart, after a restore, or on another machine.
+Each document has the name and the digest of its file in its metadata. The corpus itself therefore shows which files it
+contains, even after a restart, after a restore, or on another machine.
 """
 
 from __future__ import annotations

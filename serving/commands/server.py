@@ -226,8 +226,9 @@ class _Parser(httptools.HttpRequestParser):
 class Connection(HttpToolsProtocol):
     """uvicorn's connection, with a timer that runs while the connection waits for the head of a request.
 
-    The timer starts with the connection, and with the first byte after an answer. It also starts when an answer is sent
-    before the whole body of its request has arrived. The rest of this body is discarded within the same time limit.
+    The timer starts with the connection, and with the first byte after an answer. The timer also starts when an answer
+    is sent before the whole body of its request has arrived. The rest of this body is discarded within the same time
+    limit.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

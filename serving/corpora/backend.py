@@ -266,7 +266,10 @@ class Backend(Protocol):
         """Store (N, D) new vectors of a re-embedding. Searches still use the old vectors."""
 
     def read_fresh(self, name: str) -> Read | None:
-        """Prepare the index for the new vectors of a re-embedding, if this saves time. `swap` takes it as `beside`."""
+        """Prepare the index for the new vectors of a re-embedding, if this saves time.
+
+        Pass the result to `swap` as `beside`.
+        """
 
     def swap(self, name: str, fingerprint: str, beside: Read | None = None) -> bool:
         """Replace the old vectors by the new vectors of a re-embedding in one commit, and return True.
@@ -376,7 +379,7 @@ class Stale(Conflict):
 def by_document(passages: Iterable[tuple[Passage, Floats]], fingerprint: str) -> Iterator[Content]:
     """Yield the documents of `passages` in blocks, with their vectors.
 
-    The passages must be in order, each with a vector (D,). Either all documents of a block were split, or none.
+    The passages must be in order, each with a vector (D,). Split and unsplit documents are in separate blocks.
     """
     together = groupby(passages, key=lambda one: one[0].document.id)
     documents = (list(own) for _, own in together)

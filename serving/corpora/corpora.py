@@ -258,7 +258,7 @@ class Corpora(Backend):
                 some = slice(start, start + READ_AT_ONCE)
                 found = self._store.passages(name, keys[some].tolist())
                 pairs = zip(keys[some].tolist(), vectors[some], strict=True)
-                yield from ((found[key], row) for key, row in pairs if key in found)  # others have expired
+                yield from ((found[key], row) for key, row in pairs if key in found)  # other passages have expired
 
     def facets(self, name: str, values: int) -> Facets:
         return self._store.facets(name, values)

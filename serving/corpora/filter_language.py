@@ -235,7 +235,7 @@ def _of_ids(name: str, operand: Any, field: str) -> Filter:
         raise Invalid("$id supports only $eq, $ne, $in, $nin and $not", field=field)
     options = [operand] if name == "$eq" else operand
     if not isinstance(options, list) or any(isinstance(one, bool) or not isinstance(one, str | int) for one in options):
-        raise Invalid(f"must be {'an id' if name == '$eq' else 'a list of ids'}, each a string", field=field)
+        raise Invalid(f"must be {'an id, a string' if name == '$eq' else 'a list of ids, each a string'}", field=field)
     return In(ID, tuple(map(str, options)))
 
 

@@ -70,7 +70,7 @@ class _Named:
 
     @cached_property
     def name(self) -> str:
-        """The filter as text. It is computed only once, because a large filter blocks all other threads for long."""
+        """The filter as text. It is cached, because computing it for a large filter blocks all other threads."""
         return repr(self)
 
 

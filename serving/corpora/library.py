@@ -147,7 +147,7 @@ class Library:
         Raises:
             Conflict: the encoder has another fingerprint, or its vector of the text differs.
         """
-        assert document.vector is not None, "the caller has looked"
+        assert document.vector is not None, "the caller has checked that the document has a vector"
         async with self.encoder_of(corpus, from_store=True) as embedder:
             manifest = embedder.manifest
             if manifest.fingerprint != embedded_by:
@@ -186,7 +186,9 @@ class Library:
         """
         rule = replace(await self.vector_rule(corpus), embedded_by=embedded_by)
         if rule.own and embedded_by:
-            raise Conflict(f"corpus {corpus!r} has own vectors, so leave out embedded_by", field="embedded_by")
+            raise Conflict(
+                f"the vectors of corpus {corpus!r} come with its documents: leave out embedded_by", field="embedded_by"
+            )
         if not (rule.own or embedded_by):
             async with self.encoder_of(corpus) as embedder:
                 check_fits(chunking, embedder)
@@ -321,8 +323,8 @@ class Library:
         """Keep the encoder of a corpus open while the block runs.
 
         An open index knows its encoder. If the index is not open, or with `from_store`, a thread reads the encoder from
-        the store. All encoders stay open meanwhile. At the end of a re-embedding, the index may still have vectors of
-        the old encoder.
+        the store. All encoders stay open meanwhile. Use `from_store` if the answer must be right at the end of a
+        re-embedding, when the index may still have vectors of the old encoder.
         """
         with self._admitted(), ExitStack() as holding:
             served: dict[str, Embedder] = {}

@@ -32,7 +32,7 @@ CANDIDATES = 1000
 """Number of passages of each ranking that a hybrid search fuses. It does not depend on the requested number of hits,
 because all pages must come from the same fused ranking."""
 MARKED_TOGETHER = 1_000_000
-"""Maximum number of characters that one search highlights. This number takes up to three seconds."""
+"""Maximum number of characters that one search highlights. Highlighting so many takes up to three seconds."""
 
 
 class Examples(NamedTuple):

@@ -313,7 +313,7 @@ def _opened(file: Path | BinaryIO) -> Iterator[IO[bytes]]:
         with zstd.open(file, "rb") as packed:
             yield cast("IO[bytes]", packed)
     except (tarfile.HeaderError, zstd.ZstdError, EOFError, UnicodeDecodeError) as error:
-        raise Invalid(f"no snapshot, or cut short: {error}", field="snapshot") from error
+        raise Invalid(f"not a snapshot, or cut short: {error}", field="snapshot") from error
 
 
 def _content(packed: IO[bytes], name: str, most: int) -> Iterator[bytes]:
@@ -338,7 +338,7 @@ def _exactly(packed: IO[bytes], size: int) -> bytes:
     while len(read) < size:
         piece = packed.read(size - len(read))
         if not piece:
-            raise EOFError("it is cut short")
+            raise EOFError("the file ends too early")
         read += piece
     return read
 

@@ -47,12 +47,13 @@ class WordSettings:
     """Settings of word search in a corpus. None means that a setting was never given."""
 
     synonyms: dict[str, list[str]] | None = None
-    """Synonyms. If a query has the key, a word or phrase, the search also looks for the words in the list."""
+    """Synonyms. Each key is a word or a phrase. If a query contains the key, the search also looks for the words in
+    the key's list."""
     stop_words: list[str] | None = None
     """Words of queries that the search ignores."""
     fields: dict[str, float] | None = None
-    """Metadata fields that the search includes, each with a weight. A word in the field counts as much as this number
-    of words in the text."""
+    """Metadata fields that the search includes, each with a weight. For example, a word in a field with the weight 2
+    counts as much as two words in the text."""
 
 
 NO_SETTINGS = WordSettings()

@@ -1,6 +1,4 @@
-"""Fair scheduling.
-
-It decides which waiting requests get into the next batch, and which encoder gets the next free stream.
+"""Fair scheduling: which waiting requests get into the next batch, and which encoder gets the next free stream.
 
 This module uses no threads and no clock.
 """

@@ -169,7 +169,7 @@ async def _store(
     flying = deque[_Flying]()
 
     async def land() -> None:
-        """Wait for the oldest block. Then save one checkpoint for it and the following blocks that have ended, too."""
+        """Wait for the oldest block. Save one checkpoint for this block and the next blocks that have also ended."""
         await flying[0].adding
         documents = 0
         while flying and flying[0].ended_well:

@@ -164,7 +164,7 @@ class Jobs:
         When this method returns, the job is on disk and will be done even if the server restarts. The job becomes the
         owner of `spool`.
 
-        `answered` has the idempotency key and the answer of the request. They are stored together with the job.
+        `answered` has the idempotency key and the answer of the request. Both are stored together with the job.
 
         Raises:
             Conflict: the corpus is being deleted.

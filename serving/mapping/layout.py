@@ -89,7 +89,7 @@ def neighbours(vectors: Floats, report: Callable[[float], None]) -> tuple[NDArra
             cosines[few], found[few] = index.search(vectors[some][few], wanted + 1)
             index.nprobe = PROBED
         itself = found == np.arange(start, start + len(found))[:, None]
-        # More equal vectors than neighbours, so the vector itself may be missing.
+        # If there are more equal vectors than neighbours, the vector itself may be missing.
         itself[~itself.any(axis=1), -1] = True
         indices[some] = found[~itself].reshape(-1, wanted)
         distances[some] = np.sqrt(np.maximum(0, 2 - 2 * cosines[~itself])).reshape(-1, wanted)

@@ -49,8 +49,8 @@ _Words = Annotated[str, Field(min_length=1, max_length=100)]
 Synonyms = Annotated[
     dict[_Words, Annotated[list[_Words], Field(max_length=20)]], Field(max_length=1000), AfterValidator(_check_setting)
 ]
-"""Synonyms for keyword search. If a query has the key, a word or phrase, the search also looks for the words and
-phrases in the list."""
+"""Synonyms for keyword search. Each key is a word or a phrase. If a query contains the key, the search also looks for
+the words and phrases in the key's list."""
 StopWords = Annotated[list[_Words], Field(max_length=1000), AfterValidator(_check_setting)]
 """Words that keyword search ignores in queries."""
 _FieldPath = Annotated[str, Field(min_length=1, max_length=512)]

@@ -99,7 +99,7 @@ class Keyring:
 
     def _read(self) -> None:
         """Read the file. A key keeps its current usage if its name stays the same, even if its limits have changed."""
-        # Read before the content, so that a replacement in between is noticed at the next check.
+        # Read the version before the content, so that the next check notices a replacement between the two reads.
         version = _version(self._path)
         keys, kept = read_keys(self._path), {caller.key.name: caller for caller in self._callers}
         self._callers = tuple(kept.get(key.name) or Caller(key, self._defaults, self._clock) for key in keys)
@@ -257,7 +257,7 @@ class CpuShare:
     def exceeded(self) -> bool:
         """True if the key has used more CPU time than it may.
 
-        It may use `CPU_SHARE` of a CPU, and `CPU_BURST_SECONDS` in addition at the beginning.
+        A key may use `CPU_SHARE` of a CPU, and `CPU_BURST_SECONDS` in addition at the beginning.
         """
         return self._paid - time.monotonic() > CPU_BURST_SECONDS / CPU_SHARE
 

@@ -142,7 +142,7 @@ class Metrics:
     """Metrics of one server, in one registry.
 
     The counters of text-embeddings-inference (TEI) have no suffix `_total`, but prometheus_client adds this suffix to
-    every counter. They are therefore exported as gauges that only increase.
+    every counter. TEI's counters are therefore exported as gauges that only increase.
 
     At most `corpora` corpora have their own label. Otherwise callers who create many corpora could fill Prometheus.
     """

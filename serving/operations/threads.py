@@ -232,7 +232,7 @@ class CorpusThreads:
                 raise
 
     async def stoppable(self, name: str, work: Callable[[], T], *, charged: bool = False) -> T:
-        """Run work that calls `check_cancelled`. It stops when its caller is cancelled or the server stops.
+        """Run work that calls `check_cancelled`. The work stops when its caller is cancelled or the server stops.
 
         With `charged`, the CPU time of the work is charged to the key, even if the work fails.
 

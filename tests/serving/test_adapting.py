@@ -186,7 +186,10 @@ def wait(come: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     ("script", "says"),
     [
-        ("print('isosphere: c.jsonl: holds single sentences'); raise SystemExit(2)", "c.jsonl: holds single sentences"),
+        (
+            "print('isosphere: c.jsonl: contains single sentences'); raise SystemExit(2)",
+            "c.jsonl: contains single sentences",
+        ),
         ("print('isosphere: the disk is full'); raise SystemExit(1)", "failed: the disk is full"),
         ("raise RuntimeError('odd')", "failed: RuntimeError: odd"),
         ("raise SystemExit(3)", "failed: exit status 3"),
@@ -361,7 +364,7 @@ def test_single_sentences_fail_with_the_command_s_own_words(real: Callable[[], R
     job = ended(client, client.post("/corpora/c/adapt"))
     (error,) = job["errors"]
     assert job["state"] == "failed"
-    assert error["error"].startswith("c.jsonl: holds single sentences") and "\n" not in error["error"]
+    assert error["error"].startswith("c.jsonl: contains single sentences") and "\n" not in error["error"]
 
 
 @pytest.mark.slow

@@ -66,7 +66,10 @@ def test_vectors_that_the_encoder_did_not_make_are_refused(
     refuses((422, "Validation", "chunk_tokens: "), "POST", f"{path}&chunk_tokens=16", json=documents)
     client.put("/corpora/own", json={"vectors": "own"}).raise_for_status()
     refuses(
-        (*conflict, "embedded_by: corpus 'own' has own vectors"), "POST", path.replace("/c/", "/own/"), json=documents
+        (*conflict, "embedded_by: the vectors of corpus 'own' come with its documents"),
+        "POST",
+        path.replace("/c/", "/own/"),
+        json=documents,
     )
     assert client.get("/corpora/c").json()["documents"] == 0
 

@@ -242,12 +242,12 @@ def test_what_is_no_snapshot_is_refused_and_what_is_cut_short_fails_the_job(
 ) -> None:
     headers = {"content-type": "application/zstd"}
     for content in (b"x" * 100_000, b""):
-        refuses((422, "Validation", "no snapshot"), "PUT", "/corpora/c/restore", content=content, headers=headers)
+        refuses((422, "Validation", "not a snapshot"), "PUT", "/corpora/c/restore", content=content, headers=headers)
     made = ended(filled, filled.post("/corpora/c/snapshots"))["result"]["id"]
     whole = filled.get(f"/corpora/c/snapshots/{made}").content
     job = ended(filled, filled.put("/corpora/c/restore", content=whole[:-1], headers=headers))
     assert (job["state"], job["error_count"]) == ("failed", 1)
-    assert "no snapshot, or cut short" in job["errors"][0]["error"]
+    assert "not a snapshot, or cut short" in job["errors"][0]["error"]
     assert ids(filled) == list("abcdef")
     refuses((404, "NotFound", "no snapshot"), "PUT", "/corpora/c/restore", json={"snapshot": "../../x"})
     refuses((404, "NotFound", "no snapshot"), "GET", "/corpora/c/snapshots/nope")

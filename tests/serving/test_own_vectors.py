@@ -107,7 +107,7 @@ def test_an_encoders_corpus_is_searched_by_words_and_a_vector_too(client: TestCl
 @pytest.mark.parametrize(
     ("refusal", "row"),
     [
-        ((409, "Conflict", "documents.1.vector: is required, because the vectors of corpus 'own' are its own"), None),
+        ((409, "Conflict", "documents.1.vector: is required, because the vectors of corpus 'own' come with its"), None),
         ((422, "Validation", "documents.1.vector: 2 numbers, but corpus 'own' has 3 dimensions"), [1, 2]),
         ((422, "Validation", "documents.1.vector: has no direction"), [0, 0, 0]),
         ((422, "Validation", "documents.1.vector: must be a list of numbers"), [0, "1", 0]),
@@ -136,7 +136,7 @@ def test_the_corpus_of_an_encoder_refuses_a_vector_by_name(client: TestClient, r
 
 def test_own_vectors_and_an_encoder_exclude_each_other(client: TestClient, refuses: Refuses) -> None:
     own = {"vectors": "own"}
-    refuses((422, "Validation", "dim: is the width of own vectors"), "PUT", CORPUS, json={"dim": 3})
+    refuses((422, "Validation", "dim: is only for vectors that come with"), "PUT", CORPUS, json={"dim": 3})
     refuses(
         (422, "Validation", "model: the vectors of this corpus come with its documents"),
         "PUT",

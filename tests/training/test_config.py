@@ -179,7 +179,7 @@ def test_a_number_that_is_not_finite_is_refused_by_its_name(objective: str, valu
     [
         ({"batch_size": 0}, "batch_size: 0 is not above 0"),
         ({"max_steps": -1}, "max_steps: -1"),
-        ({"augmentation_rate": 0.3}, "augmentation_rate: 0.3 of no augmentation: set that, too"),
+        ({"augmentation_rate": 0.3}, "augmentation_rate: 0.3 needs an augmentation: set one, too"),
         ({"seed": -1}, "seed: -1 is below 0"),
         ({"seed": 2**63}, "seed: 9223372036854775808 has more than 63 bits"),
         ({"max_length": 2}, "max_length: 2 leaves no room"),

@@ -63,7 +63,7 @@ def test_without_an_isometry_the_teacher_must_be_as_wide_and_no_start_is_needed(
     objective = Distillation(DistillationParams(share=1, aligned=0), 4)
     assert not objective.needs.start
     own, teacher = torch.randn(3, 4), torch.randn(3, 6)
-    with pytest.raises(ValueError, match=r"^aligned: .* have 4 dimensions and the teacher's 6"):
+    with pytest.raises(ValueError, match=r"^aligned: .* has 4 dimensions and the teacher 6"):
         objective(Views(noisy=own[None], teacher=teacher), RNG)
 
 

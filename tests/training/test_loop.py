@@ -154,7 +154,7 @@ def test_a_corpus_without_a_sentence_to_halve_is_refused_before_the_run_has_a_fo
     corpus.write_text("".join(f"only three {i}\n" for i in range(100)))
     config = make_config(corpus=(str(corpus),))
     with pytest.raises(
-        CorpusError, match=r"short\.txt: .* two or more held-out sentences of 4 words or more, and there are 0"
+        CorpusError, match=r"short\.txt: .* two or more held-out sentences of 4 words or more, but there are 0"
     ):
         fitted(config)
     assert not Path(config.run).exists()

@@ -144,7 +144,7 @@ def test_titles_and_sentences_that_are_taken_out_ask_for_their_passage() -> None
 def test_passages_that_nothing_asks_for_choose_no_step(tmp_path: Path) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_text("".join(f"word number {number}\n" for number in range(60)), encoding="utf-8")
-    with pytest.raises(CorpusError, match="60 are no passages"):
+    with pytest.raises(CorpusError, match="60 are single sentences"):
         open_corpus([str(lines)], passages=True)
     lines.write_text("".join(f"Yes. No. {number}.\n" for number in range(60)), encoding="utf-8")
     with pytest.raises(CorpusError, match="--dev-data"):
@@ -193,7 +193,7 @@ def test_a_pair_has_two_texts(make_config: MakeConfig, tiny_backbone: Path) -> N
     config = from_preset("distillation", backbone=str(tiny_backbone)).override(
         {"augmentation": "cloze", "device": "cpu", "precision": "fp32"}
     )
-    with pytest.raises(ConfigError, match="one view"):
+    with pytest.raises(ConfigError, match="has only one"):
         initial_state(config, Devices("cpu"), None)
     with pytest.raises(ConfigError, match="augmentation_rate"):
         make_config(augmentation="crop", augmentation_rate=0.2)

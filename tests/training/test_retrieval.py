@@ -82,7 +82,10 @@ def test_the_folder_of_one_collection_is_data_itself(tmp_path: Path, monkeypatch
     ("broken", "message"),
     [
         ({"corpus": '{"_id": "d1", "text": "x"}\n{"_id":\n'}, r"corpus\.jsonl:2: not JSON: .* in column"),
-        ({"corpus": r'{"_id": "d1", "text": "hello \ud83d there"}'}, r"corpus\.jsonl:1: holds half a surrogate pair"),
+        (
+            {"corpus": r'{"_id": "d1", "text": "hello \ud83d there"}'},
+            r"corpus\.jsonl:1: contains half a surrogate pair",
+        ),
         ({"queries": "[" * 100_000}, r"queries\.jsonl:1: nested too deeply$"),
         (
             {"corpus": f'{{"_id": "d1", "text": "x", "n": {"1" * 5000}}}'},

@@ -47,8 +47,9 @@ def adapt(options: argparse.Namespace) -> int:
         raise ConfigError(f"--objective {options.objective} has no preset for passages: use isosphere train")
     if not has_passages(options.corpus, column=options.text_column):
         raise ConfigError(
-            f"{options.corpus[0]}: holds single sentences, and adapt takes documents of several sentences, each in a "
-            "row of JSON lines, CSV or Parquet or in a line of text; isosphere train takes sentences"
+            f"{options.corpus[0]}: contains single sentences, but adapt needs documents of several sentences: give "
+            "JSON lines, CSV or Parquet with one document per row, or text with one document per line; for sentences, "
+            "use isosphere train"
         )
     start = Encoder.load(options.backbone).eval()
     trained, whitened = options.out.with_name(f"{options.out.name}-trained"), options.out

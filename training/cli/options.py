@@ -380,7 +380,9 @@ def _soup(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--greedy", action="store_true", help="greedy soup: add an encoder only if the STS-B dev score does not fall"
     )
-    command.add_argument("--towards", metavar="SOURCE", help="also average with the encoder that they were tuned from")
+    command.add_argument(
+        "--towards", metavar="SOURCE", help="also average with the encoder from which the others were tuned"
+    )
     command.add_argument(
         "--share",
         type=float,
@@ -429,7 +431,7 @@ def _data(command: argparse.ArgumentParser) -> None:
     action = _action(
         actions, "verify", "check downloaded data by counts and checksums, without the network", "data verify"
     )
-    action.add_argument("names", nargs="*", metavar="NAME", help="data to check (default: all that is downloaded)")
+    action.add_argument("names", nargs="*", metavar="NAME", help="data to check (default: all downloaded data)")
     action.set_defaults(load=_later("data", "verify"))
     _add_folder(action)
 

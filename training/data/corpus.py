@@ -123,7 +123,7 @@ class Corpus:
                 seen.add(key)
                 yield sentence
         if len(seen) != self.census.sentences:
-            counts = f"{len(seen)} different sentences to train on where it had {self.census.sentences}"
+            counts = f"now {len(seen)} different sentences to train on, before {self.census.sentences}"
             raise CorpusError(f"{self.name}: has changed since it was first read: {counts}")
 
 
@@ -141,7 +141,7 @@ def open_corpus(
     """
     is_long_enough = is_passage if passages else bool
     if not files and column is not None:
-        raise CorpusError(f"--text-column {column}: of which corpus? name it by --corpus")
+        raise CorpusError(f"--text-column {column}: needs a corpus: add --corpus")
     if not files:
         texts = list(
             documentation_passages() if passages else documentation_sentences()
@@ -165,7 +165,7 @@ def _regular_files(files: Sequence[str]) -> list[Path]:
     paths = resolve_files(files)
     for path in paths:
         if path.exists() and not path.is_file():
-            raise CorpusError(f"{path}: must be a file: what can be read once has no second epoch")
+            raise CorpusError(f"{path}: must be a file: training reads it several times, which a pipe does not allow")
     return paths
 
 
@@ -192,13 +192,13 @@ def _census(lines: Iterable[str], name: str, held_out: int, is_long_enough: Call
             short += not is_long_enough(sentence)
             if held_out and (len(least) < held_out or key < -least[0][0]):
                 (heapq.heappush if len(least) < held_out else heapq.heappushpop)(least, (-key, sentence))
-    # Short sentences affect the threshold. So a file's held-out texts do not depend on whether short ones are left out.
+    # Short sentences affect the threshold, so that the same texts are held out whether or not short ones are left out.
     chosen = sorted((-key, sentence) for key, sentence in least)[: len(seen) // 20]
     kept = tuple(sentence for _, sentence in chosen if is_long_enough(sentence))
     trained = len(seen) - short - len(kept)
     if trained <= 0 or (held_out and not kept):
-        left_out = f", and {short} are no passages but single sentences (--preset minilm)" if short else ""
-        needed = "the least is 40, with evaluation data 20" if held_out else "nothing to train on"
+        left_out = f", and {short} are single sentences (use --preset minilm) instead of passages" if short else ""
+        needed = "at least 40 are needed, or 20 with evaluation data" if held_out else "nothing to train on"
         raise CorpusError(f"{name}: {len(seen) - short} different sentences{left_out}; {needed}")
     return Census(
         sentences=trained,

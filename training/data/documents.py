@@ -30,7 +30,7 @@ def write(files: Sequence[Path], corpus: Path) -> Counts:
         OSError: the corpus can't be written.
     """
     if corpus.resolve() in {file.resolve() for file in files}:
-        raise CorpusError(f"{corpus}: is to be read and to be written: name another --out")
+        raise CorpusError(f"{corpus}: is both an input and the output: name another file with --out")
     read = kept = 0
     with replacing(corpus) as beside, beside.open("w", encoding="utf-8") as written:
         for text in texts(files):
@@ -41,7 +41,7 @@ def write(files: Sequence[Path], corpus: Path) -> Counts:
         if not kept:
             raise CorpusError(
                 f"{' '.join(map(str, files))}: no clean English sentence of {WORDS.start} to {WORDS.stop - 1} words in "
-                f"{read} texts; of another language write a corpus yourself, a sentence a line"
+                f"{read} texts; for another language, write the corpus yourself, one sentence per line"
             )
     return Counts(read, kept)
 
@@ -58,7 +58,8 @@ def texts(files: Iterable[Path]) -> Iterator[str]:
         kind = (file.with_suffix("") if file.suffix.lower() in OPENERS else file).suffix.lower()
         if kind in (*DELIMITERS, PARQUET, *UNREAD_TABLES):
             raise CorpusError(
-                f"{file}: {kind} is not read here: make it .jsonl, an object with title and text a line, or text"
+                f"{file}: {kind} is not supported here: convert it to .jsonl, with one object with title and text per "
+                "line, or to text"
             )
         yield from _documents(file) if kind in JSON_LINES else _paragraphs(file)
 

@@ -28,7 +28,7 @@ class Excerpt:
         if self.first is not None and self.first < 1:
             raise ValueError(f"first: {self.first} is less than one line")
         if self.words is not None and not (len(self.words) == 2 and 1 <= self.words[0] <= self.words[1]):
-            raise ValueError(f"words: {[*self.words]} is not the least and the most of them, [4, 16] as it may be")
+            raise ValueError(f"words: {[*self.words]} is not a minimum and a maximum, such as [4, 16]")
 
     def of(self, lines: Iterable[str]) -> Iterator[str]:
         """Yield the selected lines in order, without blank ones."""

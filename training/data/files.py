@@ -78,7 +78,7 @@ If the function returns, reading continues with the next row.
 
 
 def raise_error(error: CorpusError) -> None:
-    """Let the first bad row end the reading."""
+    """Raise the error, so that the first bad row ends the reading."""
     raise error
 
 
@@ -119,7 +119,7 @@ def is_table(path: File, column: str | None = None) -> bool:
     if kind in TABLES:
         return True
     if kind in UNREAD_TABLES:
-        raise CorpusError(f"{path}: {kind} is not read: write it as Parquet, JSON lines (.jsonl) or CSV")
+        raise CorpusError(f"{path}: {kind} is not supported: write it as Parquet, JSON lines (.jsonl) or CSV")
     if column is not None:
         raise CorpusError(f"{path}: has no column {column!r}: {', '.join(TABLES)} have columns")
     _check_text(path)
@@ -152,7 +152,7 @@ def _titled(path: Path, names: Sequence[str]) -> Iterator[str]:
 def _line(text: Any, where: str) -> str:
     """Return the text of a row as one line, or "" if the row has no text."""
     if not isinstance(text, str | None):
-        raise CorpusError(f"{where}: {text!r:.40} is no string")
+        raise CorpusError(f"{where}: {text!r:.40} is not a string")
     return " ".join((text or "").split())
 
 
@@ -177,7 +177,7 @@ def rows(
     elif kind == PARQUET:
         yield from _parquet_rows(path, columns, advice)
     else:
-        raise CorpusError(f"{path}: no table: {', '.join(TABLES)} are")
+        raise CorpusError(f"{path}: not a table: the name of a table ends in {', '.join(TABLES)}")
 
 
 def lines(paths: Iterable[File], bad: OnBadRow = raise_error) -> Iterator[str]:
@@ -240,7 +240,7 @@ def _without_compression(path: AnyFile) -> AnyFile:
 @contextmanager
 def _opened(path: File) -> Iterator[IO[bytes] | BufferedIOBase]:
     if (packed := _without_compression(path).suffix.lower()) in UNREAD:
-        raise CorpusError(f"{path}: {packed} is not read: unpack it, or pack the text alone as .gz or .xz")
+        raise CorpusError(f"{path}: {packed} is not supported: unpack it, or compress the text itself as .gz or .xz")
     try:
         with path.open("rb") as file:
             if opener := OPENERS.get(path.suffix.lower()):
@@ -271,7 +271,7 @@ def _check_text(path: File) -> None:
     with _opened(path) as file:
         what = detect_format(file.read(HEAD), DELIMITERS, COLUMNS)
     if what:
-        raise CorpusError(f"{path}: looks like {what}; a corpus is text, a sentence a line, or a table with a column")
+        raise CorpusError(f"{path}: looks like {what}; a corpus is text with a sentence per line, or a table of texts")
 
 
 def _csv_rows(
@@ -328,7 +328,7 @@ def _parquet_rows(path: File, columns: Sequence[Sequence[str | None]], advice: s
     except ImportError as error:
         raise CorpusError(f"{path}: Parquet needs the extra `data`: pip install 'isosphere[data]' ({error})") from error
     if path.suffix.lower() != PARQUET:
-        raise CorpusError(f"{path}: is packed twice, for Parquet packs its columns itself: unpack it")
+        raise CorpusError(f"{path}: is compressed twice, because Parquet compresses its columns itself: decompress it")
     number = 0
     with _opened(path) as file:
         try:

@@ -23,7 +23,7 @@ def loads(text: str) -> Any:
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} in column {error.colno}") from error
     except UnicodeEncodeError as error:
-        raise ValueError("holds half a surrogate pair, which is not Unicode") from error
+        raise ValueError("contains half a surrogate pair, which is not Unicode") from error
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     except ValueError as error:  # Python limits the digits of a number.

@@ -51,8 +51,8 @@ class Factors:
 def attach_adapter(encoder: Encoder, rank: int, *, backbone: str, layers: Sequence[int] | None = None) -> None:
     """Add an adapter to every linear layer except the pooler's, and freeze all other weights.
 
-    A is drawn from torch's generator. `backbone` is the source that the encoder was loaded from, and `layers` are the
-    layers of it that the encoder keeps. None means all.
+    A is drawn from torch's generator. `backbone` is the source that the encoder was loaded from. `layers` lists the
+    backbone's layers that the encoder keeps, and None means all layers.
 
     Raises:
         ConfigError: `peft` is not installed, or the rank does not fit the layers.
@@ -82,7 +82,8 @@ def attach_adapter(encoder: Encoder, rank: int, *, backbone: str, layers: Sequen
         base_model_name_or_path=sources.hub_id(backbone) or backbone,
     )
     inject_adapter_in_model(config, encoder.backbone, NAME)
-    config.layer_replication = adapter.replication(layers)  # set after the injection, which would take layers out, too
+    # Set this after the injection, which would otherwise remove the left-out layers from the encoder a second time.
+    config.layer_replication = adapter.replication(layers)
     for _, layer in _adapted(encoder):
         # Without this, peft would widen to float32 the input that autocast narrows.
         layer.cast_input_dtype_enabled = False
@@ -163,7 +164,7 @@ def load_for_training(config: RunConfig, device: torch.device) -> Encoder:
 
 
 def set_dropout(encoder: Encoder, rate: float) -> None:
-    """Set every dropout rate of the backbone, that of attention weights included."""
+    """Set every dropout rate of the backbone, including the rate of attention weights."""
     for module, name in _dropout_rates(encoder):
         setattr(module, name, rate)
 
@@ -180,9 +181,12 @@ def check_views_differ(encoder: Encoder, config: RunConfig, views: int) -> None:
         ConfigError: the views would be equal.
     """
     if config.positives is not None and views < 2:
-        raise ConfigError(f"augmentation: {config.objective} has one view, and {config.augmentation} is for two")
+        raise ConfigError(f"augmentation: {config.augmentation} needs two views, but {config.objective} has only one")
     if config.positives is not None and getattr(config.params, "positives", None) == "mean-sampling":
-        raise ConfigError(f"augmentation: {config.augmentation} pairs are lost in means over views (mean-sampling)")
+        raise ConfigError(
+            f"augmentation: {config.augmentation} does not work with positives=mean-sampling, which would average the "
+            "two texts of a pair"
+        )
     plain = views - (config.augmentation != "none")
     if plain > 1 and not has_dropout(encoder):
         raise ConfigError(

@@ -166,7 +166,7 @@ def group_by_length(lengths: Sequence[int], *, device: str, most: int | None = N
 
     Rows are sorted by length, and divided where an additional pass saves more padding than it costs.
 
-    `lengths` are in tokens, `device` is a torch device type, `most` the maximum sentences per pass.
+    `lengths` are in tokens, `device` is a torch device type, and `most` is the maximum number of sentences per pass.
     """
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     if device not in PASS_COST:
@@ -182,9 +182,9 @@ def _cuts(longest: np.ndarray, cost: int, most: int) -> list[tuple[int, int]]:
     A pass costs `cost` plus its number of rows times its longest row.
     """
     size = len(longest)
-    # least[k] is the minimal cost of the first k rows, and begin[k] is the start of the last pass of that division.
+    # least[k] is the minimal cost of the first k rows. begin[k] is the start of the last pass of the cheapest division.
     least = np.zeros(size + 1)
-    begin = np.zeros(size + 1, dtype=int)  # begin[k] is the start of their last pass.
+    begin = np.zeros(size + 1, dtype=int)
     for end in range(1, size + 1):
         starts = np.arange(max(0, end - most), end)
         totals = least[starts] + cost + (end - starts) * longest[starts]

@@ -101,7 +101,7 @@ class ViewEncoder(nn.Module):
                 return torch.cat([first[:1], others[: plain - 1], first[1:], others[plain - 1 :]])
             views = encode_passes(self.encoder, passes, plain, clean=clean) if plain or clean else None
             if self.augmentation is None:
-                assert views is not None, "there are views"
+                assert views is not None, "without an augmentation, there is a plain or a clean view"
                 return views
             changed = [self.augmentation(self.encoder, each.input_ids, each.attention_mask) for each in passes]
         augmented = full_precision(torch.cat(changed))[None]

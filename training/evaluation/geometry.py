@@ -188,11 +188,8 @@ def random_cosines(unit: Floats) -> tuple[float, float]:
     """Return mean and standard deviation of the cosines of all pairs of distinct rows of (N, D).
 
     The mean is the anisotropy of Ethayarajh (2019), who samples pairs. Here, mean and deviation are exact and are
-    computed without enumerating pairs. The sum of all cosines is
-
-    sum of the vectors
-
-    ². The sum of the squared cosines is the squared Frobenius norm of U^T U, where U has the vectors as rows.
+    computed without enumerating pairs. The sum of all cosines is the squared length of the sum of the vectors. The sum
+    of the squared cosines is the squared Frobenius norm of U^T U, where U has the vectors as rows.
     """
     pairs = len(unit) * (len(unit) - 1)
     own = (unit**2).sum(axis=1)

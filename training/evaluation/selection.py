@@ -107,9 +107,9 @@ def by_self_retrieval(corpus: Corpus) -> Selection:
     pairs = [pair for pair in map(vectors.halves, corpus.census.monitored) if pair]
     if len(pairs) < 2:
         raise CorpusError(
-            f"{corpus.name}: without --dev-data and --eval-data, the best weights are selected by two or more "
-            "held-out sentences of "
-            f"{vectors.MIN_WORDS} words or more, and there are {len(pairs)}: one in 20 is held out"
+            f"{corpus.name}: without --dev-data and --eval-data, the selection of the best weights needs two or more "
+            f"held-out sentences of {vectors.MIN_WORDS} words or more, but there are {len(pairs)}; one sentence in 20 "
+            "is held out"
         )
 
     def scores(encode: Encode) -> dict[str, float]:

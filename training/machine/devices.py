@@ -148,7 +148,7 @@ def _group(name: str) -> Accelerator:
     device = pick_device(name)
     if device.index is not None:
         raise HardwareError(f"device {name!r}: several processes need one device each: use auto, cuda or cpu")
-    # Without broadcasts, because the buffers are constants (position ids). Precision is handled by this package.
+    # Buffers are not broadcast, because they are constants (position ids). This package handles the precision itself.
     data_parallel = DistributedDataParallelKwargs(broadcast_buffers=False)
     group = Accelerator(cpu=device.type == "cpu", mixed_precision="no", kwargs_handlers=[data_parallel])
     if group.num_processes != int(os.environ["WORLD_SIZE"]):

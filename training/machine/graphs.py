@@ -105,7 +105,7 @@ class CudaGraphs(Generic[G]):
     def _ripe(self, compute: Callable[[G], dict[str, Tensor]], given: G, shapes: Shapes) -> RecordedGraph | None:
         """Return the graph for inputs of these shapes, or None if the shapes have not occurred often enough.
 
-        If they have, and there is no graph, record one.
+        If the shapes have occurred often enough and have no graph, record one.
         """
         self._met[shapes] += 1
         if self._met[shapes] <= RUNS_BEFORE_RECORDING or len(self._recorded) >= MAX_GRAPHS or not self._room:

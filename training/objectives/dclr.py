@@ -159,7 +159,7 @@ class DCLR(nn.Module):
         self._removed = None if weights is None else removed_share(weights)
         terms = self._contrast(logits, weights)
         if params.distillation:
-            assert views.teacher is not None, "needs say so"
+            assert views.teacher is not None, "`needs` requests these vectors"
             in_batch = logits[:, : len(anchors)]
             terms["distillation"] = params.distillation * distillation(in_batch, views.teacher, params.temperature)
         return terms
@@ -183,7 +183,7 @@ class DCLR(nn.Module):
         if self.params.weighting == "none":
             return None
         if self.params.judge == "teacher":
-            assert views.teacher is not None, "needs say so"
+            assert views.teacher is not None, "`needs` requests these vectors"
             anchors = positives = views.teacher
         return instance_weights(anchors, positives, noise, self.params.threshold)
 

@@ -84,14 +84,14 @@ class Distillation(nn.Module):
         Raises:
             ValueError: there is no isometry, and the teacher's vectors have another width.
         """
-        assert views.teacher is not None, "needs say so"
+        assert views.teacher is not None, "`needs` requests these vectors"
         own = full_precision(views.noisy[0])
         teacher = views.teacher.detach().to(own)
         start = None if views.start is None else views.start.detach().to(own)[:, : own.shape[1]]
         share = self.params.share
         terms = {"teacher": share * _distance(self._turned(own, start, teacher), teacher)}
         if share < 1:
-            assert start is not None, "needs say so"
+            assert start is not None, "`needs` requests these vectors"
             terms["start"] = (1 - share) * _distance(own, start)
         if self.params.similarity:
             terms["similarity"] = self.params.similarity * similarity_distance(own, teacher)
@@ -102,12 +102,12 @@ class Distillation(nn.Module):
         if not self.params.aligned:
             if own.shape[1] != teacher.shape[1]:
                 raise ValueError(
-                    f"aligned: with 0 the student's vectors are compared with the teacher's as they are, but they have "
-                    f"{own.shape[1]} dimensions and the teacher's {teacher.shape[1]}: set aligned=6000"
+                    f"aligned: 0 needs a teacher of the student's width, but the student has {own.shape[1]} dimensions "
+                    f"and the teacher {teacher.shape[1]}: set aligned=6000"
                 )
             return own
         if self._seen < self.params.aligned:
-            assert start is not None, "needs say so"
+            assert start is not None, "`needs` requests these vectors"
             self._align(start, teacher)
         return own @ self.isometry
 

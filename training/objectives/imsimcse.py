@@ -159,7 +159,7 @@ class ImSimCSE(nn.Module):
                 mean = noisy.mean(dim=0)
                 return mean, mean
             case "off-dropout":
-                assert clean is not None, "needs says so"
+                assert clean is not None, "`needs` requests these vectors"
                 return clean[0], clean[-1]
 
 

@@ -44,7 +44,7 @@ class Static(nn.Module):
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:  # noqa: ARG002 - nothing is drawn
         """Compute the two terms of the loss."""
-        assert views.start is not None, "needs say so"
+        assert views.start is not None, "`needs` requests these vectors"
         own = full_precision(views.noisy[0])
         target = views.start.detach().to(own)
         terms = {"cosine": (1 - cosine_similarity(own, target[:, : own.shape[1]], dim=1)).mean()}

@@ -113,7 +113,9 @@ class WhitenedCSEParams:
         if len(self.weights) != self.views - 1 or not all(weight > 0 for weight in self.weights):
             raise ValueError(f"positive_weights {self.positive_weights} are not {self.views - 1} numbers above 0")
         if self.gradient == "full" and self.whitening == "pca":
-            raise ValueError("gradient full: principal axes have no gradient if two eigenvalues are equal")
+            raise ValueError(
+                "gradient full: principal axes have no gradient if two eigenvalues are equal: set gradient=detached"
+            )
         if self.single_feature and (self.whitening, self.chunking) != ("shuffled-group", "views"):
             raise ValueError("single_feature: without shuffled groups all views would be the same")
         if self.chunking == "reference" and self.whitening not in ("group", "shuffled-group"):

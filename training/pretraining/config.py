@@ -62,7 +62,7 @@ class PretrainConfig(Configuration):
         if self.width % self.heads:
             raise ConfigError(f"heads: {self.heads} heads do not divide a width of {self.width}")
         if Path(self.run).resolve().is_relative_to(Path(self.out).resolve()):
-            raise ConfigError(f"run: {self.run} is inside out, {self.out}, which must contain only the model")
+            raise ConfigError(f"run: {self.run} is inside {self.out} (out), which must contain only the model")
 
     def _check_backbone(self) -> None:
         if self.backbone is None:

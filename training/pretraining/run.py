@@ -135,7 +135,7 @@ class Pretraining:
         _check_finite(taken.step, values)
 
     def evaluate(self, record: WriteMetrics, progress: Progress) -> None:
-        """Evaluate in the first process. The other processes wait for it at the next step."""
+        """Evaluate in the first process. The other processes wait for the first one at the next step."""
         if not self.devices.first:
             return
         step, scores = self.state.step, evaluate(self.state.model, self.held_out, self.precision)

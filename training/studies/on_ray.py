@@ -103,7 +103,7 @@ class Tasks:
                     failure = None
                     _wait_until_saved(run_folder(trial, study))
             return failure
-        except Failed as lost:  # Ray gives up after the loss of more nodes than it repeats a task for.
+        except Failed as lost:  # Ray repeats a task only a limited number of times after the loss of a node.
             log = run_folder(trial, study) / LOG
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("a", encoding="utf-8") as file:
@@ -117,7 +117,7 @@ class Tasks:
         with self._lock:
             self._stopped = True
             for task in self._tasks:
-                # Not by force, because Ray would then kill the run's process before it has saved a checkpoint.
+                # Without `force`, because Ray would kill the run's process before it has saved a checkpoint.
                 ray.cancel(task)
 
 

@@ -222,7 +222,7 @@ def _sweep(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], summary:
 
     reach = [y for _, y, _ in seeds] + [end for _, y, _ in spreads for end in (y.low, y.high)]
     plane = Plane(_scale(name, [x for x, _, _ in seeds]), linear(summary.metric.unit, reach), behind)
-    said = f"Of {series[0].name}. " if len(series) == 1 else ""
+    said = f"Arm: {series[0].name}. " if len(series) == 1 else ""
     said += "Grey: each seed. Lines: their means."
     said += " Vertical lines: the range of 95 % of the means on resampled test sets." if spreads else ""
     caption = Caption(f"{summary.metric.name}-over-{name}", f"{summary.title} over {name}.", said)

@@ -202,8 +202,8 @@ def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) ->
         refuse_foreign(step.out)
         if text and step.expected and step.corpus_sha256 not in (None, text):
             print(
-                f"{step.study.file}: the scores that it expects are of another corpus (SHA-256 of the text "
-                f"{step.corpus_sha256}, of this one {text}): they may be missed by more than {step.tolerance:g}",
+                f"{step.study.file}: the expected scores were measured with another corpus (SHA-256 of its text: "
+                f"{step.corpus_sha256}, of this corpus: {text}), so scores may differ by more than {step.tolerance:g}",
                 file=stream,
                 flush=True,
             )
@@ -237,7 +237,8 @@ def _check_sources(step: Rebuild, trials: Sequence[Trial], earlier: Collection[P
         place = Path(str(source)).resolve()
         if place in makers:
             raise StudyError(
-                f"{step.study.file}: {source}: {makers[place]} makes this encoder, but is not an earlier step"
+                f"{step.study.file}: {source}: {makers[place]} makes this encoder, but is not an earlier step: name it "
+                "in `after`"
             )
         if place not in to_come:
             try:

@@ -249,7 +249,8 @@ def stop_with_parent(parent: int) -> None:
     Raises:
         KeyboardInterrupt: the parent has already ended.
     """
-    # SIGINT can be ignored or blocked here: a study that ignores it and a worker of Ray that blocks it pass this on.
+    # A process inherits ignored and blocked signals. The parent may be a study that ignores SIGINT, or a worker of Ray
+    # that blocks it.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _as_ctrl_c)

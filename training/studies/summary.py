@@ -278,7 +278,8 @@ class Summary:
     def agreement(self, criterion: str) -> tuple[float, int] | None:
         """Return Spearman's rank correlation of a criterion with the mean over tasks, and the number of runs.
 
-        The criterion is that of the selected step. None if fewer than `FEWEST_RANKED` runs have the criterion.
+        The criterion's value at the selected step is used. The result is None if fewer than `FEWEST_RANKED` runs have
+        the criterion.
         """
         from scipy.stats import spearmanr  # It takes half a second to import.
 

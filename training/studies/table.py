@@ -60,9 +60,11 @@ def explanation(summary: Summary) -> str:
     undecided = [row.label for row in summary.rows if row.undecided]
     compared = sum(row.gain is not None for row in summary.rows)
     said = (
-        f" Comparisons made: {compared}, each at {LEVEL:.0%} by itself, so of twenty arms that are no better or worse"
+        f" Comparisons made: {compared}, each with its own level of {LEVEL:.0%}. Of twenty arms that equal "
+        f"{summary.against}, about one will therefore seem better or worse."
+        if compared
+        else ""
     )
-    said = f"{said} than {summary.against} one is expected to seem so." if compared else ""
     said += f" The interval contains 0, so no difference is shown, for: {'; '.join(undecided)}." if undecided else ""
     vain = [row.label for row in summary.rows if any(result.unimproved for result in row.results)]
     if vain:
@@ -80,9 +82,10 @@ def _gains(summary: Summary) -> Iterator[str]:
     over_seeds = [label for label, gain in gains.items() if isinstance(gain, SeedGain)]
     if not over_seeds or any(isinstance(gain, Comparison) for gain in gains.values()):
         yield (
-            f" Gain, interval and P(better) are over {summary.against}: a paired bootstrap of the {metric.examples}, "
-            f"with the {metric.fixed} as they are. Seeds are another source of chance: a gain is within their noise if "
-            "Welch's t-test, or that of one sample beside what was not trained, would not tell the arms' means apart."
+            f" Gain, interval and P(better) compare an arm with {summary.against} by a paired bootstrap of the "
+            f"{metric.examples}, with fixed {metric.fixed}. Seeds are another source of chance: a gain is within the "
+            "seeds' noise if Welch's t-test finds no difference of the arms' means (a one-sample t-test against an "
+            "untrained encoder)."
         )
     if over_seeds:
         yield (
@@ -131,11 +134,10 @@ QUANTITIES = {
 """Fields of a result, with column title and significant decimals."""
 
 EXPLANATION = (
-    "Of STS-B dev's sentences under the weights that were judged, mean ± standard deviation over seeds. Alignment: the "
-    "mean squared distance of pairs scored above 4. Uniformity: from 0, a single point, to -4, orthogonal. Effective "
-    "rank: the number of directions that the vectors use, at most their width. Removed negatives: the share of "
-    "the in-batch "
-    "negatives that DCLR's weights left out while training."
+    "Measured on STS-B dev's sentences with the evaluated weights; mean ± standard deviation over seeds. Alignment: "
+    "the mean squared distance of pairs scored above 4. Uniformity: from 0, a single point, to -4, orthogonal. "
+    "Effective rank: the number of directions that the vectors use, at most their width. Removed negatives: the share "
+    "of the in-batch negatives that DCLR's weights left out while training."
 )
 
 

@@ -191,7 +191,8 @@ def _first(trial: Trial) -> list[str]:
     config = trial.config
     corpus = open_run_corpus(config, 0)
     if corpus.census.sentences < trial.neighbours:
-        raise StudyError(f"neighbours: {trial.neighbours} of a corpus of {corpus.census.sentences} sentences")
+        sentences = corpus.census.sentences
+        raise StudyError(f"neighbours: {trial.neighbours} sentences needed, but the corpus has only {sentences}")
     batches = corpus.batches(READ_AT_ONCE, seed=0)
     return list(islice(chain.from_iterable(batches), trial.neighbours))
 

@@ -15,7 +15,7 @@ from serving.operations.limits import UnreadBytes, current_caller
 from serving.settings import Settings
 
 UNCOUNTED = 65_536
-"""Maximum bytes of an answer that does not count towards the limit. Small answers are therefore always sent, even if
+"""Answers of at most this many bytes do not count towards the limit. Small answers are therefore always sent, even if
 other clients leave many bytes unread."""
 PIECE = 1 << 18
 """Maximum bytes given to the connection at a time. The connection then waits until the client has read them."""
@@ -52,7 +52,7 @@ class UnreadLimit:
                 start = message
                 return
             body = message.get("body", b"")
-            # A stream that has already begun is sent on.
+            # An error can only replace an answer whose head was not sent yet, and whose body is complete.
             whole = start is not None and not message.get("more_body", False)
             with ExitStack() as held:
                 if len(body) > UNCOUNTED:
@@ -60,7 +60,7 @@ class UnreadLimit:
                         for unread in self._bounds():
                             held.enter_context(unread.holding(len(body), refusable=whole and _is_read(scope)))
                     except ServiceError as error:
-                        # Without its traceback, whose frames would keep the answer in memory.
+                        # Drop the traceback, because its frames would keep the answer in memory.
                         refused = error.with_traceback(None)
                         return
                 if start:

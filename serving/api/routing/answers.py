@@ -1,7 +1,4 @@
-"""Response bodies.
-
-They are written from NumPy arrays as JSON, base64 or raw bytes, without a conversion to Python numbers.
-"""
+"""Response bodies: JSON, base64 or raw bytes, written from NumPy arrays without a conversion to Python numbers."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Authentication:
             with caller.admitted():
                 await loop_turn()
                 await self._app(scope, receive, send)
-        except ServiceError as error:  # raised here, outside of the routes, whose errors are answered by the framework
+        except ServiceError as error:  # the framework answers only errors of routes, and this code runs outside them
             await errors.service_error(Request(scope), error)(scope, receive, send)
 
 

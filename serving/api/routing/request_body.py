@@ -150,7 +150,7 @@ class BoundedRequest(Request):
                     size += len(piece)
                     if size > limit:
                         raise TooLarge(f"the body has more than the {limit} bytes that a request may have")
-                    if not piece:  # the end of the body
+                    if not piece:  # an empty piece marks the end of the body
                         continue
                     grown(size)
                     patience.reschedule(None)
@@ -159,8 +159,8 @@ class BoundedRequest(Request):
                     patience.reschedule(min(now(), started + size / MIN_BYTES_PER_SECOND) + pause)
         except TimeoutError:
             raise TooSlow(
-                f"no part of the body arrived for {pause:g} s, or it arrived at less than {MIN_BYTES_PER_SECOND} "
-                "bytes per second"
+                f"no part of the body arrived for {pause:g} s, or the body arrived at less than "
+                f"{MIN_BYTES_PER_SECOND} bytes per second"
             ) from None
 
     async def json(self) -> Any:

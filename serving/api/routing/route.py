@@ -314,7 +314,7 @@ async def while_connected(request: starlette.requests.Request, work: Coroutine[A
     try:
         return await work
     except asyncio.CancelledError:
-        # Not the caller: another task cancelled this one and waits for its end.
+        # Raise the error if not the caller but another task cancelled this task. That task waits for it to end.
         if not left or working.cancelling() > before + 1:
             raise
         return Response(status_code=CLIENT_LEFT)

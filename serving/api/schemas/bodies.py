@@ -249,7 +249,7 @@ def agreed(given: Mapping[str, T | None]) -> T | None:
 
 
 def called(name: str, body: Any, otherwise: str) -> Any:
-    """Rename the field `otherwise` to `name`. Other servers call the field `otherwise`."""
+    """Rename the field `otherwise`, as other servers call it, to `name`. If `name` has a value, change nothing."""
     if isinstance(body, dict) and body.get(name) is None and otherwise in body:
         return {**body, name: body[otherwise]}
     return body

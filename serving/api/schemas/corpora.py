@@ -59,8 +59,8 @@ class CorpusRequest(ClosedBody):
     )
     synonyms: Synonyms | None = Field(
         default=None,
-        description="Synonyms for lexical search. If a query has the key, a word or phrase, the search also looks "
-        "for the words in the list. `{}` removes all synonyms.",
+        description="Synonyms for lexical search. Each key is a word or a phrase. If a query contains the key, the "
+        "search also looks for the words in the key's list. `{}` removes all synonyms.",
         examples=[{"ny": ["new york"], "new york": ["ny"]}],
     )
     stop_words: StopWords | None = Field(
@@ -71,8 +71,8 @@ class CorpusRequest(ClosedBody):
     )
     fields: SearchedFields | None = Field(
         default=None,
-        description="Metadata fields that lexical search includes, each with a weight. A word in the field counts "
-        "as much as this number of words in the text. `{}` removes all fields.",
+        description="Metadata fields that lexical search includes, each with a weight. For example, a word in a "
+        "field with the weight 2 counts as much as two words in the text. `{}` removes all fields.",
         examples=[{"title": 2.0}],
     )
     model: AskedModel = None
@@ -162,8 +162,8 @@ class CorpusAnswer(BaseModel):
         description="Stemming for lexical search. `none` compares whole words, `porter` compares English stems."
     )
     synonyms: Synonyms | None = Field(
-        description="Synonyms for lexical search. If a query has the key, a word or phrase, the search also looks "
-        "for the words in the list. null in a list of corpora."
+        description="Synonyms for lexical search. Each key is a word or a phrase. If a query contains the key, the "
+        "search also looks for the words in the key's list. null in a list of corpora."
     )
     stop_words: StopWords | None = Field(
         description="Words that lexical search ignores in queries. null in a list of corpora."

@@ -125,7 +125,7 @@ class SearchRequest(ClosedBody):
     cursor: str | None = Field(
         default=None,
         max_length=200,
-        description="Cursor of the previous page. `offset` counts from the end of this page.",
+        description="Cursor of the previous page. `offset` counts from the end of the previous page.",
     )
     exact: bool = Field(default=False, description="If true, use exact search instead of the approximate index.")
     min_score: FiniteFloat | None = Field(

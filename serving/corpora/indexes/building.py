@@ -99,8 +99,8 @@ def build(given: BuildInput, target: float, plan: Plan, kinds: Mapping[str, Kind
         keys,
         vectors,
         None,
-        # If only the plan demands exact search, the target is 0. Another plan will then build an index, whatever the
-        # target.
+        # If only the plan demands exact search, the recorded target is 0. A later server with another plan then builds
+        # an index, because its target differs.
         Tuning(target if plan.kinds and len(keys) >= plan.least else 0.0, held),
         perf_counter() - begin,
         reason="; ".join(reasons) or "the plan allows no other kind",
@@ -247,7 +247,7 @@ def free_memory(machine: Path = Path("/proc/meminfo"), group: Path = GROUP) -> i
 
 
 def most_queries(count: int) -> int:
-    """Return how many of `count` vectors are held out as queries. It is at most a tenth."""
+    """Return how many of `count` vectors are held out as queries: at most a tenth."""
     return min(QUERIES, count // 10)
 
 

@@ -33,17 +33,17 @@ DRIVER = "libcuda.so.1"
 PROBE = """
 import faiss, numpy
 if not faiss.get_num_gpus():
-    raise SystemExit("it finds none")
+    raise SystemExit("FAISS finds no CUDA device")
 vectors = numpy.eye(8, dtype=numpy.float32)
 index = faiss.IndexFlatIP(8)
 index.add(vectors)
 resources = faiss.StandardGpuResources()
-resources.setTempMemory(1 << 20)  # of its own accord it takes 1.5 GiB, beside an encoder that may have left less
+resources.setTempMemory(1 << 20)  # the default of 1.5 GiB may be more than an encoder has left free
 options = faiss.GpuClonerOptions()
 options.use_cuvs = False
 device = faiss.index_cpu_to_gpu(resources, 0, index, options)
 if device.search(vectors, 1)[1].ravel().tolist() != list(range(8)):
-    raise SystemExit("it finds what is not there")
+    raise SystemExit("the search returned wrong neighbours")
 """
 PATIENCE = 300
 """Maximum seconds of the first search. If the device is newer than FAISS, the first search compiles kernels."""

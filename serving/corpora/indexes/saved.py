@@ -183,9 +183,9 @@ def damage(folder: Path) -> Iterator[str]:
             files = _manifest(generation / MANIFEST)["files"]
             for name, described in files.items():
                 if not (generation / name).is_file():
-                    yield f"{generation / name}: not there"
+                    yield f"{generation / name}: missing"
                 elif _sha256(generation / name) != described["sha256"]:
-                    yield f"{generation / name}: not what was written"
+                    yield f"{generation / name}: damaged, its SHA-256 differs from the manifest"
         except (UnfitError, KeyError, TypeError, AttributeError) as error:
             yield f"{generation / MANIFEST}: {error}"
 
@@ -207,7 +207,7 @@ def check(path: Path, described: dict[str, Any], threads: int = 1) -> None:
     if length != described["bytes"]:
         raise UnfitError(f"{path}: {length} bytes, not {described['bytes']}")
     if checksums(path, threads) != described["checksums"]:
-        raise UnfitError(f"{path}: not what was written")
+        raise UnfitError(f"{path}: damaged, its checksums differ from the manifest")
 
 
 def _manifest(path: Path) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def _manifest(path: Path) -> dict[str, Any]:
             raise  # the file itself may be intact
         raise UnfitError(f"{path}: {error or type(error).__name__}") from error
     if seal != _seal(manifest):
-        raise UnfitError(f"{path}: not what was written")
+        raise UnfitError(f"{path}: damaged, its content does not match its seal")
     return manifest  # type: ignore[no-any-return]
 
 

@@ -1,7 +1,7 @@
 """The immutable state of an index during a search, and the report about the state.
 
 An index has built parts, marks of the rows that are not removed, and a tail of vectors added later. A built part has
-its vectors in a memory-mapped file, or in memory while the part grows. It usually has an approximate index.
+its vectors in a memory-mapped file, or in memory while the part grows, and usually an approximate index.
 """
 
 from __future__ import annotations

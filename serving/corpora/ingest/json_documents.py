@@ -80,7 +80,7 @@ def _fields(text: _Text) -> Iterator[Row]:
     while more:
         key = _checked(text.value("the name of a field"))
         if not isinstance(key, str):
-            text.fail("the name of a field, not one before it,")
+            text.fail("the name of a field, as a string,")
         text.skip(b":")
         if key != "documents":
             value = _checked(text.value(key[:80]))

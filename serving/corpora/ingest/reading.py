@@ -80,7 +80,9 @@ def read(stream: BinaryIO, format: str, settings: Settings, *, source: str, spli
                 check_cancelled()
                 written += limit if isinstance(line, ServiceError) else len(line)
                 if written > most:
-                    raise TooLarge(f"the documents in the file of {size} bytes are more than {most} bytes as JSON")
+                    raise TooLarge(
+                        f"the documents in the file of {size} bytes are more than {most} bytes as JSON: split the file"
+                    )
                 yield Row(f"row {number}", line) if isinstance(line, ServiceError) else _row(line, f"row {number}")
             if status := reaped(child):
                 raise _ended(status, format)
@@ -98,10 +100,10 @@ def _row(line: bytes, place: str) -> Row:
 def _ended(status: int, format: str) -> ServiceError:
     """Return the error for a process that ended without reporting an error."""
     if status == -signal.SIGXCPU:
-        return TooLarge(f"{format} that takes more than {CPU_SECONDS[format]} s to read: split the file")
+        return TooLarge(f"reading the {format} takes more than {CPU_SECONDS[format]} s: split the file")
     if status == -signal.SIGKILL:
-        return TooLarge(f"{format} that needs more memory than there is: split the file")
-    return Malformed(f"a damaged file: the reader of {format} failed at it")
+        return TooLarge(f"reading the {format} needs more memory than there is: split the file")
+    return Malformed(f"a damaged file: the reader of {format} crashed while it read the file")
 
 
 @contextmanager
@@ -117,5 +119,5 @@ def _on_disk(stream: BinaryIO) -> Iterator[BinaryIO]:
             with _on_disk(cast("BinaryIO", copy)) as file:
                 yield file
     else:
-        with Path(f"/dev/fd/{number}").open("rb") as file:  # a separate position in the file
+        with Path(f"/dev/fd/{number}").open("rb") as file:  # a second open file has its own position
             yield file

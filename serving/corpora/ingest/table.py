@@ -194,7 +194,7 @@ def read_column_types(text: str) -> ColumnTypes:
     """Parse the requested column types: a keyword, in any case, or a JSON object with the types of some columns.
 
     Raises:
-        Invalid: it is neither.
+        Invalid: the text is neither.
     """
     if word := _WORDS.get(text.lower()):
         return word
@@ -217,7 +217,7 @@ def _is(kind: str, field: str) -> bool:
     return kind != "number" or not _PADDED.match(field)
 
 
-# Applies to the whole process, and its default is too small for texts; `_Feed` limits rows.
+# The limit applies to the whole process, and its default is too small for texts. `_Feed` limits the rows instead.
 csv.field_size_limit(sys.maxsize)
 
 
@@ -298,7 +298,8 @@ def csv_rows(
     names = _outside_quotes(first)
     delimiter = separator[1] if separator else max(DELIMITERS, key=names.count)
     _, *others = names.split(delimiter)
-    spaced = bool(others) and all(name.startswith(" ") for name in others)  # also before quotes: `1, "a, b"`
+    # If a space follows each separator, `csv` must also ignore the space before a quote, as in `1, "a, b"`.
+    spaced = bool(others) and all(name.startswith(" ") for name in others)
     reader = csv.reader(chain([first], feed), delimiter=delimiter, skipinitialspace=spaced, strict=True)
     try:
         header = next(reader)

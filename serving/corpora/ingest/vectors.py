@@ -53,7 +53,8 @@ class VectorRule:
                 field=field,
             )
         if given is None:
-            why = "of `embedded_by`" if self.embedded_by else f"the vectors of corpus {self.corpus!r} are its own"
+            own = f"the vectors of corpus {self.corpus!r} come with its documents"
+            why = "of `embedded_by`" if self.embedded_by else own
             raise Conflict(f"is required, because {why}. Only JSON, Parquet and Arrow can contain vectors", field=field)
         unit = unit_vector(given, field)
         self.dim = self.dim or len(unit)
@@ -65,7 +66,7 @@ class VectorRule:
 def unit_vector(given: Any, field: str = VECTOR) -> Floats:
     """Convert a list of numbers to a unit vector (D,).
 
-    It is scaled in float64, so that no finite vector overflows.
+    The numbers are scaled in float64, so that no finite vector overflows.
 
     Raises:
         Invalid: `given` is not a list of finite numbers, is too long, or is a zero vector.
@@ -83,7 +84,7 @@ def unit_vector(given: Any, field: str = VECTOR) -> Floats:
     largest = float(np.abs(vector).max(initial=0.0))
     if not largest:
         raise Invalid("has no direction: it is empty or all zeros", field=field)
-    with np.errstate(over="ignore"):  # an infinite length is not 1 either
+    with np.errstate(over="ignore"):  # the length may overflow, and an infinite length is not 1 either
         length = np.linalg.norm(vector)
     if abs(length - 1) > UNIT:
         vector /= largest

@@ -142,7 +142,7 @@ class CorpusFile:
             create(writer, corpus)
 
     def call(self, name: str, *, former: str | None) -> None:
-        """Give the corpus another name. `former` is the name of the file until the file is renamed, too."""
+        """Give the corpus another name. `former` is the name that the file still has. None means no other name."""
         with self._connections.writing() as writer:
             writer.execute("UPDATE corpora SET name = ?, former = ?", (name, former))
 

@@ -1,6 +1,6 @@
 """Checks of a file from another machine: no value may be larger than the API accepts.
 
-They run before any value is read into memory.
+The checks run before any value is read into memory.
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ class _Postings:
     def _field(self, path: str | None) -> int:
         """Return the number of the field at `path`.
 
-        It also checks for cancellation, because each condition calls it.
+        This method also checks for cancellation, because it is called for each condition.
         """
         check_cancelled()
         known = self._reader.execute("SELECT number FROM fields WHERE path = ?", (path,)).fetchone()

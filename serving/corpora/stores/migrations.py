@@ -282,4 +282,4 @@ def _counts(reader: sqlite3.Connection) -> Iterator[str]:
         SELECT passages, (SELECT count(*) FROM vectors), 'vectors' FROM corpora"""
     ):
         if said != counted:
-            yield f"its row says that it has {said} {what}, but it has {counted}"
+            yield f"the table corpora counts {said} {what}, but the file has {counted}"

@@ -106,8 +106,8 @@ def parse(query: str, rules: Rules = PLAIN) -> Asked:
     for i, part in enumerate(parts):
         words, stems = _words_and_stems(part, rules.stemming)
         quoted = i % 2 == 1 and i + 1 < len(parts)  # the last quote may have no partner
-        # A run of the query may continue in a passage, so the end of the run is dropped. Inside a phrase, another word
-        # follows.
+        # In a passage, more characters may follow the last character of a run, so the token for the end of the run is
+        # dropped. Inside a phrase, the token stays, because another word follows.
         ends = range(len(words) - 1 if quoted else 0, len(words))
         kept = [at for at in range(len(words)) if not (at in ends and analysis.ends_run(words, at))]
         if not quoted:

@@ -63,7 +63,7 @@ class Refused(NamedTuple):
     def of(cls, path: Path, error: ServiceError | StoreError) -> Refused:
         why, damaged = str(error).replace(str(path), path.name), isinstance(error, Damaged)
         if isinstance(error, ServiceError) and not damaged:
-            why = f"{why}; mend that and start again"
+            why = f"{why}; solve this problem and start again"
         return cls(why, damaged)
 
     def error(self) -> Unhealthy:
@@ -174,7 +174,7 @@ class SqliteStore:
             reach("store.after-rename")
             del self._files[name]
             self._files[to] = renamed = CorpusFile(path, self._synchronous, shared=self._shared)
-            with suppress(ServiceError):  # the former name only matters if the file is copied under it
+            with suppress(ServiceError):  # the former name only matters if the file is copied under that name
                 renamed.call(to, former=None)
 
     def write(self, name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:

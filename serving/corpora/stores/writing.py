@@ -247,7 +247,7 @@ def promise(writer: sqlite3.Connection, wanted: Corpus) -> None:
 
 
 def check_bound(corpus: Corpus, fingerprint: str | None, dim: int | None) -> None:
-    """Raise an error if a corpus can't have this encoder, or own vectors with `dim` numbers.
+    """Raise an error if a corpus can't have this encoder, or vectors of its callers with `dim` numbers.
 
     If an argument is None, any value is accepted.
 
@@ -258,11 +258,11 @@ def check_bound(corpus: Corpus, fingerprint: str | None, dim: int | None) -> Non
     if bound not in (None, fingerprint):
         if bound == OWN:
             raise Conflict(
-                f'the vectors of corpus {name!r} are its own: POST /corpora/{name}/reembed with "replace_own_vectors": '
-                "true replaces them by those of an encoder"
+                f"the vectors of corpus {name!r} come with its documents: POST /corpora/{name}/reembed with "
+                '"replace_own_vectors": true replaces them by the vectors of an encoder'
             )
         if fingerprint == OWN:
-            raise Conflict(f"corpus {name!r} is embedded by an encoder: create another corpus for your own vectors")
+            raise Conflict(f"corpus {name!r} is embedded by an encoder: create another corpus for vectors of your own")
         raise Conflict(
             f"corpus {name!r} is embedded by another encoder: POST /corpora/{name}/reembed replaces the encoder"
         )

@@ -111,7 +111,7 @@ def test_a_corpus_is_created_described_and_dropped(backend: Backend, corpus: str
 
 def test_a_corpus_of_own_vectors_takes_nothing_else(backend: Backend, corpus: str) -> None:
     backend.create(corpus, encoder=OwnVectors(4))
-    with pytest.raises(Conflict, match=f"vectors of corpus '{corpus}' are its own"):
+    with pytest.raises(Conflict, match=f"vectors of corpus '{corpus}' come with its documents"):
         backend.put(corpus, content([("a", "text", {})]))
     own = content([("a", "text", {})]).vectors
     backend.put(corpus, Content([Document("a", "text", {})], own, OWN))

@@ -68,7 +68,7 @@ def test_json_and_text_give_the_same_sentences(
     [
         ("{", r"a\.jsonl:2: not JSON"),
         ("[" * 100_000, r"a\.jsonl:2: nested too deeply$"),
-        (r'{"text": "hello \ud83d there"}', r"a\.jsonl:2: holds half a surrogate pair"),
+        (r'{"text": "hello \ud83d there"}', r"a\.jsonl:2: contains half a surrogate pair"),
         ("[]", r"a\.jsonl:2: expected a JSON object"),
         ('{"title": "x"}', r"a\.jsonl:2: title or text is missing or not a string"),
         ('{"title": "x", "text": null}', r"a\.jsonl:2: title or text is missing or not a string"),
@@ -88,7 +88,7 @@ def test_a_broken_line_is_named_and_nothing_is_written(line: str, message: str, 
 def test_a_format_whose_lines_are_no_paragraphs_is_refused(name: str, tmp_path: Path) -> None:
     file, corpus = tmp_path / name, tmp_path / "out.txt"
     file.write_text('id,text\n1,"The committee has met on every Monday of the year."\n')
-    with pytest.raises(CorpusError, match=rf"{name}: \.(csv|tsv|json|parquet) is not read"):
+    with pytest.raises(CorpusError, match=rf"{name}: \.(csv|tsv|json|parquet) is not supported"):
         write([file], corpus)
     assert not corpus.exists()
 
@@ -98,7 +98,7 @@ def test_what_holds_no_sentence_or_would_be_overwritten_is_refused(tmp_path: Pat
     file.write_text("x = 1\n")
     with pytest.raises(CorpusError, match="no clean English sentence of 6 to 80 words in 1 texts"):
         write([file], tmp_path / "corpus.txt")
-    with pytest.raises(CorpusError, match="name another --out"):
+    with pytest.raises(CorpusError, match="name another file with --out"):
         write([file], tmp_path / "." / "a.txt")
     assert file.read_text() == "x = 1\n"
 

@@ -101,7 +101,7 @@ def test_blank_lines_are_nothing(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"first": 0}, "first: 0 is less than one line"),
-        ({"words": (4,)}, r"words: \[4\] is not the least and the most"),
+        ({"words": (4,)}, r"words: \[4\] is not a minimum and a maximum"),
         ({"words": (5, 4)}, r"words: \[5, 4\] is not"),
         ({"words": (0, 4)}, r"words: \[0, 4\] is not"),
     ],

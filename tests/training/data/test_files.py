@@ -59,13 +59,13 @@ def test_a_table_gives_its_column(tmp_path: Path) -> None:
         ("a.csv", "text,n\na,1,2\n", r"a\.csv:2: 3 columns, but the header has 2"),
         ("a.csv", 'text\n"a\n', r"a\.csv:2: unexpected end of data"),
         ("a.jsonl", '{"text": "a"}\n{"body": "a"}\n', r"a\.jsonl:2: no column text or sentence; there are body"),
-        ("a.jsonl", '{"text": 1}\n', r"a\.jsonl:1: 1 is no string"),
+        ("a.jsonl", '{"text": 1}\n', r"a\.jsonl:1: 1 is not a string"),
         ("a.jsonl", '["a"]\n', r"a\.jsonl:1: expected a JSON object"),
         ("a.jsonl", "a\n", r"a\.jsonl:1: not JSON"),
         ("a.parquet", "PAR1", r"a\.parquet: after row 0: Parquet file size is 4 bytes"),
         ("a.parquet", "text\na\n" * 9, r"a\.parquet: after row 0: Parquet magic bytes not found"),
-        ("a.parquet.gz", "", r"a\.parquet\.gz: is packed twice, for Parquet packs its columns itself"),
-        ("a.json", "[]", r"a\.json: \.json is not read: write it as Parquet, JSON lines"),
+        ("a.parquet.gz", "", r"a\.parquet\.gz: is compressed twice, because Parquet compresses its columns itself"),
+        ("a.json", "[]", r"a\.json: \.json is not supported: write it as Parquet, JSON lines"),
         ("a.txt", "PAR1\x15\x04", r"a\.txt: looks like Parquet: name it \.parquet"),
         ("a.txt", '{"text": "a sentence"}\n', r"a\.txt: looks like JSON: name JSON lines \.jsonl"),
         ("a.txt", "%PDF-1.7\n", r"a\.txt: looks like a PDF"),
@@ -127,9 +127,9 @@ def test_parquet_gives_its_column(tmp_path: Path) -> None:
     ("columns", "message"),
     [
         ({"sent0": ["a"], "n": [1]}, r"a\.parquet: no column text or sentence; there are sent0, n: name one by --t"),
-        ({"text": [1]}, r"a\.parquet: row 1: 1 is no string"),
-        ({"text": [["a"], ["b"]]}, r"a\.parquet: row 1: \['a'\] is no string"),
-        ({"text": [b"a"]}, r"a\.parquet: row 1: b'a' is no string"),
+        ({"text": [1]}, r"a\.parquet: row 1: 1 is not a string"),
+        ({"text": [["a"], ["b"]]}, r"a\.parquet: row 1: \['a'\] is not a string"),
+        ({"text": [b"a"]}, r"a\.parquet: row 1: b'a' is not a string"),
         ({"text": BROKEN_TEXT}, r"a\.parquet: after row 0: 'utf-8' codec can't decode byte 0xff"),
     ],
 )
@@ -223,7 +223,7 @@ def test_a_column_needs_a_table(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a\n")
     with pytest.raises(CorpusError, match=r"a\.txt: has no column 'body'"):
         open_corpus([str(tmp_path / "a.txt")], column="body")
-    with pytest.raises(CorpusError, match="--text-column body: of which corpus"):
+    with pytest.raises(CorpusError, match="--text-column body: needs a corpus"):
         open_corpus([], column="body")
 
 

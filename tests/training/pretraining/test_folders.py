@@ -94,7 +94,7 @@ def test_what_a_crash_left_beside_the_model_is_cleared_and_what_came_meanwhile_i
 def test_a_record_inside_the_model_is_refused(run: str, small: list[str], capsys: Capture) -> None:
     assert call(*small, "--out", "artifacts/x", "--set", f"run={run}") == 2
     err = capsys.readouterr().err
-    assert f"run: {run} is inside out, artifacts/x" in err and err.count("\n") == 1
+    assert f"run: {run} is inside artifacts/x (out)" in err and err.count("\n") == 1
     assert not Path("artifacts").exists(), "refused before it began"
 
 

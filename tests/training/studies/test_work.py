@@ -239,5 +239,5 @@ def test_a_run_measures_the_nearest_in_a_batch_where_it_is_asked_to(make_study: 
 
 def test_more_neighbours_than_sentences_are_refused_before_anything_is_trained(make_study: MakeStudy) -> None:
     (trial,) = trials(make_study("[[arm]]\nname = 'as it was'\nuntrained = true\n", neighbours=6400))
-    with pytest.raises(StudyError, match="neighbours: 6400 of a corpus of 240 sentences"):
+    with pytest.raises(StudyError, match="neighbours: 6400 sentences needed, but the corpus has only 240"):
         load_data(trial)

@@ -53,7 +53,7 @@ def gunzipped(target: str) -> Unpack:
 
 
 def untarred(target: str, folders: Sequence[str]) -> Unpack:
-    """Return a function that extracts `folders` of an archive below `target`.
+    """Return a function that extracts the folders `folders` of an archive to `target`.
 
     The folders need a common parent in the archive. Links, devices and subfolders are skipped. An archive is rejected
     if one of its paths leads outside the target.

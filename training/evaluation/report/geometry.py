@@ -187,10 +187,10 @@ def _by_size(cosines: Mapping[str, float]) -> list[tuple[float, float]]:
 # The learning curve: measurements of the encoder over its training steps.
 
 QUANTITIES = {
-    "stsb_dev_spearman": ("STS-B dev", "Spearman × 100", "Better the higher."),
-    "sickr_dev_spearman": ("SICK-R dev", "Spearman × 100", "Better the higher."),
-    "sts_dev_spearman": ("Mean of STS-B and SICK-R dev", "Spearman × 100", "Better the higher."),
-    "dev_spearman": ("Own development pairs", "Spearman × 100", "Better the higher."),
+    "stsb_dev_spearman": ("STS-B dev", "Spearman × 100", "Higher is better."),
+    "sickr_dev_spearman": ("SICK-R dev", "Spearman × 100", "Higher is better."),
+    "sts_dev_spearman": ("Mean of STS-B and SICK-R dev", "Spearman × 100", "Higher is better."),
+    "dev_spearman": ("Own development pairs", "Spearman × 100", "Higher is better."),
     "known_item_ndcg10": (
         "Known items",
         "nDCG@10 × 100",
@@ -201,8 +201,8 @@ QUANTITIES = {
         "MRR@10",
         "One half of a sentence retrieves the other half. Higher is better.",
     ),
-    "uniformity": ("Uniformity", "Uniformity", "Better the lower."),
-    "alignment": ("Alignment", "Alignment", "Better the lower."),
+    "uniformity": ("Uniformity", "Uniformity", "Lower is better."),
+    "alignment": ("Alignment", "Alignment", "Lower is better."),
     "effective_rank": (
         "Effective rank",
         "Effective rank",

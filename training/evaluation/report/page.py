@@ -108,12 +108,12 @@ def explanations(judged: Sequence[Evaluated]) -> Element:
         "How to read this",
         element(
             "p",
-            "STS scores are Spearman's rank correlation times 100 between cosines and people's scores, over all pairs "
-            "of a task at once (“all”); the mean is that of the seven tasks, each rounded to two decimals first. ",
-            "One training run is one draw: SimCSE on BERT-base came to 75.11 ± 0.84 over 50 seeds where its paper says "
-            "76.25, so a difference below about 1 point between single runs is inside the noise. ",
-            "Alignment and uniformity are better the lower they are, and neither says much without the other. ",
-            "Times hold for the device named above and for no other.",
+            "An STS score is Spearman's rank correlation × 100 between the cosines and the human scores of all pairs "
+            "of a task (“all”). The mean is over the seven tasks. Each task's score is first rounded to two decimals. ",
+            "Scores depend on the seed: over 50 seeds, SimCSE on BERT-base reached 75.11 ± 0.84, and its paper reports "
+            "76.25. A difference below about 1 point between single runs is therefore within the noise. ",
+            "Lower alignment and lower uniformity are better. Read the two values together. ",
+            "Times are valid only for the device named above.",
         ),
         *_commands(judged),
     )

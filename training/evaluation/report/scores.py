@@ -17,9 +17,8 @@ NAMES = {"STSB": "STS-B", "SICKR": "SICK-R", "SST2": "SST-2"}
 """Names of tasks that the papers spell differently."""
 AGGREGATES = ("all", "mean", "wmean")
 UNIT_VECTORS = (
-    "Ours: a logistic regression on unit vectors, as the server returns them. The papers' rows: SentEval's, on "
-    "vectors of "
-    "the length that the encoder gave them."
+    "Our rows: a logistic regression on unit vectors, as the server returns them. The papers' rows: SentEval's "
+    "logistic regression on vectors that are not normalised."
 )
 REACH = 12
 """Lower end of a dot plot, in points below the lowest mean of the evaluations.
@@ -144,9 +143,9 @@ def _means(measured: Sequence[Evaluated], papers: Sequence[Row]) -> Part:
         Caption(
             "sts-means",
             "Mean of the seven STS tasks.",
-            "Spearman × 100. Grey: the papers' own numbers, single runs but for the row over 50 seeds, whose line is "
-            f"one standard deviation to either side. Rows more than {REACH} points below the lowest in colour are in "
-            "the table alone; the axis does not begin at zero.",
+            "Spearman × 100. Grey: the papers' own numbers from single runs, or the mean over 50 seeds with a line of "
+            f"one standard deviation to either side. Rows more than {REACH} points below the lowest coloured dot are "
+            "only in the table. The axis does not begin at zero.",
         ),
         "Mean Spearman × 100",
         sorted([*theirs, *ours], key=lambda dot: dot.value),
@@ -169,7 +168,9 @@ def _subsets(judged: Evaluated) -> Element:
         bodies.append(rows)
     return details(
         f"{judged.name}: each subset",
-        element("p", "all: over all pairs at once; mean: of the subsets; wmean: weighted by their pairs."),
+        element(
+            "p", "all: over all pairs together; mean: over the subsets; wmean: over the subsets, weighted by size."
+        ),
         table(f"STS subsets of {judged.name}", ["× 100", "Spearman", "Pearson", "Pairs"], bodies),
     )
 

@@ -55,7 +55,7 @@ class Address:
         `.db`, with or without `milvus://` before it.
 
         Raises:
-            StoreError: the text is neither.
+            StoreError: the text is neither an address nor a path.
         """
         parts = urlsplit(text)
         if parts.scheme not in ("milvus", "milvus+tls"):

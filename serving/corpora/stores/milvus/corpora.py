@@ -156,7 +156,7 @@ class MilvusCorpora(Backend):
     def rename(self, name: str, to: str) -> None:  # noqa: ARG002
         self._registry.read(name)
         raise Invalid(
-            "corpora on Milvus can't be renamed: give it another name with PUT /aliases/{alias}", field="name"
+            "corpora on Milvus can't be renamed: give the corpus an alias with PUT /aliases/{alias}", field="name"
         )
 
     def corpus(self, name: str) -> tuple[Corpus, Size]:

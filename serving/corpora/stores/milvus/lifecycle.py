@@ -90,7 +90,7 @@ class Collections:
         )
 
     def live(self, record: Record) -> Rows | None:
-        """Return the rows of a corpus without documents that have expired, or None before the first document."""
+        """Return the rows of the documents that have not expired, or None before the corpus has a document."""
         if record.table is None:
             return None
         found = self.rows(record)

@@ -55,7 +55,10 @@ class Recall:
             return self._registry.write(replace(now, measured=found)) if now.table == record.table else record
 
     def count(self, record: Record, passages: int) -> None:
-        """Count written passages. At the size of the corpus at the last measurement, measure in the background."""
+        """Count written passages.
+
+        Measure in the background once there are as many as the corpus had at the last measurement.
+        """
         if record.table is None or not KINDS[record.table.index].effort:
             return
         self._written[record.name] += passages
@@ -69,7 +72,7 @@ class Recall:
             try:
                 self.measure(name)
             except Exception as error:
-                if not self._closed:  # else the connection was closed under the measurement
+                if not self._closed:  # after `close`, the error only means that the connection is closed
                     log.warning("the recall of corpus %r was not measured: %s", name, error)
 
     def close(self) -> None:
@@ -97,7 +100,7 @@ def measure(corpus: Rows, kind: str, target: float) -> Measured:
 
 
 def _nearest(corpus: Rows, names: Sequence[str], queries: Floats) -> tuple[list[set[str]], int]:
-    """Return the ids of the nearest passages of each query, by a scan of all vectors, and the number of passages."""
+    """Scan all vectors. Return the ids of each query's nearest passages, and the number of scanned passages."""
     best: list[list[tuple[float, str]]] = [[] for _ in names]
     passages = 0
     for block in corpus.each(["id", rows.VECTOR]):

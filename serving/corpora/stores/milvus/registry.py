@@ -1,7 +1,7 @@
 """The registry: a small collection with one record for each corpus.
 
-A record has the encoder, the settings, and the name of the collection with the rows. It is read with strong consistency
-before each operation, so that all servers of one Milvus agree.
+A record has the encoder, the settings, and the name of the collection with the rows. Before each operation, the record
+is read with strong consistency, so that all servers of one Milvus agree.
 """
 
 from __future__ import annotations

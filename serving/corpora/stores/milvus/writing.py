@@ -189,8 +189,9 @@ class Writer:
         for count, ids in by_count.items():
             table.delete_rows(f"passage >= {count} and document in {literals(ids)}")
 
-    # Re-embedding. A second collection gets all rows with new vectors. Writes remove their documents from it, so its
-    # rows are always rows of the corpus, and it is complete once it has as many.
+    # Re-embedding. A second collection, the fresh one, gets all rows with new vectors. Each write removes its documents
+    # from the fresh collection, whose rows are therefore always rows of the corpus. The fresh collection is complete
+    # when it has as many rows as the corpus.
 
     def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[PassageKey, str]]:
         record = self._registry.read(name)

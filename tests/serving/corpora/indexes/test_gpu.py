@@ -337,10 +337,10 @@ def test_the_probe_searches_on_the_device(monkeypatch: pytest.MonkeyPatch) -> No
     exec(PROBE, {})
     assert Resources.made.temporary <= 64 << 20
     monkeypatch.setattr(faiss, "index_cpu_to_gpu", lambda *_: faiss.IndexFlatIP(8))
-    with pytest.raises(SystemExit, match="finds what is not there"):
+    with pytest.raises(SystemExit, match="returned wrong neighbours"):
         exec(PROBE, {})
     monkeypatch.setattr(faiss, "get_num_gpus", lambda: 0)
-    with pytest.raises(SystemExit, match="it finds none"):
+    with pytest.raises(SystemExit, match="FAISS finds no CUDA device"):
         exec(PROBE, {})
 
 

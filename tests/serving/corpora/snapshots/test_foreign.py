@@ -45,7 +45,7 @@ def link(name: str) -> tarfile.TarInfo:
 
 BODY = b"not a database" * 100
 BOMB = b"\0" * 50_000_000
-NEXT, CUT = "its next part must be the file", "no snapshot, or cut short"
+NEXT, CUT = "its next part must be the file", "not a snapshot, or cut short"
 BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "nothing": (lambda _: b"", CUT),
     "no zstd": (lambda _: b"x" * 1000, CUT),

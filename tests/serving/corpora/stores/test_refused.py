@@ -53,7 +53,7 @@ OTHERS: list[tuple[Callable[[Path], object], str]] = [
     (lambda file: file.write_bytes(b"notes"), "not a corpus of this server; move it elsewhere and start again$"),
     (later_version, r"was written by a later version \(format 99, known up to \d\): use that version$"),
     (lambda file: corpus_named(file, "d"), "contains the corpus 'd'; rename the file to that name and start again$"),
-    (lambda file: file.mkdir(), "directory.*; mend that and start again$"),
+    (lambda file: file.mkdir(), "directory.*; solve this problem and start again$"),
 ]
 
 
