@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shlex
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from models.bundle.disk import write_whole
 from tests.training.studies.conftest import MakeStudy, call, line
 from training.cli.options import parse
 from training.evaluation.labelled import TRANSFER_TASKS
@@ -18,8 +20,9 @@ from training.studies import description, papers
 from training.studies.description import STUDIES, Reported, Study, file_of, name_of
 from training.studies.papers import PAPERS, describe_papers, left_out, lines, page_of, recorded, studies, verdict
 from training.studies.plan import FOLDER, study_folder
-from training.studies.results import Result
-from training.studies.trial import StudyError
+from training.studies.results import TRIAL, Result, run_folder
+from training.studies.trial import StudyError, Trial
+from training.studies.work import run_trial
 
 ROOT = STUDIES.parent
 
@@ -70,6 +73,15 @@ def test_as_published_base_is_replaced_and_the_rest_stays(tmp_path: Path) -> Non
 def test_what_is_run_as_published_has_a_folder_of_its_own(
     make_study: MakeStudy, tiny_backbone: Path, stsb_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Carry the run out in this process. `test_schedule` starts processes."""
+
+    def carry_out(trial: Trial, study: Path) -> None:
+        folder = run_folder(trial, study)
+        folder.mkdir(parents=True)
+        write_whole(folder / TRIAL, trial.to_json())
+        run_trial(folder, io.StringIO())
+
+    monkeypatch.setattr("training.cli.study.Processes", lambda: carry_out)
     monkeypatch.chdir(tmp_path)
     published = f"""
         [[arm]]
@@ -134,14 +146,44 @@ def test_hours_grow_with_views_steps_and_size() -> None:
 SCORES = {"SimCSE": (70.0, 70.1, 69.9), "DCLR": (72.0, 72.2, 71.8)}
 
 
-def test_a_page_sets_the_papers_number_beside_ours_with_a_verdict(tmp_path: Path) -> None:
-    keep(tmp_path, "dclr/table-1", *(line(arm, seed, y) for arm, of in SCORES.items() for seed, y in enumerate(of)))
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write results of DCLR's main table: from minilm, from the paper's backbones, and of an earlier study."""
+    folder = tmp_path_factory.mktemp("results")
+    keep(folder, "dclr/table-1", *(line(arm, seed, y) for arm, of in SCORES.items() for seed, y in enumerate(of)))
+    large = {"backbone": "princeton-nlp/unsup-simcse-bert-large-uncased"}
+    keep(
+        folder,
+        "dclr/table-1-published",
+        line("SimCSE", 0, 76.0, axes={"backbone": "bert-base-uncased", "seed": 0}),
+        line("DCLR", 0, 75.0, axes={"backbone": "roberta-base", "seed": 0}),
+        line("SimCSE, its authors' weights", 0, 78.0, axes=large, untrained=True),
+        *(line("DCLR", seed, 78.5 + seed / 10, axes={**large, "seed": seed}) for seed in (0, 1)),
+    )
+    earlier = {"simcse": (70.0, 70.1, 69.9), "dclr": (70.0, 70.2, 69.8)}
+    keep(
+        folder,
+        "objectives",
+        *(
+            line("", seed, y, axes={"objective": arm, "seed": seed})
+            for arm in earlier
+            for seed, y in enumerate(earlier[arm])
+        ),
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(results: Path) -> str:
+    return page_of("dclr", results)
+
+
+def test_a_page_sets_the_papers_number_beside_ours_with_a_verdict(results: Path, page: str) -> None:
     study = Study.read(STUDIES / "dclr/table-1.toml")
-    simcse, dclr = lines(study, recorded(tmp_path, study.name))
+    simcse, dclr = lines(study, recorded(results, study.name))
     assert (simcse.paper, dclr.paper, simcse.verdict) == (76.25, 77.22, "")
     assert dclr.gain == pytest.approx(2.0) and dclr.noise is not None and dclr.noise < 1
     assert dclr.verdict == "reproduced"
-    page = page_of("dclr", tmp_path)
     assert "| **SimCSE** | 76.25 | – | 70.00 ± 0.10 | 3 | – |  |" in page
     assert "| DCLR | 77.22 | +0.97 | 72.00 ± 0.20 | 3 | +2.00 [" in page
     assert "Reproduced: 1 of 1 differences that the paper reports." in page
@@ -180,10 +222,7 @@ def test_transfer_is_compared_by_the_transfer_tasks() -> None:
     assert simcse.here is not None and simcse.here.mean == pytest.approx(80)
 
 
-def test_runs_from_the_papers_backbone_have_a_table_of_their_own(tmp_path: Path) -> None:
-    label = {"backbone": "roberta-base", "seed": 0}
-    keep(tmp_path, "dclr/table-1-published", line("DCLR", 0, 75.0, axes=label))
-    page = page_of("dclr", tmp_path)
+def test_runs_from_the_papers_backbone_have_a_table_of_their_own(page: str) -> None:
     assert "| DCLR, roberta-base | 77.87 | +1.30 | 75.00 | 1 | – | SimCSE is not run yet |" in page
     assert (
         "## Table 1: `dclr/table-1 --published`" in page
@@ -191,25 +230,13 @@ def test_runs_from_the_papers_backbone_have_a_table_of_their_own(tmp_path: Path)
     )
 
 
-def test_dclr_from_simcses_large_weights_is_compared_with_these_weights(tmp_path: Path) -> None:
-    label = {"backbone": "princeton-nlp/unsup-simcse-bert-large-uncased"}
-    start = line("SimCSE, its authors' weights", 0, 78.0, axes=label, untrained=True)
-    trained = (line("DCLR", seed, 78.5 + seed / 10, axes={**label, "seed": seed}) for seed in (0, 1))
-    base = line("SimCSE", 0, 76.0, axes={"backbone": "bert-base-uncased", "seed": 0})
-    keep(tmp_path, "dclr/table-1-published", base, start, *trained)
-    page = page_of("dclr", tmp_path)
+def test_dclr_from_simcses_large_weights_is_compared_with_these_weights(page: str) -> None:
     assert "| DCLR, princeton-nlp/unsup-simcse-bert-large-uncased | 78.90 | +0.49 | 78.55 ± 0.07 | 2 | +0.55 [" in page
 
 
-def test_what_was_recorded_under_another_name_stands_on_the_page_of_the_main_table(tmp_path: Path) -> None:
-    of = {"simcse": (70.0, 70.1, 69.9), "dclr": (70.0, 70.2, 69.8)}
-    runs = [
-        line("", seed, y, axes={"objective": arm, "seed": seed}) for arm, ys in of.items() for seed, y in enumerate(ys)
-    ]
-    keep(tmp_path, "objectives", *runs)
-    page = page_of("dclr", tmp_path)
+def test_what_was_recorded_under_another_name_stands_on_the_page_of_the_main_table(results: Path, page: str) -> None:
     assert "(`objectives`) | 77.22 | +0.97 | 70.00 ± 0.20 | 3 | +0.00 [" in page
-    assert "not reproduced: no difference shown" in page and "objectives" not in page_of("imsimcse", tmp_path)
+    assert "not reproduced: no difference shown" in page and "objectives" not in page_of("imsimcse", results)
 
 
 @pytest.mark.parametrize(
@@ -230,18 +257,20 @@ def test_the_papers_numbers_of_a_main_table_are_those_beside_an_evaluation(name:
     assert study.reported.scores == {label: score for label, score in expected.items() if score is not None}
 
 
-@pytest.mark.parametrize("paper", PAPERS)
-def test_the_pages_in_the_documentation_are_those_of_the_recorded_results(paper: str) -> None:
-    """Compare with the output of `isosphere study pages`."""
-    written = (ROOT / "docs" / "papers" / f"{paper}.md").read_text(encoding="utf-8")
-    assert written == page_of(paper, ROOT / "benchmarks" / "results" / "studies")
-
-
-def test_pages_are_written_where_they_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("pages", "--results", str(tmp_path / "none"), "--to", str(tmp_path / "pages")) == 0
-    assert sorted(file.stem for file in (tmp_path / "pages").iterdir()) == sorted(PAPERS)
-    assert "**Not run yet.**" in (tmp_path / "pages" / "dclr.md").read_text()
+def test_the_command_writes_the_pages_in_the_documentation_from_the_recorded_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = ROOT / "benchmarks" / "results" / "studies"
+    assert call("pages", "--results", str(results), "--to", str(tmp_path / "pages")) == 0
+    written = {file.stem: file.read_text(encoding="utf-8") for file in (tmp_path / "pages").iterdir()}
+    assert written.keys() == PAPERS.keys()
+    for paper, text in written.items():
+        assert text == (ROOT / "docs" / "papers" / f"{paper}.md").read_text(encoding="utf-8"), paper
     assert len(capsys.readouterr().out.splitlines()) == len(PAPERS)
+
+
+def test_a_study_without_results_is_said_to_be_not_run() -> None:
+    assert verdict(lines(Study.read(STUDIES / "dclr/table-1.toml"), [])) == "Not run yet."
 
 
 def test_a_package_without_the_repository_says_where_the_studies_are(
