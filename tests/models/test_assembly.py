@@ -68,8 +68,10 @@ def test_the_template_is_what_torch_exports(tmp_path: Path) -> None:
         assert made.manifest.files[path] == torchs.manifest.files[path]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in NAMES[:2] else pytest.mark.nightly) for name in NAMES],
+)
 def test_the_graph_computes_what_torch_computes(name: str, tmp_path: Path) -> None:
     made = assemble(name, tmp_path / "made", name="made")
     assert check_parity(Encoder.load(name), made.onnx) <= PARITY
