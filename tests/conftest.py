@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -63,6 +64,11 @@ def pytest_collection_modifyitems(session: pytest.Session) -> None:
             item.add_marker(pytest.mark.timeout(3600))
     for warning in ("DeprecationWarning", "PendingDeprecationWarning"):
         session.add_marker(pytest.mark.filterwarnings(rf"error::{warning}:({'|'.join(OURS)})\b"))
+
+
+def pytest_collection_finish() -> None:
+    """Keep imported modules and collected tests out of garbage collections. With them, each takes half a second."""
+    gc.freeze()
 
 
 @pytest.fixture

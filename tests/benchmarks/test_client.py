@@ -12,7 +12,7 @@ from threading import Thread
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.serving.client import Address, Connection, Pool, ReplyError, closed_loop, embed, open_loop
@@ -67,7 +67,6 @@ def answering(status: int = 200) -> Iterator[tuple[list[str], Address]]:
         server.server_close()
 
 
-@settings(max_examples=30)
 @given(cuts=st.sets(st.integers(1, len(REPLY) - 1)))
 def test_a_reply_in_any_number_of_packets_is_one_reply(cuts: set[int]) -> None:
     with ExitStack() as stack:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -15,6 +16,7 @@ from models.__main__ import main
 from models.bundle import adapter, bundle, sources
 from models.bundle.bundle import MANIFEST, ONNX, Bundle
 from models.bundle.sources import TEMPLATE
+from models.cli import commands
 from models.encoder.encoder import Encoder
 from models.encoder.layers import keep_layers
 from models.export import assembly
@@ -66,8 +68,10 @@ def test_the_template_is_what_torch_exports(tmp_path: Path) -> None:
         assert made.manifest.files[path] == torchs.manifest.files[path]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in NAMES[:2] else pytest.mark.nightly) for name in NAMES],
+)
 def test_the_graph_computes_what_torch_computes(name: str, tmp_path: Path) -> None:
     made = assemble(name, tmp_path / "made", name="made")
     assert check_parity(Encoder.load(name), made.onnx) <= PARITY
@@ -98,18 +102,14 @@ def test_torch_exports_the_same_encoder(name: str, tmp_path: Path) -> None:
     assert golden_cosine(Bundle(torchs.folder, made.manifest)) > 0.99999
 
 
-def test_it_is_the_same_to_the_byte_every_time(assembled: Bundle, tmp_path: Path) -> None:
-    again = assemble(NAMES[-1], tmp_path / "bundle", name="bundle")
-    assert again.manifest == assembled.manifest
-
-
-def test_no_torch_is_loaded(tmp_path: Path) -> None:
+def test_it_is_the_same_to_the_byte_every_time_and_no_torch_is_loaded(assembled: Bundle, tmp_path: Path) -> None:
     code = (
         "import sys; from models.__main__ import main; "
-        f"assert not main(['export', {NAMES[-1]!r}, '--out', {str(tmp_path / 'b')!r}, '--no-measure']); "
+        f"assert not main(['export', {NAMES[-1]!r}, '--out', {str(tmp_path / 'bundle')!r}, '--no-measure']); "
         "assert not {'torch', 'transformers'} & sys.modules.keys(), 'torch was loaded'"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+    assert bundle.load(tmp_path / "bundle").manifest == assembled.manifest
 
 
 @pytest.mark.filterwarnings("ignore")  # sentence-transformers' own
@@ -121,9 +121,16 @@ def test_sentence_transformers_opens_it(assembled: Bundle) -> None:
     assert (theirs * np.array([one.vector for one in golden])).sum(axis=1).min() > 0.9999
 
 
-def test_other_options_are_torch_s_to_carry_out(tmp_path: Path) -> None:
-    assert main(["export", "minilm", "--pooling", "cls", "--out", str(tmp_path / "cls"), "--no-measure"]) == 0
-    assert bundle.load(tmp_path / "cls").manifest.pooling == "cls"
+@pytest.mark.parametrize(
+    "option", [["--pooling", "cls"], ["--max-length", "16"], ["--prompt", "query=q"], ["--fp16"]], ids="".join
+)
+def test_other_options_are_torch_s_to_carry_out(
+    option: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_torch = Mock()
+    monkeypatch.setattr(commands, "_export_by_torch", by_torch)
+    assert main(["export", "minilm", *option, "--out", str(tmp_path / "b"), "--no-measure"]) == 0
+    by_torch.assert_called_once()
 
 
 def test_weights_that_do_not_fit_the_graph_are_named() -> None:

@@ -74,7 +74,7 @@ def test_what_a_link_led_to_is_read_wherever_it_leads_later(copy: Path, other_bu
     assert bundle.sha256(opened.onnx) == opened.manifest.files["onnx/model.onnx"]
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_one_changed_byte_anywhere_is_refused_by_name(copy: Path, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(sorted(bundle.load(copy).manifest.files)))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub import ModelCard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from models.__main__ import main
@@ -79,7 +79,6 @@ def test_the_hub_reads_what_the_manifest_says() -> None:
     assert "at most 2e-06" in read.text
 
 
-@settings(max_examples=30)
 @given(
     scores=st.dictionaries(st.sampled_from([*SCORED, "my own", "nDCG@10"]), st.floats(-100, 100)),
     name=st.text(min_size=1, max_size=40).filter(lambda text: text.strip() == text and text.isprintable()),

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from models.encoder.flow import Flow
@@ -25,7 +25,6 @@ shapes = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.i
 )
 
 
-@settings(max_examples=30)
 @given(shape=shapes)
 def test_the_volume_changes_as_the_jacobian_says(shape: tuple[int, int, int, int]) -> None:
     flow = flow_of(*shape)
@@ -35,7 +34,6 @@ def test_the_volume_changes_as_the_jacobian_says(shape: tuple[int, int, int, int
     torch.testing.assert_close(flow.log_det(), log_det, rtol=1e-9, atol=1e-9)
 
 
-@settings(max_examples=30)
 @given(shape=shapes)
 def test_latents_lead_back_to_their_vectors(shape: tuple[int, int, int, int]) -> None:
     flow = flow_of(*shape)

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +45,13 @@ LOCAL = ("127.0.0.1", 5000)
 def make_service(tmp_path: Path) -> MakeService:
     """Return a function that makes a service with the fake engine or `model`, and its data in the test's folder."""
 
-    def make(model: Model | None = None, store: str = "sqlite", **options: Any) -> Service:
-        settings = Settings(data=tmp_path, no_demo=True, engine="fake", **options)
-        opened = model or ENGINES["fake"](tmp_path)
-        return Service(settings, opened, local_corpora(settings, STORES[store](tmp_path / "corpora")))
+    return partial(service_in, tmp_path)
 
-    return make
+
+def service_in(data: Path, model: Model | None = None, store: str = "sqlite", **options: Any) -> Service:
+    settings = Settings(data=data, no_demo=True, engine="fake", **options)
+    opened = model or ENGINES["fake"](data)
+    return Service(settings, opened, local_corpora(settings, STORES[store](data / "corpora")))
 
 
 @pytest.fixture(scope="session")

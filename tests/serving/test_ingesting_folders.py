@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import orjson
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from serving.commands import folder
@@ -102,7 +102,6 @@ WRITE = ("write", "a.txt", "one")
 
 @given(steps=STEPS)
 @example(steps=[WRITE, LOOK, DELETE, LOOK, WRITE])
-@settings(max_examples=60, deadline=None)
 def test_the_corpus_has_what_the_folder_has(steps: list[tuple[str, str, str]]) -> None:
     async def follow(path: Path) -> None:
         shelf = Shelf()

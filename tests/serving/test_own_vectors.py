@@ -214,7 +214,7 @@ VECTORS = st.lists(st.lists(COMPONENTS, min_size=4, max_size=4).filter(any), min
 
 
 @pytest.mark.backends("sqlite")
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(vectors=VECTORS, query=st.lists(COMPONENTS, min_size=4, max_size=4).filter(any), scale=st.floats(1e-30, 1e30))
 def test_scores_are_the_cosines_of_the_given_vectors(
     client: TestClient, vectors: list[list[int]], query: list[int], scale: float

@@ -162,6 +162,7 @@ def test_a_full_disk_names_the_file_and_the_run_goes_on_later(
     assert_same_end(uninterrupted, config)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(autocast_dtype("auto", torch.device("cpu")) is None, reason="this CPU does not multiply bfloat16")
 def test_a_run_in_bf16_on_two_threads_is_taken_up(
     make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from training.objectives.contrastive import info_nce
@@ -38,7 +38,6 @@ def test_a_weight_of_two_counts_every_noise_twice() -> None:
 
 
 @given(seed=st.integers(0, 99), weight=st.floats(0.01, 10))
-@settings(max_examples=25)
 def test_noise_only_adds_to_the_loss(seed: int, weight: float) -> None:
     anchors, positives = draw(2, 5, 8, seed=seed)
     noise = draw(20, 8, seed=seed + 1)

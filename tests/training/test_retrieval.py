@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -168,7 +168,6 @@ def judged_rankings(draw: st.DrawFn) -> tuple[dict[str, dict[str, int]], dict[st
     return judgements, {query: draw(st.permutations(documents)) for query in judgements}
 
 
-@settings(max_examples=30)
 @given(judged_rankings())
 def test_scores_equal_a_slow_count(drawn: tuple[dict[str, dict[str, int]], dict[str, list[str]]]) -> None:
     judgements, rankings = drawn
@@ -178,7 +177,6 @@ def test_scores_equal_a_slow_count(drawn: tuple[dict[str, dict[str, int]], dict[
     assert [score.ndcg10, score.mrr10, score.recall100] == pytest.approx(expected)
 
 
-@settings(max_examples=30)
 @given(judged_rankings())
 def test_the_best_order_scores_100_and_the_order_of_queries_does_not_matter(
     drawn: tuple[dict[str, dict[str, int]], dict[str, list[str]]],

@@ -66,7 +66,6 @@ def same(a: Tensor, b: Tensor, tolerance: float = 1e-8) -> bool:
 
 
 @given(groups=st.sampled_from([1, 2, 3, 4, 6, 12]), seed=seeds)
-@settings(max_examples=40)
 def test_whitened_groups_are_centred_and_have_the_identity_as_covariance(groups: int, seed: int) -> None:
     white = group_whitening(correlated(40, 12, seed=seed), groups, eps=0.0)
     assert same(white.mean(0), torch.zeros(12, dtype=torch.float64))
@@ -142,7 +141,6 @@ def test_the_covariance_is_a_constant_unless_its_gradient_is_asked_for() -> None
 
 
 @given(dim=st.integers(1, 5), eps=st.sampled_from([0.0, 0.5]), seed=seeds)
-@settings(max_examples=40)
 def test_the_inverse_root_of_a_matrix_makes_it_the_identity(dim: int, eps: float, seed: int) -> None:
     matrices = covariance(torch.stack([correlated(30, dim, seed=seed), correlated(30, dim, seed=seed + 1)]))
     regular = matrices + eps * torch.eye(dim, dtype=torch.float64)

@@ -119,7 +119,7 @@ def agree(found: dict[str, Any], body: str | bytes, types: Mapping[str, str] = M
     assert len(found["rows"]) == min(len(good), 5)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(table=ROWS, delimiter=st.sampled_from(",;\t"), end=st.sampled_from(["\n", "\r\n"]), bom=st.booleans())
 def test_csv(preview: Preview, table: list[list[str]], delimiter: str, end: str, bom: bool) -> None:
     out = io.StringIO(newline="")
@@ -129,7 +129,7 @@ def test_csv(preview: Preview, table: list[list[str]], delimiter: str, end: str,
     agree(preview("a.csv", text), text)
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     header=st.sampled_from(
         [
@@ -152,7 +152,7 @@ def test_csv_that_is_badly_written(preview: Preview, header: str, body: str) -> 
     agree(preview("a.csv", f"{header}\n{body}"), f"{header}\n{body}")
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     columns=st.lists(st.lists(VALUES, min_size=1, max_size=4), min_size=1, max_size=3),
     asked=st.sampled_from([None, "string", "number", "boolean", "date", "auto"]),
@@ -246,7 +246,7 @@ def test_json_is_known_whatever_it_is_called(preview: Preview, name: str, body: 
     agree(found, body)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=st.lists(FIELDS, min_size=1, max_size=8), end=st.sampled_from(["\n", "\r\n"]))
 @example(lines=["\x1f", "a", "\ufeff"], end="\n")  # Python and JavaScript treat this character as a space.
 def test_text(preview: Preview, lines: list[str], end: str) -> None:
@@ -254,7 +254,7 @@ def test_text(preview: Preview, lines: list[str], end: str) -> None:
     agree(preview("a.txt", text, format="text"), text)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(
         st.fixed_dictionaries(

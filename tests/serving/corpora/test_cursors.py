@@ -44,10 +44,10 @@ def test_words_and_both_over_http(books: TestClient) -> None:
     ]
 
 
-@pytest.mark.parametrize("query", ['"', "AND", "a OR", "NEAR(", "text:a", "whale*", "-whale", "^a", "(", "\x00", "🐋"])
 @pytest.mark.parametrize("mode", ["lexical", "hybrid"])
-def test_no_query_is_an_error_of_syntax(books: TestClient, query: str, mode: str) -> None:
-    ask(books, query=query, mode=mode)
+def test_no_query_is_an_error_of_syntax(books: TestClient, mode: str) -> None:
+    for query in ['"', "AND", "a OR", "NEAR(", "text:a", "whale*", "-whale", "^a", "(", "\x00", "🐋"]:
+        ask(books, query=query, mode=mode)
 
 
 def test_cursors_over_http(books: TestClient, refuses: Callable[..., None]) -> None:

@@ -8,6 +8,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from serving.operations.keys import Key, changed_keys, digest
 from serving.operations.limits import Caller, Limits, charged_to
 from serving.service import Service
 from tests.conftest import PATIENCE
+from tests.serving.conftest import service_in
 
 DRAW = random.Random(0)
 LARGE = {"documents": [{"text": " ".join(f"{DRAW.getrandbits(40):x}" for _ in range(500))} for _ in range(200)]}
@@ -63,25 +65,42 @@ class Tenants:
         return self.service.disk_quota.used(lambda one: one == name)
 
 
-@pytest.fixture
-def tenants(
-    make_service: Callable[..., Service], wait_until_ready: Callable[[TestClient], None], tmp_path: Path
-) -> Iterator[Tenants]:
-    file = tmp_path / "keys.json"
+@contextmanager
+def tenants_in(folder: Path, wait_until_ready: Callable[[TestClient], None]) -> Iterator[Tenants]:
+    file = folder / "keys.json"
     with changed_keys(file) as keys:
         for name, patterns, limit in (("small", ("small-*",), LIMIT), ("large", ("large-*",), None), ("all", None, 1)):
             keys.append(
                 Key(name=name, sha256=digest(name), scopes=("read", "write"), corpora=patterns, disk_bytes=limit)
             )
-    service = make_service(api_keys_file=file)
+    service = service_in(folder, api_keys_file=file)
     with TestClient(create_app(service)) as client:
         wait_until_ready(client)
         yield Tenants(client, service)
 
 
 @pytest.fixture
+def tenants(wait_until_ready: Callable[[TestClient], None], tmp_path: Path) -> Iterator[Tenants]:
+    with tenants_in(tmp_path, wait_until_ready) as tenants:
+        yield tenants
+
+
+@pytest.fixture
 def full(tenants: Tenants) -> Tenants:
-    """`small` has begun below its limit, and is above it."""
+    return filled(tenants)
+
+
+@pytest.fixture(scope="module")
+def still_full(
+    wait_until_ready: Callable[[TestClient], None], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Tenants]:
+    """Yield tenants like `full`, whom the tests of this module leave as they are."""
+    with tenants_in(tmp_path_factory.mktemp("full"), wait_until_ready) as tenants:
+        yield filled(tenants)
+
+
+def filled(tenants: Tenants) -> Tenants:
+    """Take `small`, which begins below its limit, above it."""
     for name in ("small", "large"):
         assert tenants.ask(name, "PUT", f"/corpora/{name}-one").status_code == 201
     tenants.snapshot = tenants.done("small", "POST", "/corpora/small-one/snapshots")["result"]["id"]
@@ -104,19 +123,19 @@ def full(tenants: Tenants) -> Tenants:
         ("PUT", "/corpora/small-one/restore", {"content": b"x", "headers": {"content-type": "application/zstd"}}),
     ],
 )
-def test_nothing_is_added_to_what_is_full(full: Tenants, method: str, path: str, options: dict[str, Any]) -> None:
-    before = full.used("small-one")
+def test_nothing_is_added_to_what_is_full(still_full: Tenants, method: str, path: str, options: dict[str, Any]) -> None:
+    before = still_full.used("small-one")
     if "snapshot" in options.get("json", {}):
-        options = {"json": {"snapshot": full.snapshot}}
-    refused = full.ask("small", method, path, **options)
+        options = {"json": {"snapshot": still_full.snapshot}}
+    refused = still_full.ask("small", method, path, **options)
     assert refused.status_code == 507, refused.text
     assert refused.json()["error"] == (
         f"the corpora of the key 'small' use {before} of {LIMIT} allowed bytes: delete documents, snapshots or corpora"
     )
     assert refused.json()["error_type"] == "Unhealthy" and "retry-after" not in refused.headers
-    assert full.ask("small", "GET", "/corpora/small-one").json()["documents"] == 200
-    assert full.ask("small", "GET", "/corpora").json()["corpora"][0]["name"] == "small-one"
-    assert full.used("small-one") == before and full.used("small-two") == 0
+    assert still_full.ask("small", "GET", "/corpora/small-one").json()["documents"] == 200
+    assert still_full.ask("small", "GET", "/corpora").json()["corpora"][0]["name"] == "small-one"
+    assert still_full.used("small-one") == before and still_full.used("small-two") == 0
 
 
 def test_all_else_goes_on(full: Tenants) -> None:
@@ -161,15 +180,15 @@ def test_there_is_room_again_when_a_corpus_is_deleted(full: Tenants) -> None:
     assert full.ask("small", "POST", "/corpora/small-two/documents", json=SMALL).status_code == 200
 
 
-def test_it_is_what_the_list_of_corpora_says(full: Tenants) -> None:
-    assert full.used("large-one") == full.ask("large", "GET", "/corpora/large-one").json()["bytes"]
+def test_it_is_what_the_list_of_corpora_says(still_full: Tenants) -> None:
+    assert still_full.used("large-one") == still_full.ask("large", "GET", "/corpora/large-one").json()["bytes"]
 
 
-def test_a_key_for_all_corpora_counts_all(full: Tenants) -> None:
-    refused = full.ask("all", "PUT", "/corpora/more")
-    everything = full.service.disk_quota.used(lambda _: True)
+def test_a_key_for_all_corpora_counts_all(still_full: Tenants) -> None:
+    refused = still_full.ask("all", "PUT", "/corpora/more")
+    everything = still_full.service.disk_quota.used(lambda _: True)
     assert refused.status_code == 507 and f"use {everything} of 1 allowed bytes" in refused.json()["error"]
-    assert everything == full.used("small-one") + full.used("large-one")
+    assert everything == still_full.used("small-one") + still_full.used("large-one")
 
 
 def test_snapshots_count_also_when_their_corpus_is_gone(tenants: Tenants) -> None:

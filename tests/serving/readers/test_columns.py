@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.readers import columns
@@ -60,7 +60,6 @@ def records(content: bytes, format: str = "parquet") -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("writer", WRITE)
 @given(rows=st.lists(st.fixed_dictionaries(COLUMNS), max_size=6))
-@settings(max_examples=50)
 def test_a_table_has_the_rows_that_json_lines_have(writer: str, rows: list[dict[str, Any]]) -> None:
     format, write = WRITE[writer]
     assert records(write(pyarrow.Table.from_pylist(rows, SCHEMA)), format) == rows

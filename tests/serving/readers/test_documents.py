@@ -124,7 +124,7 @@ def test_html_that_is_not_well_formed(page: str, text: str) -> None:
 
 
 @given(text=st.text(st.sampled_from("ab \n#-|*_`<>/![]()&;\"'=:.123"), max_size=200))
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 @pytest.mark.parametrize("format", ["markdown", "html"])
 def test_any_text_is_read_or_has_no_text(format: str, text: str) -> None:
     try:

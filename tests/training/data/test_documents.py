@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from training import cli
@@ -51,7 +51,6 @@ def test_a_format_is_known_in_upper_case_too(name: str, tmp_path: Path) -> None:
     assert list(texts([tmp_path / name])) == [f"{SENTENCES[0]}\n\n{SENTENCES[1]}"]
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(st.sampled_from((*SENTENCES, "too short.")), min_size=1), min_size=1))
 def test_json_and_text_give_the_same_sentences(
     tmp_path_factory: pytest.TempPathFactory, documents: list[list[str]]

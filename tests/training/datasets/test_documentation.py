@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from models.python_docs import Section
@@ -41,7 +41,6 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 IDS = st.text("abc0", min_size=1, max_size=3)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     documents=st.dictionaries(IDS, TEXTS.map(str.strip), min_size=1),
     queries=st.dictionaries(IDS, TEXTS, min_size=1),

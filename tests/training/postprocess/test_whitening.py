@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -38,7 +38,6 @@ def fitted(encoder: Encoder, corpus: Corpus, dims: int | None = None) -> Affine:
     return transform
 
 
-@settings(max_examples=30)
 @given(cuts=st.lists(st.integers(1, 59), unique=True, max_size=8), seed=st.integers(0, 99))
 def test_moments_do_not_depend_on_how_the_stream_is_cut(cuts: list[int], seed: int) -> None:
     vectors = draw(60, 5, seed)
@@ -47,7 +46,6 @@ def test_moments_do_not_depend_on_how_the_stream_is_cut(cuts: list[int], seed: i
     np.testing.assert_allclose(moments.covariance(), np.cov(vectors.T), rtol=1e-9)
 
 
-@settings(max_examples=30)
 @given(dims=st.integers(1, 8), seed=st.integers(0, 99))
 def test_whitened_vectors_have_mean_zero_and_covariance_identity(dims: int, seed: int) -> None:
     vectors = draw(50, 8, seed)
@@ -57,7 +55,6 @@ def test_whitened_vectors_have_mean_zero_and_covariance_identity(dims: int, seed
     np.testing.assert_allclose(np.cov(whitened.T).reshape(dims, dims), np.eye(dims), atol=1e-7)
 
 
-@settings(max_examples=30)
 @given(power=st.floats(0, 1), seed=st.integers(0, 99))
 def test_a_part_of_the_way_leaves_a_part_of_the_variances(power: float, seed: int) -> None:
     vectors = draw(50, 8, seed)

@@ -11,9 +11,18 @@ import pytest
 
 from tests.conftest import PATIENCE
 
-CHILD = """
+LIGHT = """
 import os, sys, time
+from unittest.mock import Mock
+for name in ("results", "trial"):
+    sys.modules[f"training.studies.{name}"] = Mock()
 from training.studies.schedule import stop_with_parent
+assert "torch" not in sys.modules
+"""
+"""Import of the function without the modules beside it that load torch, which would take longer than the tests."""
+CHILD = (
+    LIGHT
+    + """
 try:
     stop_with_parent(int(sys.argv[1]))
     print(os.getpid(), flush=True)
@@ -21,9 +30,10 @@ try:
 except KeyboardInterrupt:
     print("stopped", flush=True)
 """
-SLOW_TO_STOP = """
-import sys, time
-from training.studies.schedule import stop_with_parent
+)
+SLOW_TO_STOP = (
+    LIGHT
+    + """
 try:
     stop_with_parent(int(sys.argv[1]))
     print("begun", flush=True)
@@ -33,6 +43,7 @@ except KeyboardInterrupt:
     sys.stdin.readline()
     print("stopped", flush=True)
 """
+)
 PARENT = """
 import os, signal, subprocess, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -27,7 +27,7 @@ def damaged(folder: Path, content: bytes) -> list[int]:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2 * settings().max_examples, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     places=st.lists(st.tuples(st.integers(0, len(CONTENT) - 1), st.integers(0, 7)), min_size=1, max_size=2, unique=True)
 )
@@ -40,7 +40,7 @@ def test_one_flip_or_two(tmp_path: Path, places: list[tuple[int, int]]) -> None:
     assert changed == {at // (64 * PAGE) for at, _ in places}
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(one=st.integers(0, 319), other=st.integers(0, 319))
 def test_pages_in_each_others_place_or_gone(tmp_path: Path, one: int, other: int) -> None:
     before = damaged(tmp_path, CONTENT)

@@ -83,7 +83,7 @@ def test_every_byte_at_the_end_counts(generation: tuple[Path, Main], tmp_path: P
 
 
 @pytest.mark.slow
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_flip_anywhere_goes_unnoticed(generation: tuple[Path, Main], data: st.DataObject) -> None:
     folder, _ = generation

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.corpora.stores import facets as module
@@ -145,7 +145,6 @@ def test_fields_of_few_values_are_counted_first(monkeypatch: pytest.MonkeyPatch)
     assert found["odd"][3:] == ([(1, 2), (0, 1)], True)
 
 
-@settings(max_examples=40)
 @given(st.lists(metadata, max_size=6), st.booleans())
 def test_whatever_the_metadata(documents: list[dict[str, Any]], counted: bool) -> None:
     expected = Counter(pair for document in documents for pair in set(_scalars(document, "")))
