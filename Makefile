@@ -22,8 +22,8 @@ WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) < 4 ? 2 : 4 )))
 MARKS ?= not nightly
 
 BIN := .venv/bin
-# Temporary files are in memory where it has room, because a store waits for the disk after each write, and so its tests
-# would. Tests of a full disk, a lost write or a cut of power make their own disk. Some tests run programs from the files.
+# Temporary files are in memory where it has room: a store waits for the disk after each write, so its tests would wait, too.
+# Tests of a full disk, a lost write or a cut of power make their own disk. Some tests run programs from these files.
 IN_MEMORY := $(shell grep -q ' /dev/shm ' /proc/mounts 2>/dev/null && ! grep -q ' /dev/shm .*noexec' /proc/mounts && \
 	awk '/^MemAvailable/ {exit $$2 < 8000000}' /proc/meminfo && \
 	df --output=avail /dev/shm | awk 'END {exit $$1 < 8000000}' && echo TMPDIR=/dev/shm)
