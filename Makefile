@@ -22,14 +22,9 @@ WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) < 4 ? 2 : 4 )))
 MARKS ?= not nightly
 
 BIN := .venv/bin
-# Temporary files are in memory where it has room: a store waits for the disk after each write, so its tests would wait, too.
-# Tests of a full disk, a lost write or a cut of power make their own disk. Some tests run programs from these files.
-IN_MEMORY := $(shell grep -q ' /dev/shm ' /proc/mounts 2>/dev/null && ! grep -q ' /dev/shm .*noexec' /proc/mounts && \
-	awk '/^MemAvailable/ {exit $$2 < 8000000}' /proc/meminfo && \
-	df --output=avail /dev/shm | awk 'END {exit $$1 < 8000000}' && echo TMPDIR=/dev/shm)
 # Python stores what it compiles, also where the shell forbids that: pip compiles nothing here, and the tests start
 # hundreds of processes, each of which would compile torch or the server again.
-PYTEST := PYTHONDONTWRITEBYTECODE= HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(IN_MEMORY) $(BIN)/pytest -n $(WORKERS) --dist worksteal
+PYTEST := PYTHONDONTWRITEBYTECODE= HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
 # What .venv carries: serve, train (that and training) or all. A verb installs no more than it needs; what is there stays.
 TRAINERS := train pretrain evaluate export encoders promote rollback
 there = $(wildcard .venv/installed-$(1)-*)
