@@ -14,8 +14,9 @@ import uvloop
 from models.errors import Refused
 from serving.app import TracingError, routes
 from serving.commands import demo
+from serving.commands.loading import opened_models, with_bundles
 from serving.commands.server import BindError, Server, bind
-from serving.commands.starting import opened_models, opened_service, with_bundles
+from serving.commands.starting import opened_service
 from serving.corpora.backend import is_stale
 from serving.corpora.ports import StoreError
 from serving.inference.engine import EngineError
