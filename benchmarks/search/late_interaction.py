@@ -27,7 +27,8 @@ from benchmarks.search.scifact import _gain
 from benchmarks.surroundings import surroundings
 from models.bundle.tokenizer import Tokens
 from models.cli.command_line import Parser
-from serving.commands.starting import opened_models, opened_service
+from serving.commands.loading import opened_models
+from serving.commands.starting import opened_service
 from serving.corpora.backend import Backend
 from serving.corpora.reranking import Reranking
 from serving.corpora.search import Query, SearchOptions, SearchResult

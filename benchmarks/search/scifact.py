@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.encodings import BUNDLE, DATA
-from serving.commands.starting import opened_models, opened_service
+from serving.commands.loading import opened_models
+from serving.commands.starting import opened_service
 from serving.corpora.arranging import Fusion
 from serving.corpora.search import Mode, SearchOptions
 from serving.corpora.values import Document, Stemming

@@ -11,7 +11,9 @@ import json
 import sys
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeGuard
 
@@ -170,8 +172,9 @@ class Bundle:
         names = _config(self.folder).get("id2label")
         return str(names.get("0")) if isinstance(names, dict) and names.get("0") else "LABEL_0"
 
+    @cached_property
     def tokenizer(self) -> Tokenizer:
-        """Load the tokenizer.
+        """The tokenizer. The first access reads it.
 
         Raises:
             BundleError: the file is not a tokenizer, or has tokens without an embedding in the encoder.
@@ -209,8 +212,10 @@ def load(folder: Path) -> Bundle:
         raise BundleError(
             f"{folder / foreign[0]}: not in the manifest; remove it, because a bundle may contain no other files"
         )
-    for path, expected in manifest.files.items():
-        if sha256(folder / path) != expected:
+    with ThreadPoolExecutor() as threads:  # the weights and the graph, which are equally large, at the same time
+        hashes = list(threads.map(lambda path: sha256(folder / path), manifest.files))
+    for (path, expected), actual in zip(manifest.files.items(), hashes, strict=True):
+        if actual != expected:
             altered = LFS if lfs_pointer(folder / path) else "changed (its SHA-256 differs from the manifest)"
             raise BundleError(f"{folder / path}: {altered}")
     found = fingerprint(folder, manifest)
@@ -408,10 +413,7 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
 
 
 def _commands_a_terminal(name: str) -> bool:
-    """Return whether a name contains control characters or surrogates.
-
-    Names with control characters are refused, because a terminal would interpret them when the name is printed.
-    """
+    """Return whether a name has control characters, which a terminal would interpret, or surrogates."""
     return any(unicodedata.category(character) in {"Cc", "Cs"} for character in name)
 
 
@@ -424,10 +426,7 @@ def _count(value: object) -> bool:
 
 
 def _number(value: object) -> bool:
-    """Return whether the value is a finite number.
-
-    This check is needed because Python's JSON parser accepts NaN and infinity.
-    """
+    """Return whether the value is a finite number. Python's JSON parser also accepts NaN and infinity."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return -sys.float_info.max <= value <= sys.float_info.max

@@ -7,7 +7,10 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import NoReturn
+from concurrent.futures import Future
+from typing import NoReturn, TypeVar
+
+T = TypeVar("T")
 
 
 class NativeThread(threading.Thread):
@@ -15,6 +18,23 @@ class NativeThread(threading.Thread):
 
     def __init__(self, target: Callable[[], None], name: str) -> None:
         super().__init__(target=target, name=name, daemon=True)
+
+
+def in_native_thread(work: Callable[[], T], name: str) -> Future[T]:
+    """Run `work` in a `NativeThread`, and return its future, which can't be cancelled."""
+    outcome = Future[T]()
+    outcome.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:  # whoever waits for the future gets this exception
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(result)
+
+    NativeThread(run, name).start()
+    return outcome
 
 
 def leave(status: int) -> NoReturn:

@@ -48,6 +48,11 @@ class Options:
     device: Device = "auto"
     threads: int | None = 1
     """Number of CPU threads. None means all CPUs that the quota allows."""
+    prepare_alone: bool = False
+    """True if a runtime with several streams on a CPU prepares for batches with `alone` when it is loaded.
+
+    Otherwise it prepares when the first such batch runs, which makes this batch slower by some tenths of a second.
+    """
 
     @property
     def cpu_threads(self) -> int:

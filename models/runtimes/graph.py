@@ -42,7 +42,7 @@ class Graph:
         if isinstance(runtime, str):
             runtime = RUNTIMES[runtime](bundle, precision, Options(device, threads))
         self._runtime = runtime
-        self._tokenizer = bundle.tokenizer()
+        self._tokenizer = bundle.tokenizer
         self.precision = self._runtime.precision
         self.device = self._runtime.device
         self.dim = bundle.manifest.dim

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,25 +29,30 @@ class OnnxRuntime:
         if precision not in bundle.graphs:
             raise BundleError(f"{bundle.folder}: no {precision} graph; available: {', '.join(bundle.graphs)}")
         self.precision = precision
-        graph, threads = bundle.graphs[precision], options.cpu_threads
-        self._alone = self._concurrent = _session(graph, options.device, threads)
-        self.device = self._alone.device
+        self._graph, self._options = bundle.graphs[precision], options
+        self.device = "cpu"
+        self.streams, self.batch_tokens = options.cpu_streams, CPU_BATCH_TOKENS
+        if _providers(options.device) != [CPU] or self.streams == 1 or options.prepare_alone:
+            self._concurrent = self._alone
+            self.device = self._alone.device
         if self.device == "cuda":
             self.streams, self.batch_tokens = 1, CUDA_BATCH_TOKENS
             warm_up(self.run, bundle.manifest.max_length)
-            return
-        self.streams, self.batch_tokens = options.cpu_streams, CPU_BATCH_TOKENS
-        if self.streams > 1:
+        elif self.streams > 1:
             # The calling threads compute, too. Together with the threads of the session's shared pool, they are
             # `threads` threads.
-            self._concurrent = Session(graph, [CPU], threads - self.streams + 1)
+            self._concurrent = Session(self._graph, [CPU], options.cpu_threads - self.streams + 1)
+
+    @cached_property
+    def _alone(self) -> Session:
+        return _session(self._graph, self._options.device, self._options.cpu_threads)
 
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:
         return (self._alone if alone else self._concurrent).run(ids, mask)
 
     @property
     def token_dim(self) -> int | None:
-        return self._alone.token_dim
+        return self._concurrent.token_dim
 
     def run_tokens(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Floats:
         return (self._alone if alone else self._concurrent).run_tokens(ids, mask)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, cached_property
 from queue import SimpleQueue
 from typing import Any, ClassVar
@@ -25,10 +26,7 @@ Padding limits the number of shapes, because each new shape costs OpenVINO a few
 
 
 class OpenVino:
-    """A graph compiled by OpenVINO for concurrent batches.
-
-    With several threads, the graph is also compiled for one batch on all threads.
-    """
+    """A graph compiled by OpenVINO for concurrent batches, and for one batch on all threads."""
 
     name: ClassVar = "openvino"
     device = "cpu"
@@ -50,9 +48,11 @@ class OpenVino:
         self.token_dim = widths[TOKEN_OUTPUT].get_length() if TOKEN_OUTPUT in widths else None
         if precision != FP32:
             halve(self._graph)
-        self._concurrent = self._requests(self.streams)
-        if self.streams > 1:
-            _ = self._alone  # Compile the graph now, so that errors occur at the start.
+        streams = [self.streams, 1] if options.prepare_alone and self.streams > 1 else [self.streams]
+        with ThreadPoolExecutor() as threads:
+            self._concurrent, *alone = threads.map(self._requests, streams)
+        if alone:
+            (self._alone,) = alone
 
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:
         """Run the graph once."""
@@ -75,11 +75,7 @@ class OpenVino:
 
     @cached_property
     def _alone(self) -> SimpleQueue[Any]:
-        """The graph compiled for one batch on all threads.
-
-        With one stream, only a batch that runs beside the stream needs this graph. It takes 40 MB, so it is compiled
-        when such a batch first occurs.
-        """
+        """The graph compiled for one batch on all threads. It takes 40 MB."""
         return self._requests(1)
 
     def _requests(self, streams: int) -> SimpleQueue[Any]:

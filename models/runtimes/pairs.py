@@ -40,7 +40,7 @@ def scores(bundle: Bundle, pairs: Sequence[TextPair]) -> Floats:
     Raises:
         BundleError: the bundle is not a cross-encoder.
     """
-    runtime, tokenizer = PairRuntime(bundle, Options("cpu")), bundle.tokenizer()
+    runtime, tokenizer = PairRuntime(bundle, Options("cpu")), bundle.tokenizer
     batch = tokenizer.encode_pairs(pairs)
     ids, mask = tokenizer.pad(batch)
     return runtime.run(ids, mask, padded_types(batch, ids.shape), alone=True).vectors[:, 0]

@@ -8,14 +8,16 @@ import json
 import logging
 import socket
 import sys
+from concurrent.futures import Future
 
 import uvloop
 
 from models.errors import Refused
 from serving.app import TracingError, routes
 from serving.commands import demo
+from serving.commands.loading import Opened
 from serving.commands.server import BindError, Server, bind
-from serving.commands.starting import opened_models, opened_service, with_bundles
+from serving.commands.starting import opened_service
 from serving.corpora.backend import is_stale
 from serving.corpora.ports import StoreError
 from serving.inference.engine import EngineError
@@ -43,16 +45,14 @@ LOOK_SECONDS = 0.2
 """Seconds between two checks whether a corpus has documents."""
 
 
-def serve(settings: Settings) -> int:
-    """Serve until a signal stops the server. Return the exit status.
+def serve(opening: Future[Opened]) -> int:
+    """Serve the bundles that `opening` opens, until a signal stops the server. Return the exit status.
 
     If an option, a bundle, the key file or the address can't be used, the status is 2, and stderr has one line with the
     reason.
     """
     try:
-        logs.configure(settings.log_format)
-        settings = with_bundles(settings)
-        models = opened_models(settings)
+        settings, models = opening.result()
         listening = bind(settings)
         service = opened_service(settings, models, None if settings.no_demo else demo.prepare)
         server = Server(service)
@@ -61,6 +61,7 @@ def serve(settings: Settings) -> int:
         return 2
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.freeze()  # otherwise each full garbage collection would scan all modules, and all requests would wait
+    gc.enable()
     uvloop.run(_serve(server, service, listening, settings))
     return 0
 

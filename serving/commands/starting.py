@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import logging
-import os
 import resource
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 
 from models import cpus
 from models.bundle.disk import make_folder
-from models.bundle.sources import DEFAULT, as_bundle
 from models.errors import Failed
+from serving.commands.loading import opened_models, with_bundles
 from serving.corpora.aliases import ALIASES, Aliases
 from serving.corpora.backend import Backend
 from serving.corpora.corpora import Corpora
 from serving.corpora.open_corpus import Indexes
 from serving.corpora.ports import RESERVED_BYTES, Store
 from serving.corpora.stores import STORES
-from serving.inference.engine import EngineOptions, Model
-from serving.inference.engines import ENGINES
+from serving.inference.engine import Model
 from serving.service import Service
 from serving.settings import Settings
 
@@ -123,39 +120,6 @@ def opened_store(settings: Settings) -> Store:
     """
     raise_limit()
     return STORES[settings.store](settings.data / "corpora")
-
-
-def opened_models(settings: Settings) -> list[Model]:
-    """Open and check the configured bundles.
-
-    Raises:
-        BundleError, EngineError: this machine can't serve a bundle.
-    """
-    # Limits the threads of the tokenizers.
-    os.environ.setdefault("RAYON_NUM_THREADS", str(EngineOptions.of(settings).threads))
-    log.info("checking the bundle in %s", " and ".join(map(str, settings.bundles)))
-    models = [ENGINES[settings.engine](folder) for folder in settings.bundles]
-    for model in models:
-        model.check(EngineOptions.of(settings))
-    return models
-
-
-def with_bundles(settings: Settings) -> Settings:
-    """Replace each configured encoder that is not a bundle by a bundle in the data folder. Return the new settings.
-
-    If no encoder is configured and the default folder does not exist, the package's own trained encoder is served.
-
-    Raises:
-        BundleError, SourceError, AdapterError: see `as_bundle`.
-    """
-    given = settings.bundles
-    if "bundle" not in settings.model_fields_set and not os.path.lexists(settings.bundle):
-        log.info(
-            "%s does not exist, so the server uses %s; restart the server after a promotion", settings.bundle, DEFAULT
-        )
-        given = (Path(DEFAULT),)
-    folders = [as_bundle(str(folder), settings.data / "encoders") for folder in given]
-    return settings.model_copy(update={"bundle": os.pathsep.join(map(str, folders))})
 
 
 def raise_limit() -> None:

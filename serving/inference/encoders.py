@@ -6,7 +6,6 @@ Before a model serves requests, its vectors are compared with the golden vectors
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import logging
 import math
 from collections import Counter
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from models.bundle.bundle import CROSS_ENCODER, ENCODER, GOLDEN_COSINE, BundleError
-from models.cli.ending import NativeThread
+from models.cli.ending import in_native_thread
 from models.runtimes.pairs import GOLDEN_DIFFERENCE, largest_difference
 from serving.errors import Backend, Conflict, Forbidden, Invalid, NotFound, ServiceError, Unhealthy
 from serving.inference.embedder import Embedder, check_kind
@@ -421,19 +420,7 @@ def in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
 
     A load can't be interrupted. A daemon thread does not delay the exit of the server.
     """
-    outcome = concurrent.futures.Future[T]()
-    outcome.set_running_or_notify_cancel()  # otherwise the cancellation of a waiting task would cancel the future
-
-    def run() -> None:
-        try:
-            result = work()
-        except BaseException as error:  # the caller that awaits the future gets this exception
-            outcome.set_exception(error)
-        else:
-            outcome.set_result(result)
-
-    NativeThread(run, "loading").start()
-    return asyncio.wrap_future(outcome)
+    return asyncio.wrap_future(in_native_thread(work, "loading"))
 
 
 async def _self_test(embedder: Embedder) -> None:

@@ -84,7 +84,7 @@ def open_bundle(folder: Path, *, runtime: str | None = None) -> Model:
         BundleError: the bundle is incomplete, or its tokenizer has tokens without an embedding.
     """
     source = bundle.load(folder)
-    tokenizer = source.tokenizer()
+    tokenizer = source.tokenizer
     crosses = source.manifest.kind == CROSS_ENCODER
 
     def load(options: EngineOptions) -> RuntimeEngine:

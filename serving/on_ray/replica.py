@@ -16,7 +16,8 @@ from models.bundle.sources import as_bundle
 from models.runtimes.base import cache_folder
 from serving.api import INFERENCE
 from serving.app import create_app
-from serving.commands.starting import opened_models, opened_service
+from serving.commands.loading import opened_models
+from serving.commands.starting import opened_service
 from serving.operations import logs
 from serving.service import Service
 from serving.settings import Settings

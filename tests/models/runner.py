@@ -44,8 +44,9 @@ class Runner:
         self.tokenizer = Tokenizer(opened.tokenizer_file, max_length=opened.manifest.max_length)
         self._runtime = self.load(threads=1)
 
-    def load(self, *, threads: int) -> Runtime:
-        return RUNTIMES[self.pair.runtime](self.bundle, self.pair.precision, Options(self.device, threads))
+    def load(self, *, threads: int, prepare_alone: bool = False) -> Runtime:
+        options = Options(self.device, threads, prepare_alone)
+        return RUNTIMES[self.pair.runtime](self.bundle, self.pair.precision, options)
 
     def __call__(self, texts: list[str]) -> Embedded:
         return self._runtime.run(*self.tokenizer.pad(self.tokenizer.encode(texts)))

@@ -53,7 +53,7 @@ def test_scores_are_those_of_transformers(tiny_cross_encoder: Path, opened: Bund
 
 
 def test_pairs_are_truncated_as_by_transformers(tiny_cross_encoder: Path, opened: Bundle) -> None:
-    ours = opened.tokenizer().encode_pairs(PAIRS)
+    ours = opened.tokenizer.encode_pairs(PAIRS)
     theirs = AutoTokenizer.from_pretrained(tiny_cross_encoder)
     for tokens, pair in zip(ours, PAIRS, strict=True):
         expected = theirs(*pair, truncation="longest_first", max_length=64)
@@ -61,7 +61,7 @@ def test_pairs_are_truncated_as_by_transformers(tiny_cross_encoder: Path, opened
         assert tokens.types is not None
         assert tokens.types.tolist() == expected["token_type_ids"]
         assert tokens.truncated == (len(theirs(*pair)["input_ids"]) > 64)
-    left = opened.tokenizer().encode_pairs([PAIRS[3]], direction="left")[0]
+    left = opened.tokenizer.encode_pairs([PAIRS[3]], direction="left")[0]
     theirs.truncation_side = "left"
     assert left.ids.tolist() == theirs(*PAIRS[3], truncation=True, max_length=64)["input_ids"]
 

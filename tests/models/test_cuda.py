@@ -62,8 +62,16 @@ def test_cuda_comes_first_where_it_is_there_and_float32_stays_float32(opened: Bu
 
 
 def test_a_cpu_that_is_asked_for_is_what_runs(opened: Bundle, asked: list[list[Any]]) -> None:
-    RUNTIMES["onnxruntime"](opened, "fp32", Options("cpu", 2))
+    RUNTIMES["onnxruntime"](opened, "fp32", Options("cpu", 2, prepare_alone=True))
     assert asked == [[CPU], [CPU]]
+
+
+def test_the_session_for_batches_alone_is_opened_with_the_first_of_them(opened: Bundle, asked: list[list[Any]]) -> None:
+    runtime = RUNTIMES["onnxruntime"](opened, "fp32", Options("cpu", 2))
+    batch = np.ones((1, 4), dtype=np.int64)
+    for alone, sessions in ((False, 1), (True, 2), (True, 2)):
+        runtime.run(batch, batch, alone=alone)
+        assert len(asked) == sessions
 
 
 def test_cuda_that_does_not_start_is_one_line_that_says_what_to_install(opened: Bundle, asked: list[list[Any]]) -> None:

@@ -66,7 +66,7 @@ def test_what_is_no_tokenizer_is_an_error_in_one_line(tiny_bundle: Path, tmp_pat
     opened = bundle.load(folder)
     (folder / "tokenizer.json").write_bytes(content)
     with pytest.raises(BundleError, match=r"tokenizer\.json: "):
-        opened.tokenizer()
+        _ = opened.tokenizer
 
 
 def splitting(backbone: Path, folder: Path, pattern: str, where: str) -> Path:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -60,9 +61,9 @@ def main(bundle: str, data: str) -> int:
             ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh", b"lo", IFF_UP))
     route = has_route(ELSEWHERE)
     sys.addaudithook(watch)
+    from serving.__main__ import run
     from serving.commands import serve as command
     from serving.commands import server
-    from serving.settings import read_settings
 
     class AskingItself(server.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -77,6 +78,7 @@ def main(bundle: str, data: str) -> int:
             found = {
                 "statuses": [status, *(one for one, _ in pages)],
                 "width": len(json.loads(vectors)[0]),
+                "collects": gc.isenabled(),
                 "heavy": [name for name in HEAVY if name in sys.modules],
                 "attempts": attempts,
                 "route": route,
@@ -86,9 +88,7 @@ def main(bundle: str, data: str) -> int:
             os.kill(os.getpid(), signal.SIGTERM)
 
     command.Server = AskingItself  # type: ignore[attr-defined]
-    return command.serve(
-        read_settings(["--bundle", bundle, "--data", data, "--port", "0", "--threads", "1", "--no-demo"])
-    )
+    return run(["--bundle", bundle, "--data", data, "--port", "0", "--threads", "1", "--no-demo"])
 
 
 if __name__ == "__main__":

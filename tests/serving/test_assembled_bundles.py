@@ -10,7 +10,7 @@ import pytest
 
 from models.bundle import adapter, bundle, sources
 from models.errors import Refused
-from serving.commands.starting import with_bundles
+from serving.commands.loading import with_bundles
 from serving.settings import Settings, read_settings
 
 

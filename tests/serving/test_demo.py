@@ -19,7 +19,8 @@ from fastapi.testclient import TestClient
 from models.python_docs import Section
 from serving.app import create_app
 from serving.commands import demo
-from serving.commands.starting import opened_models, opened_service
+from serving.commands.loading import opened_models
+from serving.commands.starting import opened_service
 from serving.corpora.ingest import Options, VectorRule, checked, names_within, rows
 from serving.corpora.values import Document
 from serving.errors import TooLarge

@@ -31,6 +31,10 @@ def test_no_torch_in_the_server_process(found: dict[str, Any]) -> None:
     assert (found["width"], found["heavy"]) == (32, [])
 
 
+def test_a_server_collects_garbage_although_its_start_does_not(found: dict[str, Any]) -> None:
+    assert found["collects"]
+
+
 def test_a_server_serves_where_there_is_no_way_out(tiny_bundle: Path, tmp_path: Path) -> None:
     if (
         not shutil.which(NO_ROUTE[0])

@@ -246,11 +246,17 @@ leave(main(sys.argv[1:]))
 """
 
 
+def answers(server: Running) -> bool:
+    with suppress(httpx.TransportError):
+        return server.client.get("/readyz").status_code == 503
+    return False
+
+
 @pytest.mark.slow
 def test_a_load_that_runs_does_not_hold_the_end(launch: Launcher) -> None:
     """Stop a server that is loading a bundle, which can't be interrupted and must not be waited for."""
     server = launch(command=(sys.executable, "-c", SLOW), ready=False)
-    while "it loads" not in server.log.read_text():
+    while "it loads" not in server.log.read_text() or not answers(server):
         assert server.process.poll() is None, server.log.read_text()
         time.sleep(0.02)
     server.process.terminate()

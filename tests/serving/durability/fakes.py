@@ -15,6 +15,7 @@ import numpy as np
 
 from models.bundle.tokenizer import Tokens
 from models.runtimes.base import Floats
+from serving.commands.loading import begin
 from serving.commands.serve import serve
 from serving.inference import fake_engine
 from serving.inference.engine import Embedded, Model
@@ -57,4 +58,4 @@ def embedded(texts: Sequence[str], fingerprint: str) -> Floats:
 if __name__ == "__main__":
     failpoints.arm(os.environ)
     ENGINES["fake"] = opened
-    sys.exit(serve(read_settings(sys.argv[1:])))
+    sys.exit(serve(begin(read_settings(sys.argv[1:]))))

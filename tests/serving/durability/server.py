@@ -18,7 +18,8 @@ import httpx
 from fastapi.testclient import TestClient
 
 from serving.app import create_app
-from serving.commands.starting import opened_models, opened_service
+from serving.commands.loading import opened_models
+from serving.commands.starting import opened_service
 from serving.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[3]

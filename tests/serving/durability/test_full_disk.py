@@ -20,7 +20,8 @@ from pathlib import Path
 from fastapi.testclient import TestClient
 from serving.app import create_app
 from serving.settings import Settings
-from serving.commands.starting import opened_models, opened_service
+from serving.commands.loading import opened_models
+from serving.commands.starting import opened_service
 from serving.corpora.ports import RESERVED_BYTES
 from tests.serving.conftest import _wait_until_ready
 

@@ -222,7 +222,8 @@ MADE = """
 import sys
 from pathlib import Path
 from serving.app import create_app
-from serving.commands.starting import ENGINES, STORES, Service, Settings, local_corpora
+from serving.commands.starting import STORES, Service, Settings, local_corpora
+from serving.inference.engines import ENGINES
 data = Path(sys.argv[1])
 settings = Settings(data=data)
 create_app(Service(settings, ENGINES["fake"](data), local_corpora(settings, STORES["memory"](data))))

@@ -1,0 +1,88 @@
+"""Opening of the configured bundles, and loading of the first encoder while the server's modules are imported."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from models.bundle.sources import DEFAULT, as_bundle
+from models.cli.ending import in_native_thread
+from models.runtimes.base import RuntimeUnavailable
+from models.runtimes.openvino import OpenVino
+from serving.inference.engine import EngineOptions, Model
+from serving.inference.engines import ENGINES
+from serving.operations import logs
+from serving.settings import Settings
+
+log = logging.getLogger("serving")
+
+
+class Opened(NamedTuple):
+    """Settings that name only bundles, and the opened model of each bundle."""
+
+    settings: Settings
+    models: Sequence[Model]
+
+
+def begin(settings: Settings) -> Future[Opened]:
+    """Configure the log, open the bundles in the background, and then load the first encoder, also in the background.
+
+    The future has a result when the bundles are open. Its errors are those of `with_bundles` and `opened_models`.
+    `load` of its first model waits until the encoder is loaded.
+    """
+    logs.configure(settings.log_format)
+    _limit_tokenizers(settings)  # here, because the environment must not change while other threads read it
+    if settings.engine in ("auto", OpenVino.name):
+        with suppress(RuntimeUnavailable):  # another engine may serve; otherwise `opened_models` raises this error
+            OpenVino.facts()  # opens OpenVINO in this thread, because Python runs signal handlers in it
+
+    def opened() -> Opened:
+        own = with_bundles(settings)
+        first, *others = opened_models(own)
+        loading = in_native_thread(lambda: first.load(EngineOptions.of(own)), "loading")
+        return Opened(own, [replace(first, load=lambda _: loading.result()), *others])
+
+    return in_native_thread(opened, "opening")
+
+
+def opened_models(settings: Settings) -> list[Model]:
+    """Open and check the configured bundles.
+
+    Raises:
+        BundleError, EngineError: this machine can't serve a bundle.
+    """
+    _limit_tokenizers(settings)
+    log.info("checking the bundle in %s", " and ".join(map(str, settings.bundles)))
+    models = [ENGINES[settings.engine](folder) for folder in settings.bundles]
+    for model in models:
+        model.check(EngineOptions.of(settings))
+    return models
+
+
+def with_bundles(settings: Settings) -> Settings:
+    """Replace each configured encoder that is not a bundle by a bundle in the data folder. Return the new settings.
+
+    If no encoder is configured and the default folder does not exist, the package's own trained encoder is served.
+
+    Raises:
+        BundleError, SourceError, AdapterError: see `as_bundle`.
+    """
+    given = settings.bundles
+    if "bundle" not in settings.model_fields_set and not os.path.lexists(settings.bundle):
+        log.info(
+            "%s does not exist, so the server uses %s; restart the server after a promotion", settings.bundle, DEFAULT
+        )
+        given = (Path(DEFAULT),)
+    folders = [as_bundle(str(folder), settings.data / "encoders") for folder in given]
+    return settings.model_copy(update={"bundle": os.pathsep.join(map(str, folders))})
+
+
+def _limit_tokenizers(settings: Settings) -> None:
+    """Limit the threads of the tokenizers, unless the environment already does."""
+    os.environ.setdefault("RAYON_NUM_THREADS", str(EngineOptions.of(settings).threads))
