@@ -15,7 +15,7 @@ from models.bundle.sources import DEFAULT, as_bundle
 from models.cli.ending import in_native_thread
 from models.runtimes.base import RuntimeUnavailable
 from models.runtimes.openvino import OpenVino
-from serving.inference.engine import EngineOptions, Model
+from serving.inference.engine import Engine, EngineOptions, Model
 from serving.inference.engines import ENGINES
 from serving.operations import logs
 from serving.settings import Settings
@@ -34,7 +34,7 @@ def begin(settings: Settings) -> Future[Opened]:
     """Configure the log, open the bundles in the background, and then load the first encoder, also in the background.
 
     The future has a result when the bundles are open. Its errors are those of `with_bundles` and `opened_models`.
-    `load` of its first model waits until the encoder is loaded.
+    The first call of `load` of its first model waits until the encoder is loaded.
     """
     logs.configure(settings.log_format)
     _limit_tokenizers(settings)  # here, because the environment must not change while other threads read it
@@ -45,8 +45,13 @@ def begin(settings: Settings) -> Future[Opened]:
     def opened() -> Opened:
         own = with_bundles(settings)
         first, *others = opened_models(own)
-        loading = in_native_thread(lambda: first.load(EngineOptions.of(own)), "loading")
-        return Opened(own, [replace(first, load=lambda _: loading.result()), *others])
+        loading = [in_native_thread(lambda: first.load(EngineOptions.of(own)), "loading")]
+
+        def load(options: EngineOptions) -> Engine:
+            # The future is dropped, because it would keep the engine in memory after a reload of the bundles.
+            return loading.pop().result() if loading else first.load(options)
+
+        return Opened(own, [replace(first, load=load), *others])
 
     return in_native_thread(opened, "opening")
 

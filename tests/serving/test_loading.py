@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -56,10 +58,14 @@ def test_the_models_are_there_before_the_first_encoder_is_loaded(loads: Loads, s
     assert (own.bundles, loads.loaded) == (settings.bundles, [])
     loads.allowed.set()
     options = EngineOptions.of(settings)
-    assert first.load(options) is first.load(options)
+    engine = first.load(options)
     assert len(loads.loaded) == 1, "the other model waits until the server loads it"
     other.load(options)
     assert len(loads.loaded) == 2
+    alive = weakref.ref(engine)
+    del engine
+    gc.collect()
+    assert alive() is None, "a reload must free the memory of the engine that it replaces"
 
 
 def test_an_encoder_that_does_not_load_fails_when_the_server_asks_for_it(loads: Loads, settings: Settings) -> None:
