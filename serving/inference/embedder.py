@@ -13,7 +13,7 @@ import numpy as np
 from models.bundle.bundle import CROSS_ENCODER, ENCODER, Manifest
 from models.bundle.tokenizer import Piece, TextPair, Tokens
 from serving.errors import Backend, Invalid, Overloaded, TooLarge
-from serving.inference.batcher import Answer, Batcher
+from serving.inference.batcher import Batcher
 from serving.inference.embeddings import (
     AS_THEY_ARE,
     Computed,
@@ -26,6 +26,7 @@ from serving.inference.embeddings import (
 from serving.inference.engine import Embedded, Engine, Floats, Model
 from serving.inference.fair_queue import EngineSlots
 from serving.inference.inputs import CHARACTERS_PER_TOKEN, At, InputPreparation, Prompts
+from serving.inference.request import Answer
 from serving.inference.token_vectors import EachToken, Mixed, mixed
 from serving.inference.tokenizing import Tokenizing, Vocabulary
 from serving.inference.vector_cache import Submit, VectorCache

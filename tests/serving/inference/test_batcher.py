@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from models.bundle.tokenizer import Tokens
 from serving.errors import Backend, Overloaded, Unhealthy
 from serving.inference import batcher as batcher_module
-from serving.inference.batcher import CULPRITS, RESERVED_SECONDS, Answer, Batcher
+from serving.inference.batcher import CULPRITS, RESERVED_SECONDS, Batcher
 from serving.inference.engine import Embedded
 from serving.inference.fair_queue import PADDING
+from serving.inference.request import Answer
 from serving.operations.keys import Key
 from serving.operations.limits import Caller, Limits, charged_to
 from tests.conftest import PATIENCE

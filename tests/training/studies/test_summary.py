@@ -115,8 +115,9 @@ def test_gains_are_paired_and_say_what_they_show(tmp_path: Path) -> None:
     results = read_results(tmp_path)
     base, alike, good, poor = summarise(results, tmp_path, resamples=200).rows
     assert base.gain is None and base.verdict == ""
-    assert isinstance(good.gain, Comparison) and good.gain.low > 0 and good.gain.better == 1 and good.verdict == "better"
-    assert isinstance(poor.gain, Comparison) and poor.gain.high < 0 and poor.gain.better == 0 and poor.verdict == "worse"
+    assert isinstance(good.gain, Comparison) and isinstance(poor.gain, Comparison)
+    assert good.gain.low > 0 and good.gain.better == 1 and good.verdict == "better"
+    assert poor.gain.high < 0 and poor.gain.better == 0 and poor.verdict == "worse"
     assert alike.gain and alike.gain.low <= 0 <= alike.gain.high and alike.verdict == "interval contains 0"
     assert good.gain.difference == pytest.approx(good.mean.mean - base.mean.mean, abs=0.01)
     assert base.interval and base.interval.low < base.mean.mean < base.interval.high
