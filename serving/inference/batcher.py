@@ -19,8 +19,7 @@ from typing import Protocol
 from models.bundle.tokenizer import Tokens
 from serving.errors import Backend, Overloaded, ServiceError, shutting_down
 from serving.inference.engine import Embedded
-from serving.inference.fair_queue import EngineSlots, FairQueue, Item
-from serving.inference.request import Answer, Request
+from serving.inference.fair_queue import Answer, EngineSlots, FairQueue, Item, Request
 from serving.inference.token_vectors import EachToken, Mixed, places
 from serving.operations.context import current_connection
 from serving.operations.limits import Caller, current_caller

@@ -24,9 +24,8 @@ from serving.inference.embeddings import (
     finished,
 )
 from serving.inference.engine import Embedded, Engine, Floats, Model
-from serving.inference.fair_queue import EngineSlots
+from serving.inference.fair_queue import Answer, EngineSlots
 from serving.inference.inputs import CHARACTERS_PER_TOKEN, At, InputPreparation, Prompts
-from serving.inference.request import Answer
 from serving.inference.token_vectors import EachToken, Mixed, mixed
 from serving.inference.tokenizing import Tokenizing, Vocabulary
 from serving.inference.vector_cache import Submit, VectorCache

@@ -12,7 +12,7 @@ import numpy as np
 
 from models.bundle.tokenizer import Tokens
 from models.runtimes.base import Floats
-from serving.inference.request import Answer
+from serving.inference.fair_queue import Answer
 from serving.operations.lru import Lru
 
 

@@ -15,8 +15,7 @@ from serving.errors import Backend, Overloaded, Unhealthy
 from serving.inference import batcher as batcher_module
 from serving.inference.batcher import CULPRITS, RESERVED_SECONDS, Batcher
 from serving.inference.engine import Embedded
-from serving.inference.fair_queue import PADDING
-from serving.inference.request import Answer
+from serving.inference.fair_queue import PADDING, Answer
 from serving.operations.keys import Key
 from serving.operations.limits import Caller, Limits, charged_to
 from tests.conftest import PATIENCE

@@ -15,7 +15,7 @@ from models.bundle.tokenizer import Tokens
 from serving.errors import Unhealthy
 from serving.inference.batcher import Batcher
 from serving.inference.engine import Embedded
-from serving.inference.request import Answer
+from serving.inference.fair_queue import Answer
 from serving.operations.keys import Key
 from serving.operations.limits import Caller, Limits, charged_to
 from tests.conftest import PATIENCE

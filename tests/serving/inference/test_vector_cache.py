@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from models.bundle.tokenizer import Tokens
 from serving.errors import Backend
-from serving.inference.request import Answer
+from serving.inference.fair_queue import Answer
 from serving.inference.vector_cache import VectorCache
 from serving.operations.lru import OVERHEAD, Lru
 
