@@ -49,7 +49,7 @@ def test_a_family_whose_layers_differ_is_refused(tiny_backbone: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layers": (), "pooling": "cls"}, "pooling: an encoder without layers averages"),
+        ({"layers": (), "pooling": "cls"}, "pooling: cls needs layers"),
     ],
 )
 def test_settings_that_exclude_each_other_are_refused(changes: dict[str, Any], message: str) -> None:
