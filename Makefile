@@ -108,7 +108,7 @@ sbom: $(TOOLS) ## what an image installs, as CycloneDX: writes artifacts/sbom-cp
 	@for runtime in cpu gpu; do .venv-tools/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
 		-o artifacts/sbom-$$runtime.cdx.json requirements/serving-$$runtime.lock || exit; done
 
-encoders: $(STAMP) ## rebuild the encoder of studies/recipes/<RECIPE>.toml: DATA=<SentEval folder> CORPUS=<wiki1m.txt.xz> [RECIPE=distilled]
+encoders: $(STAMP) ## rebuild the encoder of studies/recipes/<RECIPE>.toml: DATA=<SentEval folder> CORPUS=<wiki1m.txt.xz> [RECIPE=distilled|fast]
 	@$(if $(and $(DATA),$(CORPUS)),,echo "name both: make encoders DATA=<folder in SentEval's layout> CORPUS=<sentences>" >&2; exit 2)
 	$(BIN)/python -m training rebuild studies/recipes/$(or $(RECIPE),default).toml --data $(DATA) --corpus $(CORPUS) $(ARGS)
 

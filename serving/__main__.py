@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from models.cli import command_line
 from models.cli.ending import leave
 from serving.operations import failpoints
 from serving.options import CORPUS_VERBS, corpus_parser, openapi_parser
 
+if TYPE_CHECKING:
+    from serving.settings import Settings
+
 FAMILIES = ("onnxruntime", "faiss")
+INTERRUPTED = 130
+"""Exit status after Ctrl-C."""
 
 
 class ClashError(RuntimeError):
@@ -32,10 +39,10 @@ def refuse_clashes() -> None:
     Raises:
         ClashError: two builds of a library are installed.
     """
+    # The names of the folders tell the names of the builds. `importlib.metadata` would read a file of each package.
+    folders = [found for place in sys.path for found in Path(place).glob("*-info") if any(found.glob("*"))]
+    names = {re.sub(r"[-_.]+", "-", found.name.partition("-")[0]).lower() for found in folders}
     for family in FAMILIES:
-        # The names of the folders tell the names of the builds. `importlib.metadata` would read a file of each package.
-        folders = (found.name for place in sys.path for found in Path(place).glob(f"{family}*-info"))
-        names = {folder.partition("-")[0].replace("_", "-") for folder in folders}
         builds = sorted(name for name in names if name == family or name.startswith(f"{family}-"))
         if len(builds) > 1:
             raise ClashError(
@@ -96,14 +103,24 @@ def run(arguments: Sequence[str]) -> int:
         from serving.on_ray import deployment
 
         return deployment.serve(settings)
-    # Import the server only here. The help needs no server, and clashing builds can break the import.
-    gc.disable()  # `serve` enables it. Imports leave no garbage, but collections would take a tenth of a second.
-    from serving.commands.loading import begin
+    return _serve(settings)
 
-    opening = begin(settings)
-    from serving.commands.serve import serve  # takes as long as the encoder takes to load, so both happen at once
 
-    return serve(opening)
+def _serve(settings: Settings) -> int:
+    try:
+        # Import the server only here. The help needs no server, and clashing builds can break the import.
+        gc.disable()  # `serve` enables it. Imports leave no garbage, but collections would take a tenth of a second.
+        from serving.commands.loading import begin
+
+        opening = begin(settings)
+        from serving.commands.serve import serve  # takes as long as the encoder takes to load, so both happen at once
+
+        return serve(opening)
+    except KeyboardInterrupt:
+        # The caller ends the process by `leave`. Python's own end would disturb the load in the background.
+        return INTERRUPTED
+    finally:
+        gc.enable()
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def begin(settings: Settings) -> Future[Opened]:
     """
     logs.configure(settings.log_format)
     _limit_tokenizers(settings)  # here, because the environment must not change while other threads read it
-    if settings.engine in ("auto", OpenVino.name):
+    if settings.engine in ("auto", OpenVino.name) and settings.device != "cuda":
         with suppress(RuntimeUnavailable):  # another engine may serve; otherwise `opened_models` raises this error
             OpenVino.facts()  # opens OpenVINO in this thread, because Python runs signal handlers in it
 

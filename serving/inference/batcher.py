@@ -41,7 +41,7 @@ KEY_SHARE = 0.75
 this share."""
 ON_THE_LOOP = 0.005
 """Maximum estimated seconds of a batch that runs on the event loop instead of in a thread. Starting it in a thread and
-waking the event loop afterwards takes 0.17 ms, which is a tenth of a short text's time."""
+waking the event loop afterwards takes 0.2 ms, which is a tenth of a short text's time."""
 NOBODY: Mapping[Caller | None, int] = {}
 SMALL_PART = 8
 """Divisor of a batch's token budget, to shorten the wait of other requests. It applies for `RESERVED_SECONDS` in two
@@ -101,9 +101,6 @@ class Batcher:
         self._running = {self._interactive: 0, self._bulk: 0}
         """Number of running batches from each queue."""
         self._reserved_until = self._mixed_until = -math.inf
-        self._several_until = -math.inf
-        self._last_connection: Hashable = None
-        """Connection of the latest request. After a request of another connection, no batch runs on the event loop."""
         self._last_owner: Hashable = None
         """Owner of the latest request. After a request of another owner, batches are small; see `SMALL_PART`."""
         self._since_bulk = 0
@@ -173,8 +170,8 @@ class Batcher:
             places=places(texts) if texts and isinstance(texts[0], EachToken) else range(len(texts)),
             owner=current_caller(),
         )
-        if (connection := current_connection()) != self._last_connection:
-            self._last_connection, self._several_until = connection, perf_counter() + RESERVED_SECONDS
+        if (connection := current_connection()) != self._shared.connection:
+            self._shared.connection, self._shared.several_until = connection, perf_counter() + RESERVED_SECONDS
         brief = not bulk and self._is_brief(request)
         if not brief:
             (self._bulk if bulk else self._interactive).add(request, queued=self.queued_tokens)
@@ -298,7 +295,7 @@ class Batcher:
 
     def _is_brief(self, request: Request) -> bool:
         """Return whether the request is the only one, and so short that it may run on the event loop."""
-        only = self._last_connection is not None and perf_counter() >= self._several_until
+        only = self._shared.connection is not None and perf_counter() >= self._shared.several_until
         idle = self._interactive.empty and self._bulk.empty and not (self._shared.busy or self._shared.overtaken)
         single = len(request.texts) == 1 and request.padded[0] <= ON_THE_LOOP * self._tokens_per_second
         return only and idle and single
@@ -308,8 +305,12 @@ class Batcher:
         await self._shared.take(self)
         try:
             await self._run([Item(request, 0, 0, request.padded[0])], alone=self._streams > 1, on_loop=True)
+        except BaseException as error:
+            self._set_error([request.future], Backend(f"the batcher failed: {error}"))
+            raise
         finally:
             self._shared.give()
+            self._release(request)  # now, because the next request may come before the callback of the future
 
     def _overtake(self) -> None:
         """Start an interactive batch in the extra thread if all streams run batches of other owners."""

@@ -363,6 +363,10 @@ class EngineSlots:
         """Sequence number of the last turn of each encoder."""
         self.owners: Counter[Hashable] = Counter()
         """Number of texts in running batches, by owner."""
+        self.connection: Hashable = None
+        """Connection of the latest request to any of the encoders."""
+        self.several_until = -math.inf
+        """Time until which no batch runs on the event loop, because there are requests of several connections."""
         self.overtaken = False
         """True while a batch runs in an extra thread, in addition to batches on all streams."""
 

@@ -8,10 +8,12 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from models.bundle.bundle import BundleError
+from serving.__main__ import INTERRUPTED, run
 from serving.commands.loading import begin
 from serving.inference import fake_engine
 from serving.inference.engine import Engine, EngineError, EngineOptions, Model
@@ -80,3 +82,10 @@ def test_an_encoder_that_does_not_load_fails_when_the_server_asks_for_it(loads: 
 def test_a_folder_without_a_bundle_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match=r"manifest\.json: missing"):
         begin(Settings(bundle=str(tmp_path), data=tmp_path / "data")).result(PATIENCE)
+
+
+def test_ctrl_c_during_the_early_load_is_an_exit_status(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`leave` can then end the process while native code still loads the encoder."""
+    monkeypatch.setattr("serving.commands.loading.begin", Mock(side_effect=KeyboardInterrupt))
+    assert run(["--engine", "fake", "--data", str(tmp_path)]) == INTERRUPTED
+    assert gc.isenabled()

@@ -184,7 +184,7 @@ EARLIER = STUDIES / "recorded.toml"
 BASELINE = "SimCSE"
 """Name of the baseline arm. If a study has no such arm, its first arm is the baseline."""
 REPRODUCED, NOT_REPRODUCED, NOT_RUN = "reproduced", "not reproduced", "not run yet"
-NO_NUMBER = "we could not check any difference that the paper reports in a source."
+NO_NUMBER = "we found no source for the paper's numbers, so no difference can be checked."
 ABSENT = "–"
 HEAD = ("Arm", "Paper", "Difference", "Here", "n", "Difference", "Verdict")
 
@@ -318,8 +318,14 @@ def _verdict(found: Sequence[Line], untestable: str) -> str:
     if not compared:
         return "No verdict yet: no difference that the paper reports has two seeds or more here."
     reproduced = sum(line.verdict == REPRODUCED for line in compared)
-    said = "Reproduced" if reproduced == len(compared) else "Partly reproduced" if reproduced else "Not reproduced"
-    return f"{said}: {reproduced} of {len(compared)} differences that the paper reports."
+    undecided = len(reported) - len(compared)
+    said = "Partly reproduced" if reproduced else "Not reproduced"
+    if undecided:
+        said = f"{said} so far"
+    elif reproduced == len(reported):
+        said = "Reproduced"
+    rest = f" ({undecided} without a result of two seeds)" if undecided else ""
+    return f"{said}: {reproduced} of {len(reported)} differences that the paper reports{rest}."
 
 
 def _baselines(study: Study) -> dict[str, str]:

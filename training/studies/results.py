@@ -228,7 +228,7 @@ KEPT = (
 
 The configuration is left out, because it has the paths of a machine. The ids cover the settings.
 """
-ENVIRONMENT = ("threads", "cuda", "git_commit")
+ENVIRONMENT = ("threads", "device", "cuda", "git_commit")
 """Fields of the environment that a line repeats, besides the version of torch."""
 
 Line = Mapping[str, Any]

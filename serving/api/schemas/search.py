@@ -108,7 +108,10 @@ class SearchRequest(ClosedBody):
     offset: int = Field(
         default=0,
         ge=0,
-        description="Number of hits to skip. `offset` plus `k` must not exceed the server's `--max-search-hits`.",
+        description=(
+            "Number of hits to skip. `offset` plus `k`, times the number of queries and corpora and `group_size`, must "
+            "not exceed the server's `--max-search-hits`."
+        ),
     )
     mode: Annotated[Literal["dense", "lexical", "hybrid"], BeforeValidator(lower)] = "dense"
     fusion: Annotated[Literal["rrf", "weighted"], BeforeValidator(lower)] = Field(

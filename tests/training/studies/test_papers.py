@@ -188,8 +188,10 @@ def test_a_verdict_says_how_much_is_reproduced_or_why_nothing_can_be() -> None:
     worse, silent = replace(line, gain=-1.0), replace(line, paper=None, paper_gain=None)
     single, missing = replace(line, noise=None), replace(line, here=None, gain=None, noise=None)
     assert verdict([line, silent]).startswith("Reproduced: 1 of 1 ")
-    assert verdict([line, worse, missing]).startswith("Partly reproduced: 1 of 2 ")
-    assert verdict([worse, single]).startswith("Not reproduced: 0 of 1 ")
+    assert verdict([line, worse]).startswith("Partly reproduced: 1 of 2 ")
+    assert verdict([line, worse, missing]).startswith("Partly reproduced so far: 1 of 3 ")
+    assert verdict([line, missing]).startswith("Partly reproduced so far: 1 of 2 ")
+    assert verdict([worse, single]).startswith("Not reproduced so far: 0 of 2 ")
     assert verdict([single]).startswith("No verdict yet")
     assert verdict([missing]) == "Not run yet."
     assert verdict([silent]).startswith("Not testable here: ")
