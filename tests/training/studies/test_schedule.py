@@ -46,7 +46,9 @@ def done(trial: Trial, study: Path) -> Path:
 
 
 def steps(file: Path) -> list[int]:
-    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    """Return the steps in the metrics of a run, which may be in the middle of writing a line."""
+    whole = file.read_text().rpartition("\n")[0] if file.exists() else ""
+    lines = [json.loads(line) for line in whole.splitlines()]
     return [line["step"] for line in lines if line["kind"] == "train"]
 
 
