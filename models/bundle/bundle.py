@@ -136,7 +136,7 @@ class Bundle:
         """Range of int8 output, or None for older bundles, which have no range.
 
         Raises:
-            BundleError: the file exists, but contains no range.
+            BundleError: the bundle has the file of the range, but this file contains no range.
         """
         if INT8 not in self.manifest.files:
             return None

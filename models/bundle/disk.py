@@ -172,7 +172,10 @@ def _new_draft(folder: Path, holding: ExitStack) -> Path:
 
 
 def _swap(draft: Path, folder: Path) -> None:
-    """Rename the draft to `folder`. An existing `folder` is renamed to `draft`, or deleted."""
+    """Rename the draft to `folder`. If `folder` exists, both exchange their names.
+
+    If the system can't exchange names, the old `folder` is deleted.
+    """
     previous = _previous(folder)
     if not _took_free_name(draft, folder) and not exchange_names(draft, folder):
         folder.rename(previous)

@@ -102,7 +102,7 @@ def _is_ours(corpus: Corpus, _size: Size) -> bool:
 
 
 async def _last_uploads(service: Service, corpus: Corpus) -> Collection[Job]:
-    """Wait until the corpus's upload jobs end, and return the newest job for each content.
+    """Wait until the corpus's upload jobs end, and return the newest of the jobs with the same digest.
 
     Jobs from before the creation of the corpus are left out.
     """

@@ -138,9 +138,9 @@ class In(_Named):
 class Compares(_Named):
     """Filter that matches if a value at `path`, or an element of a list at `path`, satisfies all `bounds`.
 
-    Each bound is an operator, in `ORDER` or `SUBSTRING`, with its operand. Finite numbers compare with numbers. If all
-    operands are dates, strings compare as points in time. Otherwise, and with an operator of `SUBSTRING`, strings
-    compare by code point.
+    Each bound is an operator, in `ORDER` or `SUBSTRING`, with its operand. A numeric operand matches
+    only finite numbers. If all operands are dates and no operator is in `SUBSTRING`, strings are compared as points in
+    time. In all other cases, strings are compared by code point.
     """
 
     path: FieldPath

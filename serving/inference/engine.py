@@ -78,7 +78,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class EngineOptions(base.Options):
-    """Resources and precision of an engine. The engine chooses values that are None."""
+    """Resources and precision of an engine. If an option is None, the engine chooses its value."""
 
     precision: str | None = None
 

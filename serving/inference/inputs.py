@@ -60,10 +60,10 @@ class Prompts:
         self._default = settings.default_prompt or (known[name] if name is not None else "")
 
     def before(self, options: EmbedOptions) -> str:
-        """Return the prompt for each text of a request.
+        """Return the prompt for the texts of a request.
 
         Raises:
-            Invalid: the name is unknown, the request gives two prompts, or the prompt is not Unicode.
+            Invalid: `prompt_name` is unknown, the request gives two prompts, or the prompt is not Unicode.
             TooLarge: the prompt has more than `MAX_BYTES`.
         """
         if options.prompt is not None and options.prompt_name is not None:

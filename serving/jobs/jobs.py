@@ -335,7 +335,7 @@ class Jobs:
     def _ready(self) -> Iterator[Job]:
         """Yield the waiting jobs whose corpus has no running job, oldest first.
 
-        A yielded job may still have to wait because of the limit `at_once`, or because other keys are first.
+        A yielded job may still have to wait, because of the limit `at_once` or because it is another API key's turn.
         """
         taken, begun = set(self._busy.values()), self._cancelled | self._stalled | self._tasks.keys()
         alone = self._alone & {job.kind for job in self._unended.values() if job.id in self._tasks}

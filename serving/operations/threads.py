@@ -253,7 +253,8 @@ class CorpusThreads:
     async def read(self, name: str, work: Callable[[], T], *, charged: bool = False) -> T:
         """Run work that changes nothing and calls `check_cancelled`.
 
-        If the caller is cancelled, the call ends immediately. The work counts towards the limit until it has ended.
+        If the caller is cancelled, the call ends immediately. The work may still run, and counts towards the limits
+        until it has ended.
         """
         reading = asyncio.create_task(self.stoppable(name, work, charged=charged))
         try:

@@ -74,7 +74,7 @@ def opposites(positive: Path, negative: Path) -> Labelled:
 
 
 def treebank(train: Path, dev: Path, test: Path) -> Labelled:
-    """Read the three parts of SST: a sentence, a tab, 0 or 1."""
+    """Read the three parts of SST. Each line has a sentence, a tab, and 0 or 1."""
     return Labelled(*(list(_table(file, columns=2, texts=(0,), label=1)) for file in (train, dev, test)))
 
 

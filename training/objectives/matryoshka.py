@@ -66,7 +66,7 @@ class Matryoshka(nn.Module):
         return terms
 
     def report(self) -> dict[str, float]:
-        """Return the figures of the objective on whole vectors."""
+        """Return the objective's report on the untruncated vectors."""
         whole = self.objectives[-1]
         return whole.report() if isinstance(whole, Reports) else {}
 

@@ -32,7 +32,7 @@ def gaussian(*shape: int, like: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def gaussian_negatives(anchors: Tensor, ratio: float, rng: torch.Generator) -> Tensor:
-    """Draw int(ratio * N) negatives from N(0, 1), (M, D), shared by the N anchors (N, D).
+    """Draw M = int(ratio * N) negatives (M, D) from the standard normal distribution, for all N anchors (N, D).
 
     The noise needs no scale, because the loss depends only on cosines.
     """

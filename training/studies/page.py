@@ -147,7 +147,7 @@ def _gains(summary: Summary) -> Iterable[Element]:
 
 
 def _kinds(summary: Summary) -> str:
-    """Return the kinds of the gains' intervals, in words."""
+    """Return a phrase that says how the intervals of the gains were computed."""
     kinds = {type(row.gain) for row in summary.rows}
     words = {
         Comparison: f"of a paired bootstrap of the {summary.metric.examples}",
@@ -184,8 +184,8 @@ def _strip(strip: Strip, frame: Frame, y: float) -> Iterable[Element]:
 def _sweeps(summary: Summary) -> Iterable[Element]:
     """Draw a figure for each numeric axis.
 
-    Such figures and tables in the papers are DCLR's figures 5 and 6, ImSimCSE's table 5, WhitenedCSE's tables 4 to 6
-    and GS-InfoNCE's table 3.
+    The papers show such data in DCLR's figures 5 and 6, ImSimCSE's table 5, WhitenedCSE's tables 4 to 6 and
+    GS-InfoNCE's table 3.
     """
     names = dict.fromkeys(name for row in summary.rows for name in row.results[0].axes if name != SEED)
     for name in names:

@@ -140,7 +140,7 @@ def evaluate(encoder: Encoder, given: EvaluationData, stream: TextIO) -> TrialSc
 
 
 def task_of(collection: str, measure: str) -> str:
-    """Return the key, in scores and arrays, of a retrieval measure on a collection."""
+    """Return the key under which scores and arrays hold a retrieval measure on a collection."""
     return f"{collection} {measure}"
 
 

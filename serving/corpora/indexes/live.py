@@ -133,10 +133,10 @@ class LiveIndex:
         self._consider()
 
     def search(self, queries: Floats, k: int, allowed: Keys | None = None, *, exact: bool = False) -> list[Ranking]:
-        """Return the best `k`, or as many as exist, for each row of (Q, D) unit `queries`.
+        """Return the best `k` vectors, or fewer if fewer exist, for each row of the unit vectors `queries` (Q, D).
 
-        Only the sorted `allowed` keys are searched, if given. Without `exact`, some of the best vectors may be missing,
-        as the recall target allows. Others replace them, so each ranking has full length.
+        If `allowed` is given, only these keys are searched. They must be sorted. Without `exact`, some of the best
+        vectors may be missing, as the recall target allows. Others replace them, so each ranking has full length.
         """
         seen = self._seen
         found = seen.search(queries, k, allowed, exact=exact, threads=self._threads)

@@ -303,7 +303,7 @@ class Read:
     def discard(self) -> None:
         """Delete the files.
 
-        Files that an index uses have other names by then, so they are not deleted.
+        An index renames the files that it uses, so these files are not deleted.
         """
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)

@@ -120,7 +120,7 @@ def has_unspaced(token: str) -> bool:
 
 
 def ends_run(tokens: Sequence[str], at: int) -> bool:
-    """Return whether `tokens[at]` is the last character of a run, which the pair `tokens[at - 1]` also contains."""
+    """Return whether `tokens[at]` is the single character at the end of a run. `tokens[at - 1]` also contains it."""
     return at > 0 and is_character(tokens[at]) and _is_pair(tokens[at - 1])
 
 

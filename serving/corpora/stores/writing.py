@@ -237,7 +237,7 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def promise(writer: sqlite3.Connection, wanted: Corpus) -> None:
-    """Set the encoder of a corpus that has none yet, or give the corpus own vectors, as in `wanted`.
+    """Bind a corpus, as `wanted` says, to an encoder or to vectors that come with its documents.
 
     Raises:
         Conflict: the corpus has a different encoder, or vectors of another width.

@@ -129,7 +129,7 @@ def _expires_at(row: Mapping[str, Any]) -> int | None:
 
 
 def unread(row: Mapping[str, Any]) -> Document:
-    """Return a document with an empty text from the document's first row."""
+    """Build a document from its first row. Its text is left empty."""
     return Document(row["document"], "", row["metadata"], expires_at=_expires_at(row))
 
 
