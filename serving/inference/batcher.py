@@ -41,7 +41,8 @@ KEY_SHARE = 0.75
 this share."""
 ON_THE_LOOP = 0.005
 """Maximum estimated seconds of a batch that runs on the event loop instead of in a thread. Starting it in a thread and
-waking the event loop afterwards takes 0.2 ms, which is a tenth of a short text's time."""
+waking the event loop afterwards takes 0.2 ms, which is a tenth of a short text's time. An engine that hangs on the
+event loop blocks every request, including `/livez`, so that an orchestrator restarts the server."""
 NOBODY: Mapping[Caller | None, int] = {}
 SMALL_PART = 8
 """Divisor of a batch's token budget, to shorten the wait of other requests. It applies for `RESERVED_SECONDS` in two
