@@ -192,8 +192,8 @@ def test_what_the_preview_shows_is_stored(server: Running, page: Page, tmp_path:
 
 def test_types_are_changed(server: Running, page: Page, tmp_path: Path) -> None:
     lines = "text,year,zip,size\nThe ferry is late.,1999,10115,7\nThe quay is wet.,2001,unknown,8\n"
-    (tmp_path / "typed.csv").write_text(lines)
-    choose(page, tmp_path / "typed.csv")
+    (tmp_path / "types.csv").write_text(lines)
+    choose(page, tmp_path / "types.csv")
     expect(page.get_by_label("Type of year").locator("option:checked")).to_have_text("number (guessed)")
     page.get_by_label("Type of year").select_option("string")
     expect(page.get_by_label("Type of year")).to_be_focused()
@@ -201,8 +201,8 @@ def test_types_are_changed(server: Running, page: Page, tmp_path: Path) -> None:
     expect(page.get_by_text("line 3: zip: “unknown” is not a number")).to_be_visible()
     page.get_by_label("Skip invalid rows").check()
     page.get_by_role("button", name="Upload").click()
-    expect(job(page, "typed")).to_contain_text("succeeded")
-    (stored,) = server.client.get("/corpora/typed/documents").json()["documents"]
+    expect(job(page, "types")).to_contain_text("succeeded")
+    (stored,) = server.client.get("/corpora/types/documents").json()["documents"]
     assert stored["metadata"] == {"year": "1999", "zip": 10115, "size": 7}
 
 
