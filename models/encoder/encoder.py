@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self
@@ -16,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from models.bundle import origin as origins
 from models.bundle.adapter import Adapter
@@ -206,7 +208,7 @@ class Encoder(nn.Module):
         tokens = self.tokenizer.encode(texts)
         vectors = np.empty((len(texts), self.dim), dtype=np.float32)
         order = sorted(range(len(texts)), key=lambda i: -len(tokens[i]))
-        with torch.inference_mode(), dropout_off(self):
+        with torch.inference_mode(), dropout_off(self), fast_linear_layers():
             for start in range(0, len(order), batch_size):
                 rows = order[start : start + batch_size]
                 vectors[rows] = self(*self.tensors([tokens[i] for i in rows])).float().cpu().numpy()
@@ -278,6 +280,37 @@ def dropout_off(encoder: nn.Module) -> Iterator[None]:
         yield
     finally:
         encoder.train(before)
+
+
+@contextmanager
+def fast_linear_layers() -> Iterator[None]:
+    """Compute linear layers in float32 with oneDNN inside the block, on processors from AMD.
+
+    Torch computes them with MKL, which does not use AVX-512 on other vendors' processors. On a Zen 4, oneDNN takes less
+    than half the time. Gradients can't pass through these layers.
+    """
+    if not (torch.backends.mkldnn.is_available() and _is_amd()):
+        yield
+        return
+    with _OneDnnLinear():
+        yield
+
+
+class _OneDnnLinear(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is nn.functional.linear and not kwargs and args[0].device.type == "cpu":
+            x, weight, bias = (*args, None)[:3]
+            if x.dtype == weight.dtype == torch.float32:
+                return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        return func(*args, **(kwargs or {}))
+
+
+@cache
+def _is_amd() -> bool:
+    described = Path("/proc/cpuinfo")
+    return described.exists() and "AuthenticAMD" in described.read_text()
 
 
 def _transform(folder: Path, said: Mapping[str, Any], *, width: int) -> Transform | None:

@@ -29,6 +29,15 @@ def test_a_text_has_one_vector_alone_or_in_any_batch(encoder: Encoder) -> None:
     np.testing.assert_allclose(together, by_twos, atol=1e-5)
 
 
+def test_linear_layers_of_onednn_give_the_same_vectors(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [" ".join(["ferry"] * words) for words in range(1, 40)]
+    vectors = {}
+    for amd in (False, True):
+        monkeypatch.setattr("models.encoder.encoder._is_amd", lambda amd=amd: amd)
+        vectors[amd] = encoder.encode(texts, batch_size=8)
+    np.testing.assert_allclose(vectors[True], vectors[False], rtol=0, atol=1e-5)
+
+
 def test_encode_leaves_the_mode_as_it_was_and_takes_no_gradient(encoder: Encoder) -> None:
     encoder.train()
     first, second = encoder.encode(TEXTS), encoder.encode(TEXTS)
