@@ -49,7 +49,7 @@ class Options:
     threads: int | None = 1
     """Number of CPU threads. None means all CPUs that the quota allows."""
     prepare_alone: bool = False
-    """True if a runtime with several streams on a CPU prepares for batches with `alone` when it is loaded.
+    """True if a runtime with several streams on a CPU prepares for `Runtime.run` with `alone` when it is loaded.
 
     Otherwise it prepares when the first such batch runs, which makes this batch slower by some tenths of a second.
     """
@@ -110,8 +110,8 @@ class Runtime(Protocol):
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:
         """Run one padded batch, `ids` and `mask` each (N, L). Rows keep their order.
 
-        The caller owns the returned arrays. With `alone`, this batch may use all threads. In this case, either no other
-        batch runs at the same time, or (on a CPU) the other batches already occupy all streams.
+        The caller owns the returned arrays. With `alone`, this batch may use all threads. Callers set `alone` in two
+        cases: no other batch runs, or this is one extra batch on a CPU, beside a batch in each of the `streams`.
         """
 
     @staticmethod

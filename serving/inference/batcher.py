@@ -56,7 +56,7 @@ class Embed(Protocol):
     def __call__(self, batch: Sequence[Tokens], /, *, alone: bool) -> Embedded | Mixed:
         """Embed a batch.
 
-        `alone` means that no other batch is waiting, or that this batch runs in addition to batches on all streams.
+        `alone` means that no other batch runs or waits, or that this batch runs in addition to batches on all streams.
         """
 
 

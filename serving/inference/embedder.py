@@ -337,7 +337,7 @@ class Embedder:
     async def probe(self) -> None:
         """Embed a short text to test whether the engine works again.
 
-        The metrics do not include this request.
+        The metrics of batches and of the queue include this text, and the metrics of requests do not.
 
         Raises:
             Backend: the engine failed.

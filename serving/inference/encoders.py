@@ -426,7 +426,7 @@ def in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
 async def _self_test(embedder: Embedder) -> None:
     """Compare the engine's vectors with the bundle's golden vectors.
 
-    The metrics do not include this test.
+    The metrics of batches and of the queue include this test, and the metrics of requests do not.
     """
     golden = embedder.manifest.golden
     if not golden:

@@ -45,14 +45,14 @@ class Factors:
     config: Mapping[str, Any]
     """Configuration for `peft`."""
     tensors: Mapping[str, NDArray[np.float32]]
-    """A and B of each layer, by their names in `peft`'s files."""
+    """The matrices A and B of each layer, by their names in `peft`'s files."""
 
 
 def attach_adapter(encoder: Encoder, rank: int, *, backbone: str, layers: Sequence[int] | None = None) -> None:
     """Add an adapter to every linear layer except the pooler's, and freeze all other weights.
 
-    A is drawn from torch's generator. `backbone` is the source that the encoder was loaded from. `layers` lists the
-    backbone's layers that the encoder keeps, and None means all layers.
+    Torch's generator draws the values of the matrix A of each adapter. `backbone` is the source that the encoder was
+    loaded from. `layers` lists the backbone's layers that the encoder keeps, and None means all layers.
 
     Raises:
         ConfigError: `peft` is not installed, or the rank does not fit the layers.
@@ -90,7 +90,10 @@ def attach_adapter(encoder: Encoder, rank: int, *, backbone: str, layers: Sequen
 
 
 def merge_adapter(encoder: Encoder) -> Factors | None:
-    """Add s B A to the weights in float64, and remove the adapter. Return None if the encoder has no adapter."""
+    """Add s B A to the weights in float64, remove the adapter from the encoder, and return its matrices.
+
+    Return None if the encoder has no adapter.
+    """
     adapted = list(_adapted(encoder))
     if not adapted:
         return None
@@ -116,7 +119,7 @@ def merge_adapter(encoder: Encoder) -> Factors | None:
 
 
 def write_adapter(factors: Factors, encoder: Encoder, folder: Path) -> Adapter:
-    """Write the adapter's weights: `peft`'s two files and, if there is a transform, the transform's weights.
+    """Write the adapter: `peft`'s two files and, if the encoder has a transform, the weights of the transform.
 
     Raises:
         OSError: a file can't be written.

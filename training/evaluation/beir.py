@@ -20,7 +20,7 @@ TEST = "test"
 CORPUS = "corpus.jsonl"
 HEADER = "query-id\tcorpus-id\tscore"
 LONGEST_GRADE = 9
-"""Maximum digits of a judgement. Sums of larger grades could overflow."""
+"""Maximum digits of a grade. Sums of larger grades could overflow."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,10 @@ class Collection:
 
 
 def collections(data: Path) -> dict[str, Path]:
-    """Return the folder of each collection by name. The folders are `data/retrieval/<name>`, or `data` itself.
+    """Return the folder of each collection by name.
 
-    No file is read.
+    If `data` contains the documents of a collection, `data` itself is the only collection. Otherwise the folders are
+    `data/retrieval/<name>`. No file is read.
     """
     alone = [data.resolve() / CORPUS] if (data / CORPUS).is_file() else []
     return {file.parent.name: file.parent for file in alone or sorted((data / FOLDER).glob(f"*/{CORPUS}"))}

@@ -125,7 +125,7 @@ def resample_means(runs: Sequence[Gains], *, resamples: int = 1000, seed: int = 
 def compare_means(a: Values, b: Values, *, resamples: int, level: float = 0.95) -> Comparison:
     """Compare the means of `a` and `b`, which are values (n,) for the same pairs or queries.
 
-    Both are resampled together.
+    Each resample draws the same pairs or queries from both.
     """
     rows = np.random.default_rng(0).integers(len(a), size=(resamples, len(a)))
     first, second = (Resampled(float(each.mean()), each[rows].mean(axis=1)) for each in (a, b))
@@ -156,9 +156,9 @@ def compare(
 def weighted_spearman(cosines: Values, golds: Values) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
     """Return a function from weights (n, B) to B Spearman correlations. A weight is the number of copies of a pair.
 
-    If all cosines or all human scores are equal, the correlation is 0. Tied values get their mean rank, w + (v + 1) /
-    2. Here, w is the total weight of smaller values, and v is the total weight of equal values. All sums are multiples
-    of 1/4 far below 2^53, so float64 represents them exactly.
+    If all drawn cosines or all drawn human scores are equal, the correlation is 0. Tied values get their mean rank. It
+    is w + (v + 1) / 2, where w is the total weight of smaller values, and v is the total weight of equal values. All
+    sums are multiples of 1/4 far below 2^53, so float64 represents them exactly.
     """
     rank_cosines, rank_golds = _ranker(cosines), _ranker(golds)
 
@@ -193,7 +193,11 @@ def _ranker(values: Values) -> Callable[[NDArray[np.float64]], NDArray[np.float6
 
 
 def _redrawn(sizes: Mapping[str, int], resamples: int, seed: int) -> Iterator[tuple[str, slice, NDArray[np.float64]]]:
-    """Yield each block of resamples of each task: the task, the block's slice, and the pairs' weights (n, block)."""
+    """Draw the resamples of each task in blocks of b resamples.
+
+    Yield, for each block, the task, the slice of the block's resamples, and how often each of the task's n examples is
+    drawn in each resample (n, b).
+    """
     for number, (task, size) in enumerate(sizes.items()):
         draw = np.random.default_rng([seed, number])
         at_once = max(1, AT_ONCE // size)
@@ -203,7 +207,7 @@ def _redrawn(sizes: Mapping[str, int], resamples: int, seed: int) -> Iterator[tu
 
 
 def _weights(draw: np.random.Generator, n: int, count: int) -> NDArray[np.float64]:
-    """Return how often each of n pairs is drawn in each of `count` resamples: (n, count). Each column sums to n."""
+    """Return how often each of n examples is drawn in each of `count` resamples (n, count). Each column sums to n."""
     drawn = draw.integers(0, n, size=(count, n))
     flat = (drawn * count + np.arange(count)[:, None]).ravel()
     return np.bincount(flat, minlength=n * count).reshape(n, count).astype(np.float64)

@@ -1,7 +1,7 @@
 """Whitening over the sentences of a batch: in groups of channels, shuffled or not, or over all channels.
 
-Whitened vectors have mean 0 and the identity as covariance. ZCA, x C^(-1/2), is the whitening that changes vectors
-least. PCA, x U L^(-1/2), rotates vectors onto the principal axes.
+Whitened vectors have mean 0 and the identity as covariance. Centred vectors x have the covariance C = U L U^T. ZCA,
+x C^(-1/2), is the whitening that changes vectors least. PCA, x U L^(-1/2), rotates vectors onto the principal axes.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def covariance(centred: Tensor, *, correction: int = 0) -> Tensor:
 
 
 def group_whitening(x: Tensor, groups: int, *, eps: float, gradient: Gradient = "detached") -> Tensor:
-    """Whiten by ZCA each of k groups of D / k neighbouring channels over the N rows of (..., N, D).
+    """Whiten the channels of `x` (..., N, D) by ZCA, in `groups` groups of D / `groups` neighbouring channels.
 
-    Computation is in float32 or wider. Source: WhitenedCSE (Zhuo et al., ACL 2023), equations 2 to 6, without the
-    shuffling.
+    Each group is whitened by itself, with its covariance over the N rows. Computation is in float32 or wider. Source:
+    WhitenedCSE (Zhuo et al., ACL 2023), equations 2 to 6, without the shuffling.
     """
     with torch.autocast(x.device.type, enabled=False):
         wide = full_precision(x)
@@ -44,7 +44,7 @@ def group_whitening(x: Tensor, groups: int, *, eps: float, gradient: Gradient = 
 def shuffled_group_whitening(
     x: Tensor, permutations: Tensor, groups: int, *, eps: float, gradient: Gradient = "detached"
 ) -> Tensor:
-    """Permute channels of (..., N, D) by `permutations` (..., D), apply `group_whitening`, and undo the permutation."""
+    """Permute the channels of `x` (..., N, D) by `permutations` (..., D), whiten in groups, and permute back."""
     shuffled = x.gather(-1, permutations[..., None, :].expand_as(x))
     whitened = group_whitening(shuffled, groups, eps=eps, gradient=gradient)
     return whitened.gather(-1, permutations.argsort(-1)[..., None, :].expand_as(x))
@@ -57,9 +57,9 @@ class Statistics(NamedTuple):
     covariance: Tensor
 
     def updated(self, rows: Tensor, momentum: float) -> Statistics:
-        """Return beta · self + (1 - beta) · S, where S are the statistics of `rows` (N, D).
+        """Return m · self + (1 - m) · S, where m is `momentum` and S are the statistics of `rows` (N, D).
 
-        Source: WhitenedCSE, equation 13. beta is the momentum.
+        Source: WhitenedCSE, equation 13.
         """
         mean = rows.mean(0)
         spread = covariance(rows - mean, correction=1)
@@ -67,7 +67,7 @@ class Statistics(NamedTuple):
 
 
 class GroupWhitening(nn.Module):
-    """Whitening of each view over the batch, in k groups of channels.
+    """Whitening of each view over the batch, in groups of channels.
 
     With `shuffled`, the groups of each view are drawn at random.
 
@@ -138,7 +138,7 @@ CLOSED_FORM_SIZE = 2
 
 
 def inverse_square_root(matrix: Tensor, eps: float) -> Tensor:
-    """Compute (A + eps)^(-1/2) of symmetric, positive semi-definite matrices (..., C, C).
+    """Compute (A + eps I)^(-1/2) of symmetric, positive semi-definite matrices A (..., C, C).
 
     The result and its gradient are finite if eps > 0.
     """
@@ -149,10 +149,10 @@ def inverse_square_root(matrix: Tensor, eps: float) -> Tensor:
 
 
 def principal_axes(matrix: Tensor, eps: float) -> Tensor:
-    """Return U (L + eps)^(-1/2) of (..., C, C), without gradient.
+    """Return U (L + eps I)^(-1/2) of symmetric matrices U L U^T (..., C, C), without gradient.
 
     The columns are ordered by descending eigenvalue. The sign of an eigenvector is arbitrary, so it is chosen to make
-    the largest entry positive. Axes then agree from step to step.
+    the entry with the largest absolute value positive. The axes then agree from step to step.
     """
     vectors, roots = _axes(matrix.detach(), eps)
     largest = vectors.gather(-2, vectors.abs().argmax(-2, keepdim=True))
@@ -160,11 +160,11 @@ def principal_axes(matrix: Tensor, eps: float) -> Tensor:
 
 
 def _inverse_root_2x2(matrix: Tensor, eps: float) -> Tensor:
-    """Compute (A + eps)^(-1/2) of matrices A (..., 2, 2) in closed form.
+    """Compute B^(-1/2) of matrices B = A + eps I (..., 2, 2) in closed form.
 
-    The formula is (t + s - A) / (s sqrt(t + 2 s)), where A includes eps. s^2 is the determinant and t the trace of A +
-    eps. For 1,152 matrices, an eigendecomposition by LAPACK takes six times as long. On a GPU, the host would have to
-    wait for it.
+    The formula is ((t + s) I - B) / (s sqrt(t + 2 s)), where s^2 is the determinant of B, and t is its trace. For 1,152
+    matrices, an eigendecomposition by LAPACK takes six times as long. On a GPU, the host would have to wait for the
+    eigendecomposition.
     """
     a, b, d = matrix[..., 0, 0], matrix[..., 0, 1], matrix[..., 1, 1]
     trace = a + d + 2 * eps
@@ -174,11 +174,11 @@ def _inverse_root_2x2(matrix: Tensor, eps: float) -> Tensor:
 
 
 class _ByEigenvalues(torch.autograd.Function):
-    """The inverse square root with the derivative of Daleckii and Krein.
+    """(A + eps I)^(-1/2) with the derivative of Daleckii and Krein.
 
     The gradient of `eigh` divides by differences of eigenvalues, so it is NaN if two eigenvalues are equal. This
-    derivative divides by sums instead: its coefficients are -1 / (s_i s_j (s_i + s_j)), where s are the square roots of
-    the eigenvalues of A + eps.
+    derivative divides by sums instead. Its coefficients are -1 / (s_i s_j (s_i + s_j)), where s are the square roots of
+    the eigenvalues of A + eps I.
     """
 
     @staticmethod
@@ -197,7 +197,7 @@ class _ByEigenvalues(torch.autograd.Function):
 
 
 def _axes(matrix: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Return eigenvectors in columns, and the square roots of the eigenvalues + eps.
+    """Return the eigenvectors of A in columns, and the square roots of the eigenvalues of A + eps I.
 
     Negative eigenvalues come from rounding and are set to 0.
     """

@@ -1,4 +1,4 @@
-"""Checks of every runtime and precision of this machine, by comparison with the float32 graph."""
+"""Checks of every pair of runtime and precision of this machine, by comparison with the float32 graph."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ class Engine:
     own: bool
     """True if the bundle contains a graph of this reduced precision."""
     drifts_too_far: bool = False
-    """True if the pair uses the bundle's own graph and its scores differ too much from float32's.
+    """True if the pair uses the bundle's own graph, and a score differs too much from float32's.
 
-    The yardstick sets the limit.
+    The difference must exceed both `DRIFT` and the yardstick's limit for this score.
     """
 
     @property
@@ -122,10 +122,11 @@ class Engines:
 
 
 def check_engines(candidate: Bundle, judges: Evaluator, machine: Machine) -> Engines:
-    """Check every pair of the machine on the bundle.
+    """Check every pair of runtime and precision of the machine on the bundle.
 
-    If float32 on ONNX Runtime is the only pair, nothing is measured. A pair whose scores differ too much from float32
-    is barred. The bundle is refused only if one of its own graphs is barred or does not run.
+    If float32 on ONNX Runtime is the only pair, nothing is measured. A pair is barred if a golden vector or a score
+    differs too much from float32's. The bundle is refused only if one of its own graphs of reduced precision does not
+    run, or if the scores of this graph drift too far (see `Engine.drifts_too_far`).
     """
     try:
         engines = _measure_all(candidate, judges, machine)

@@ -83,9 +83,9 @@ class Place:
 
         Readers of `default` always see either the old or the new bundle, even after a crash.
 
-        If `default` is a folder, it is exchanged with the link, atomically if the system supports this. The folder is
-        then removed if a copy has the same files. Otherwise it is renamed to `uncopied`, or to `unverified` if its
-        verification fails.
+        If `default` is a folder, it is exchanged with the link, atomically if the system supports this. If a copy has
+        the same files as the folder, the folder is then removed. Otherwise it is moved to the folder of copies, as
+        `unverified` if its verification fails, and else as `uncopied`.
         """
         with naming(self.default):
             self._aside.unlink(missing_ok=True)
@@ -98,16 +98,16 @@ class Place:
             self._clear_aside()
 
     def remove_copies(self, keep: Collection[str]) -> None:
-        """Remove all copies except `keep`, and the drafts that a crash left behind. Other files are not touched."""
+        """Remove all copies except `keep`, and the temporary folders that a crash left. Other files are not touched."""
         ours = re.compile(rf"[0-9a-f]{{{SHORT}}}(-\d+)?|\..*\.draft-bundle-.*|\..*\.previous-bundle")
         for path in self.copies.iterdir():
             if ours.fullmatch(path.name) and path.name not in keep:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _beside(self, name: str, suffix: str = "") -> Path:
-        """Return a path beside the served path.
+        """Return the path with the name `name` and `suffix` in the folder of the served path.
 
-        If the served path is not called `default`, its name is added to `name`.
+        If the served path is not called `default`, its own name is added to `name`.
         """
         own = name if self.default.name == DEFAULT else f"{name}-{self.default.name}"
         return self.default.with_name(own + suffix)
@@ -149,7 +149,7 @@ def _loaded(folder: Path) -> Bundle | None:
 
 
 def _exchange(link: Path, folder: Path) -> None:
-    """Swap the two names, atomically if the system supports it, otherwise one after the other."""
+    """Exchange the names of the link and the folder, atomically if the system supports this."""
     if exchange_names(link, folder):
         return
     target = link.readlink()
@@ -162,7 +162,7 @@ def open_place(default: Path) -> Place:
     """Check the served path `default`, and return its `Place`.
 
     Raises:
-        PromotionError: the path can't be a link, or exists but is neither a folder nor a link to a folder.
+        PromotionError: a link can't be created at the path, or the path leads to something other than a folder.
     """
     if default.name in ("", "..") or default.name.split("-")[0] == COPIES:
         raise PromotionError(

@@ -87,7 +87,7 @@ class Study:
     paper: str = ""
     """The table or figure that the study repeats, for example `DCLR, Table 2`."""
     untestable: str = ""
-    """Reason why the study without `--published` can't test what the paper shows, if there is one."""
+    """Reason why only `--published` can test what the paper shows. Empty if the study can test it, too."""
     published: Mapping[str, Any] = field(default_factory=dict)
     """Changes to the study for `--published`, which uses the backbone of the paper."""
     reported: Reported | None = None
@@ -172,8 +172,8 @@ class Study:
     def trials(self, to_come: Collection[Path] = ()) -> list[Trial]:
         """Return every run, arm by arm.
 
-        Untrained runs that differ only in training settings are merged. Folders of encoders in `to_come` may be
-        missing.
+        Runs with `untrained` evaluate an encoder as it is. They are merged if they differ only in settings of training.
+        `to_come` are folders of encoders that do not exist yet.
 
         Raises:
             StudyError: a setting is unknown, of the wrong type or out of range, settings contradict each other, a

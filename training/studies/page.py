@@ -62,7 +62,7 @@ def _tasks(summary: Summary) -> Element | None:
 
 
 def _plain(name: str, title: str, lines: Sequence[Sequence[str]], said: str) -> Element | None:
-    """Make a table of numbers without verdicts, or return None if there are no lines."""
+    """Make a table of numbers, or return None if there are no lines. The first line is the head of the table."""
     if not lines:
         return None
     head, *arms = ([cell.replace("-", "−") if i else cell for i, cell in enumerate(line)] for line in lines)
@@ -85,7 +85,7 @@ MAX_ARMS = 8
 """Maximum number of arms in a figure whose labels are beside the data."""
 MEANS = f"Means over seeds; of more than {MAX_ARMS} arms, only the best are shown."
 LOGARITHMIC_FROM = 16.0
-"""Ratio of the largest to the smallest value from which on an axis is logarithmic."""
+"""Minimum ratio of the largest to the smallest value for a logarithmic axis."""
 
 OWN_FIGURES = {"STSB": "STS-B", "SICKR": "SICK-R"}
 """Tasks that have figures of their own, as in DCLR's figures 5 and 6."""
@@ -214,7 +214,7 @@ def _sweep(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], summary:
     ]
 
     def behind(frame: Frame) -> list[Element]:
-        """Draw intervals and seeds behind the means."""
+        """Draw, behind the means, the intervals, and a dot for the score of each seed."""
         upright = [(frame.across(x), frame.up(y.low), frame.up(y.high), mark) for x, y, mark in spreads]
         return [svg.line((x, low), (x, high), f"spread {mark}") for x, low, high, mark in upright] + [
             svg.dot((frame.across(x), frame.up(y)), "paper", f"{row.label}: {y:.2f}") for x, y, row in seeds
@@ -293,7 +293,7 @@ def _curves(summary: Summary) -> Iterable[Element]:
 
 
 def _over_steps(results: Sequence[Result], name: str) -> list[tuple[float, float]]:
-    """Return (step, mean) for each step that all results contain."""
+    """Return each step that all learning curves contain, with the mean over the results of the value `name`."""
     by_step = [
         {float(point["step"]): float(point[name]) for point in result.curve if point.get(name) is not None}
         for result in results

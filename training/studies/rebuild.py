@@ -146,7 +146,7 @@ class Rebuild:
     def trials(self, data: Path, corpus: Sequence[str], to_come: Collection[Path] = ()) -> list[Trial]:
         """Return the runs, with the evaluation data `data` and, if not empty, the corpus `corpus`.
 
-        Encoders in `to_come` may not exist yet.
+        `to_come` are folders of encoders that may not exist yet.
 
         Raises:
             StudyError: see `Study.trials`; or a setting is only for studies, the numbers of weights and runs differ, or

@@ -163,7 +163,7 @@ The model card, evaluations and exported graphs are left out.
 class InputDigests:
     """Cache of digests. Each corpus, encoder folder and evaluation folder is read once.
 
-    Encoders in `to_come` do not exist yet and are identified by path.
+    `to_come` are folders of encoders that do not exist yet. These encoders are identified by path.
     """
 
     def __init__(self, to_come: Collection[Path] = ()) -> None:

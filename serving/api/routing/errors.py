@@ -1,4 +1,4 @@
-"""Error responses in the format of each family of routes.
+"""Error responses. Each route belongs to an API that determines the format of its errors.
 
 Native routes use the format of text-embeddings-inference. Routes under /v1 and /openai use OpenAI's format, routes
 under /v2 Cohere's, and routes under /api Ollama's.
@@ -47,7 +47,7 @@ Answering = Callable[[Request, Exception], Response]
 
 
 class Family(Enum):
-    """An API whose error format a route uses."""
+    """An API that determines the error format of its routes."""
 
     NATIVE = "text-embeddings-inference"
     OPENAI = "OpenAI"
@@ -56,7 +56,7 @@ class Family(Enum):
 
 
 def family_of(path: str) -> Family:
-    """Return the family of the route at `path`."""
+    """Return the API to which the route at `path` belongs."""
     if path.startswith("/v2/"):
         return Family.COHERE
     if path.startswith("/api/"):
@@ -67,7 +67,7 @@ def family_of(path: str) -> Family:
 
 
 def install(app: FastAPI) -> None:
-    """Install handlers that answer every error of the app in the format of its family."""
+    """Install handlers that answer every error of the app in the error format of the route's API."""
     for kind, answer in (
         (ServiceError, service_error),
         (RequestValidationError, _validation_error),
@@ -100,7 +100,7 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> Invalid:
 
 
 def service_error(request: Request, error: Exception) -> Response:
-    """Return the response to a `ServiceError` or a validation error, in the format of the path's family."""
+    """Return the response to a `ServiceError` or a validation error, in the error format of the path's API."""
     assert isinstance(error, ServiceError)
     headers = dict(_HEADERS.get(error.status, {}))
     if error.retry_after is not None:
@@ -116,7 +116,7 @@ def _validation_error(request: Request, error: Exception) -> Response:
 
 
 def http_error(request: Request, error: Exception) -> Response:
-    """Return the response to an error of the framework, in the format of the path's family."""
+    """Return the response to an error of the framework, in the error format of the path's API."""
     assert isinstance(error, HTTPException)
     headers = dict(error.headers or {})
     if error.status_code == 405:

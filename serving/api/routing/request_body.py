@@ -47,7 +47,7 @@ class BytesInFlight:
         The block calls the yielded function with the size of the body so far.
 
         Raises:
-            Overloaded: all bodies, or those of the same key, have too many bytes. A single body is always admitted.
+            Overloaded: all bodies, or those of the same key, have too many bytes. The only body is always admitted.
         """
         caller: Caller | None = None
         counted = 0

@@ -1,6 +1,7 @@
-"""Exact search, which compares every vector with every query, and the order of hits in all indexes.
+"""Exact search, and the order of hits in all indexes.
 
-Exact search is the reference for approximate indexes. An `ExactIndex` stores newly added vectors.
+Exact search compares every vector with every query. It is the reference for approximate indexes. An `ExactIndex`
+stores newly added vectors.
 """
 
 from __future__ import annotations
@@ -63,7 +64,10 @@ def _scored(vectors: faiss.IndexFlatIP, query: Floats, rows: Rows) -> Floats:
 
 
 def _better(found: Ranking, keys: Keys, scored: Callable[[Rows], Floats], scores: Floats, k: int) -> Ranking:
-    """Return the best `k` hits, from the hits of earlier blocks in `found` and from the rows of this block."""
+    """Return the best `k` of `found`, which are the hits of earlier blocks, and of the rows of this block.
+
+    `scores` are BLAS's scores of the rows. `scored` computes the final scores of selected rows.
+    """
     least = found.scores[-1] if len(found.keys) == k else -np.inf
     in_play = np.flatnonzero(scores >= least - SLACK)
     if not len(in_play):
@@ -168,7 +172,7 @@ def merged(rankings: Sequence[Ranking], k: int) -> Ranking:
 
 
 def flat(vectors: Floats) -> faiss.IndexFlatIP:
-    """Make a FAISS index over (N, D) float32 `vectors` without a copy. The vectors must outlive it."""
+    """Make a FAISS index over (N, D) float32 `vectors` without a copy. `vectors` must outlive the index."""
     view = faiss.IndexFlatIP(vectors.shape[1])
     address = faiss.cast_integer_to_void_ptr(vectors.ctypes.data)
     view.codes = faiss.MaybeOwnedVectorUInt8.create_view(address, vectors.nbytes, view.codes.owner)
@@ -179,7 +183,7 @@ def flat(vectors: Floats) -> faiss.IndexFlatIP:
 def products(vectors: faiss.IndexFlatIP, queries: Floats, rows: Rows) -> Floats:
     """Return rounded scores (Q, C) of the vectors in (Q, C) `rows`. The score of the row -1 is -inf.
 
-    Each score is computed separately in one order of summation, so equal vectors have equal scores.
+    Each score is computed separately, in the same order of summation, so equal vectors have equal scores.
     """
     rows, queries = np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(queries, np.float32)
     scores = np.empty(rows.shape, np.float32)

@@ -1,7 +1,8 @@
 """The immutable state of an index during a search, and the report about the state.
 
 An index has built parts, marks of the rows that are not removed, and a tail of vectors added later. A built part has
-its vectors in a memory-mapped file, or in memory while the part grows, and usually an approximate index.
+vectors and usually an approximate index of them. The first part, the main part, has its vectors in a memory-mapped
+file. The other parts are graphs that grow, with vectors in memory.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ BLOCK = 16_384
 
 @dataclass(frozen=True)
 class Tuning:
-    """Search efforts that reach the recall target, measured on this index."""
+    """Search efforts that reach the recall target, measured on this index.
+
+    An effort is a value of the search parameter that increases recall at a higher cost, such as `efSearch`.
+    """
 
     target: float
     queries: int = 0
@@ -74,8 +78,8 @@ class Approximate(NamedTuple):
 class Marks:
     """Immutable set of the rows that a search may find.
 
-    The set is given by the mask `live`, by the sorted `rows`, or has all `size` rows. An array with an entry for each
-    row is only made when needed.
+    The set is given by the mask `live` or by the sorted `rows`. Without both, it has all `size` rows. An array with an
+    entry for each row is only made when needed.
     """
 
     def __init__(self, size: int, *, live: NDArray[np.bool_] | None = None, rows: Rows | None = None) -> None:
@@ -190,7 +194,7 @@ class Main:
     def candidates(
         self, queries: Floats, k: int, effort: int, bitmap: NDArray[np.uint8] | None, threads: int = 1
     ) -> list[Ranking]:
-        """Search the approximate index and score its candidates with the vectors. There may be fewer than `k`."""
+        """Search the approximate index, and score its candidates with the vectors. Rankings may have fewer than `k`."""
         assert self.approximate is not None, "without an index, there is no effort"
         kind, _, index = self.approximate
         queries = np.ascontiguousarray(queries, np.float32)
@@ -216,7 +220,7 @@ class Main:
     def _effort(self, count: int, k: int) -> int | None:
         """Return the tuned effort, increased for a larger `k`.
 
-        None means exact search, which is then cheaper, or the only possible search.
+        None means that exact search is cheaper, or is the only possible search.
         """
         if self.approximate is None or count <= max(EXACT_ROWS, k):
             return None
@@ -334,9 +338,9 @@ class IndexState(NamedTuple):
         return IndexState((Part(main, Marks(len(main.keys))), *(part for part in beside if part.marks.count)), tail)
 
     def copy(self, last: Rows) -> Iterator[tuple[Keys, Floats]]:
-        """Yield all live vectors in blocks, in order of keys.
+        """Yield all live vectors in blocks, in order of keys, except that some vectors come at the end.
 
-        The vectors at the sorted positions `last` come at the end.
+        `last` are the sorted positions, among the live vectors, of the vectors at the end.
         """
         sources = [(main.keys, main.vectors, _by_key(main.keys, marks.live)) for main, marks in self.parts]
         sources.append((self.tail.keys, self.tail.vectors, np.flatnonzero(self.tail.live)))

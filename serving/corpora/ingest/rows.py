@@ -1,4 +1,4 @@
-"""Rows of an upload. A row has a place, and a value or an error."""
+"""Rows of an upload. A row has its place in the upload, and a value or an error."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ VECTOR = "vector"
 EXPIRES_AT = "expires_at"
 """Name of the field with the time at which the document expires."""
 MAX_CONTAINERS = 4000
-"""Maximum number of lists and objects in a row. 256 rows of this size have the maximum number for a request."""
+"""Maximum number of lists and objects in a row. 256 such rows together have the maximum number of a request."""
 MAX_DEPTH = 200
 """Maximum nesting of a row. The limit on metadata is lower, so JSON beyond this limit is an attack."""
 COMPARED, COMPARED_LENGTH = 100, 40
-"""Maximum number of names with which a wrong name is compared, and maximum length of these names. A comparison takes
-time quadratic in the length."""
+"""Maximum number of names with which a wrong name is compared, and maximum length of these names. The time of a
+comparison is quadratic in the length."""
 _WITHIN = re.compile(r": line \d+ column \d+ \(char (\d+)\)$")
 """Pattern of the position in an error message of the standard library. Its line number is not the line number in the
 upload."""
@@ -66,7 +66,8 @@ def absent(wanted: str, names: Collection[str], what: str, option: str = "text_c
 def row_bytes(settings: Settings) -> int:
     """Return the maximum bytes of one row.
 
-    This is three times the limit on UTF-8, because JSON may escape a character of two bytes, such as `é`, in six bytes.
+    This is three times the limits on text and metadata together, which count bytes of UTF-8. JSON may escape a
+    character of two bytes, such as `é`, in six bytes.
     """
     return 3 * (settings.max_text_bytes + settings.max_metadata_bytes)
 

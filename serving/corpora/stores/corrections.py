@@ -79,7 +79,7 @@ def nearest(reader: sqlite3.Connection, word: str, *, continued: bool = False) -
 
 
 def _with_first_letter(reader: sqlite3.Connection, word: str, typos: int, *, continued: bool) -> Iterator[str]:
-    """Yield words with the first letter of `word` that contain one of its pieces."""
+    """Yield the words that begin with the first letter of `word` and contain one of the pieces of `word`."""
     size = (len(word) - typos) // (typos + 1)
     pieces = [word[at : at + size] for at in range(0, (size + 1) * typos, size + 1)]
     pieces.append(word[(size + 1) * typos :])
@@ -105,7 +105,7 @@ def _with_another_first_letter(reader: sqlite3.Connection, word: str, *, continu
 
 
 def _first_letters(reader: sqlite3.Connection) -> Iterator[str]:
-    """Yield the first letters of all words in the vocabulary. Each needs one lookup."""
+    """Yield each distinct first letter of the words in the vocabulary, with one lookup for each letter."""
     after = ""
     while row := reader.execute(
         "SELECT word FROM vocabulary WHERE word > ? ORDER BY word LIMIT 1", (after,)

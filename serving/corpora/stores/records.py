@@ -50,8 +50,8 @@ PAGE_CHARACTERS = 4_000_000
 """Maximum characters of texts and metadata on a page of documents. A page ends at this limit, even with few
 documents."""
 _NUMBERED = f"SELECT {DOCUMENT} FROM (SELECT value FROM json_each(?)) CROSS JOIN documents ON number = value"
-"""SQL statement that selects documents by a JSON list of numbers, in the order of the list. It is prepared only once,
-for lists of any length."""
+"""SQL statement that selects documents by a JSON list of document numbers, in the order of the list. It is prepared
+only once, for lists of any length."""
 _PLACE, _MOMENT = struct.Struct("<qqqq"), struct.Struct("<q")
 _OTHER_TYPES = (AttributeError, TypeError, struct.error)
 """Exceptions that computing a checksum raises if a damaged value has the wrong type."""
@@ -128,7 +128,7 @@ def document(reader: sqlite3.Connection, name: str) -> Document | None:
 def page(reader: sqlite3.Connection, after: int, limit: int, among: Numbers | None) -> Page:
     """Implement `Store.page`.
 
-    `among` has the sorted numbers of the matching documents. None means all documents.
+    `among` are the sorted document numbers of the matching documents. None means all documents.
     """
     if among is not None:
         ahead = among[np.searchsorted(among, after, side="right") :][: limit + 1]
@@ -139,7 +139,7 @@ def page(reader: sqlite3.Connection, after: int, limit: int, among: Numbers | No
 
 
 def page_of(reader: sqlite3.Connection, numbers: Sequence[int], limit: int, total: int) -> Page:
-    """Return a page of the documents with these numbers, in their order.
+    """Return a page of the documents with these document numbers, in the same order.
 
     If there are more than `limit` numbers, there are more pages.
     """
@@ -159,7 +159,7 @@ def _page(found: Iterable[_DocumentRow], limit: int, total: int) -> Page:
 
 
 def ids(reader: sqlite3.Connection, numbers: Sequence[int]) -> list[str]:
-    """Return the ids of the documents with these sorted numbers, in their order."""
+    """Return the ids of the documents with these sorted document numbers, in the same order."""
     found: list[str] = []
     for block in blocks(numbers):
         select = f"SELECT id FROM documents WHERE number IN ({marks(block)}) ORDER BY number"
@@ -218,7 +218,7 @@ def part(text: str, span: Span | None) -> str:
 
 
 def documents(reader: sqlite3.Connection, numbers: Sequence[int]) -> dict[int, Document]:
-    """Return the existing documents of `numbers`, by number."""
+    """Return the existing documents with these document numbers, by document number."""
     wanted = orjson.dumps([*numbers]).decode()
     return {row[0]: document_in(row) for row in reader.execute(_NUMBERED, (wanted,))}
 
@@ -249,7 +249,7 @@ def owners(reader: sqlite3.Connection, keys: Sequence[int]) -> dict[int, Documen
 
 
 def numbers_of(reader: sqlite3.Connection, keys: Keys) -> Numbers:
-    """Return the sorted numbers of the documents of the passages `keys`."""
+    """Return the document numbers of the passages `keys`, sorted."""
     if reader.execute("SELECT 1 FROM corpora WHERE passages = documents").fetchone():
         return keys  # a document's number is the key of its first passage
     wanted = orjson.dumps(keys.tolist()).decode()
@@ -259,7 +259,7 @@ def numbers_of(reader: sqlite3.Connection, keys: Keys) -> Numbers:
 
 
 def passages_of(reader: sqlite3.Connection, numbers: Sequence[int]) -> Iterator[PassageRow]:
-    """Yield the passages of the documents with these `numbers`, in order of keys."""
+    """Yield the passages of the documents with these document numbers, in order of keys."""
     for block in blocks(numbers):
         select = f"SELECT {PASSAGE} FROM passages WHERE document IN ({marks(block)}) ORDER BY key"
         yield from map(PassageRow._make, reader.execute(select, block))
@@ -380,9 +380,9 @@ def _check_stemming(stemming: str | None) -> None:
 
 
 def indexed_rows(reader: sqlite3.Connection, rules: Rules) -> Iterator[IndexedRow]:
-    """Yield the row of each passage in the word index.
+    """Yield a row of the word index for each passage.
 
-    Wrong checksums don't keep the corpus from being served.
+    Checksums are not verified, so that a damaged document does not prevent the corpus from being served.
     """
     parts = 'SELECT key, start, "end" FROM passages WHERE document = ? ORDER BY key'
     for number, text, metadata in reader.execute("SELECT number, text, metadata FROM documents ORDER BY number"):
@@ -425,7 +425,7 @@ def expired(reader: sqlite3.Connection) -> Keys:
 
 
 def size(reader: sqlite3.Connection) -> Size:
-    """Return the number of documents, bytes of the database without its log, and passages."""
+    """Return the number of documents, of bytes of the database without its log, and of passages."""
     counted = "SELECT documents, page_count * page_size, passages FROM corpora, pragma_page_count, pragma_page_size"
     return Size(*reader.execute(counted).fetchone())
 
