@@ -6,7 +6,7 @@ import errno
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -282,15 +282,14 @@ def dropout_off(encoder: nn.Module) -> Iterator[None]:
         encoder.train(before)
 
 
-@contextmanager
-def fast_linear_layers() -> Iterator[None]:
+def fast_linear_layers() -> AbstractContextManager[Any]:
     """Compute linear layers in float32 with oneDNN inside the block, on processors from AMD.
 
     Torch computes them with MKL, which does not use AVX-512 on other vendors' processors. On a Zen 4, oneDNN takes less
     than half the time. Gradients can't pass through these layers.
     """
-    with _OneDnnLinear() if torch.backends.mkldnn.is_available() and _is_amd() else nullcontext():  # type: ignore[no-untyped-call]
-        yield
+    available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return _OneDnnLinear() if available and _is_amd() else nullcontext()
 
 
 class _OneDnnLinear(TorchFunctionMode):
