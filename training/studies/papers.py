@@ -5,7 +5,6 @@ A list describes their cost and data, and a page for each paper compares them wi
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +13,8 @@ from statistics import fmean
 
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS
-from training.objectives import OBJECTIVES
 from training.studies.description import STUDIES, Study, read_toml
+from training.studies.plan import cpu_hours, gpu_hours
 from training.studies.results import Result, RunRecord, place_of, read_results_file
 from training.studies.summary import DECIMALS, SeedScores, welch
 from training.studies.trial import StudyError, Trial, label_of
@@ -105,71 +104,6 @@ def _wrapped(lines: Sequence[str]) -> str:
         textwrap.fill(line, WIDTH, initial_indent="  " * bool(number), subsequent_indent="  ", break_on_hyphens=False)
         for number, line in enumerate(lines)
     )
-
-
-# Estimated duration of a study. It follows from the number of encoded sentences and from measured speeds.
-
-SENTENCES = 1_000_000
-"""Number of sentences in the papers' corpus. Runs whose length is given in epochs are assumed to use this corpus."""
-TRAINED = 3
-"""Cost of a forward and a backward pass together, relative to a forward pass."""
-DEV, TASKS = 3_000, 32_000
-"""Numbers of distinct sentences that are encoded in an evaluation during training, and in the final STS tasks."""
-CORE = 490.0
-"""Speed of minilm's forward pass on one core of a Xeon, in sentences per second.
-
-The figure is from benchmarks/results/studies/objectives.jsonl.
-"""
-DEVICE = 27_600.0
-"""Speed of BERT-base's forward pass on an H100, in sentences per second.
-
-The figure is six times SimCSE's training speed in benchmarks/results/gpu/recorded_steps.json.
-"""
-LARGE = 3.0
-"""Computation of a large model, relative to a base model."""
-
-
-def cpu_hours(trials: Sequence[Trial]) -> float:
-    """Estimate the hours on one CPU core for all runs, if they start from minilm.
-
-    A run that belongs to several arms counts once.
-    """
-    return sum(map(_passes, _different(trials))) / CORE / 3600
-
-
-def gpu_hours(trials: Sequence[Trial]) -> float:
-    """Estimate the hours on one H100 for all runs, one after the other, if they start from the papers' backbones."""
-    weighted = (_passes(each) * (LARGE if "large" in each.config.backbone else 1.0) for each in _different(trials))
-    return sum(weighted) / DEVICE / 3600
-
-
-def _different(trials: Sequence[Trial]) -> list[Trial]:
-    return list({trial.id: trial for trial in trials}.values())
-
-
-def _passes(trial: Trial) -> float:
-    """Estimate the cost of a run as a number of forward passes of single sentences.
-
-    Training a teacher counts as a SimCSE run.
-    """
-    judged = float(TASKS + trial.neighbours)
-    if trial.untrained:
-        return judged
-    config = trial.config
-    steps = config.max_steps or math.ceil(config.epochs * SENTENCES * trial.fraction / config.batch_size)
-    evaluations = (steps // config.eval_every + 1) * DEV
-    needs = OBJECTIVES[config.objective].build(config.params, _width(config.params)).needs
-    a_sentence = TRAINED * (needs.views + needs.clean) + needs.teacher
-    teacher = steps * config.batch_size * TRAINED * 2 + evaluations if needs.teacher and not config.teacher else 0
-    return steps * config.batch_size * a_sentence + evaluations + teacher + judged
-
-
-def _width(params: object) -> int:
-    """Return a vector width that is valid for the parameters.
-
-    The needs of an objective are independent of the width, so any valid width can be used to find them.
-    """
-    return 2 * int(getattr(params, "groups", 1))
 
 
 # Pages that compare a paper's tables and figures with recorded results.

@@ -27,7 +27,7 @@ from training.studies.papers import (
     studies,
     verdict,
 )
-from training.studies.plan import FOLDER, study_folder
+from training.studies.plan import FOLDER, cpu_hours, gpu_hours, study_folder
 from training.studies.results import Result, RunRecord
 from training.studies.summary import SeedScores
 from training.studies.trial import StudyError
@@ -138,12 +138,12 @@ def test_what_is_left_out_has_a_reason_and_its_command_can_be_parsed() -> None:
 
 def test_hours_grow_with_views_steps_and_size() -> None:
     noise = Study.read(STUDIES / "imsimcse/table-1.toml").trials()
-    by_label = {trial.label: papers.cpu_hours([trial]) for trial in noise}
+    by_label = {trial.label: cpu_hours([trial]) for trial in noise}
     assert by_label["noise, negatives-minus-noise"] > 3 * by_label["SimCSE"], "20 views"
     published = Study.read(STUDIES / "gs-infonce/table-1.toml").as_published().trials()
-    hours = {trial.label: papers.gpu_hours([trial]) for trial in published}
+    hours = {trial.label: gpu_hours([trial]) for trial in published}
     assert hours["SimCSE, bert-large-uncased"] == pytest.approx(3 * hours["SimCSE, bert-base-uncased"])
-    assert papers.cpu_hours([*noise, *noise]) == pytest.approx(papers.cpu_hours(noise)), "each run once"
+    assert cpu_hours([*noise, *noise]) == pytest.approx(cpu_hours(noise)), "each run once"
 
 
 SEEDS = SeedScores((70.0, 70.2))
