@@ -10,13 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from xml.etree.ElementTree import Element
 
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS
+from training.evaluation.report import svg
+from training.evaluation.report.plots import Bar, Caption, bars
+from training.evaluation.report.sheet import description_of, sheet, title_of
 from training.studies.description import STUDIES, Study, read_toml
+from training.studies.page import figures
 from training.studies.plan import cpu_hours, gpu_hours
 from training.studies.results import Result, RunRecord, place_of, read_results_file
-from training.studies.summary import DECIMALS, SeedScores, welch
+from training.studies.summary import DECIMALS, SeedScores, summarise, welch
 from training.studies.trial import StudyError, Trial, label_of
 
 PAPERS = {
@@ -173,23 +178,33 @@ class Line:
         return REPRODUCED if shown == _in_words(self.paper_gain) else f"{NOT_REPRODUCED}: {shown}"
 
 
-def page_of(paper: str, results: Path = RECORDED) -> str:
-    """Return the page of a paper in Markdown.
+def files_of(paper: str, results: Path = RECORDED) -> dict[str, str]:
+    """Return the page of a paper in Markdown, and the drawings that it shows in SVG, by name of the file.
 
     Raises:
         StudyError: a study or a file of results is damaged.
     """
     record = RunRecord(results / RECORD)
-    parts = [INTRODUCTION.format(title=PAPERS[paper])]
+    sections: list[str] = []
+    drawings: dict[str, Sequence[Element]] = {}
+    of_tables: list[Line] = []
     for study in studies(paper):
-        parts.append(_section(study, recorded(study, record)))
-        published = study.as_published()
-        if found := recorded(published, record):
-            parts.append(_section(published, found, " --published"))
-        parts += _earlier(study, results)
+        for each, option in ((study, ""), (study.as_published(), " --published")):
+            found = recorded(each, record)
+            if option and not found:
+                continue
+            drawings[_file(each, option)] = _drawn(each, found)
+            sections.append(_section(each, found, option, drawings[_file(each, option)]))
+            if not option and _compares_with_simcse(each):
+                of_tables += lines(each, found)
+        sections += _earlier(study, results)
+    compared = [line for line in dict.fromkeys(of_tables) if not line.own]  # Tables may share an arm.
+    drawings[f"{paper}-differences.svg"] = differences = _differences(compared)
+    parts = [INTRODUCTION.format(title=PAPERS[paper]), *_overview(paper, compared, differences), *sections]
     if without := left_out(paper):
         parts += ["## Without a study\n", *map(_left_out, without)]
-    return "\n".join(parts)
+    shown = {name: sheet(drawn) for name, drawn in drawings.items() if drawn}
+    return {f"{paper}.md": "\n".join(parts), **shown}
 
 
 def recorded(study: Study, record: RunRecord) -> list[Result]:
@@ -287,7 +302,7 @@ def _spread(results: Sequence[Result], tasks: Sequence[str]) -> SeedScores | Non
     return SeedScores(means, seedless=all(each.untrained for each in scored)) if means else None
 
 
-def _section(study: Study, results: Sequence[Result], option: str = "") -> str:
+def _section(study: Study, results: Sequence[Result], option: str, drawn: Sequence[Element]) -> str:
     found = lines(study, results)
     backbones = ", ".join(dict.fromkeys(trial.config.backbone for trial in study.trials()))
     source = f" The paper's numbers: {study.reported.of}." if study.reported else ""
@@ -301,9 +316,80 @@ def _section(study: Study, results: Sequence[Result], option: str = "") -> str:
             f"{study.about} **{verdict(found, study.untestable)}**{source} Backbone of our runs: {backbones}.\n",
             *commands,
             "",
+            *_drawing(study, results, _file(study, option), drawn),
             *_table(HEAD, [_cells(line) for line in found]),
         ]
     )
+
+
+# Drawings of a page.
+
+
+def _file(study: Study, option: str) -> str:
+    return f"{study.name}{option}.svg".replace("/", "-").replace(" --", "-")
+
+
+def _drawn(study: Study, results: Sequence[Result]) -> list[Element]:
+    """Draw the study's figures if each arm has a result.
+
+    Without two seeds of any arm, there are no differences to draw.
+    """
+    if not study.figures or {trial.label for trial in study.trials()} != {each.label for each in results}:
+        return []
+    found = [*figures(summarise(results, None)), *_differences(lines(study, results))]
+    return [each for name in study.figures for each in found if each.get("id", "").startswith(name)]
+
+
+def _drawing(study: Study, results: Sequence[Result], file: str, drawn: Sequence[Element]) -> list[str]:
+    """Return the Markdown that shows a study's figures, or that says why there are none."""
+    if not study.figures:
+        return []
+    if not drawn:
+        return ["There is no drawing yet, because not all arms have a run.\n"]
+    runs, recorded_runs = ({each.id for each in of} for of in (study.trials(), results))
+    missing = "" if runs == recorded_runs else f" The drawing shows {len(recorded_runs)} of {len(runs)} runs."
+    return _shown(f"{study.paper}, with our runs", file, drawn, missing)
+
+
+def _shown(title: str, file: str, drawn: Sequence[Element], said: str) -> list[str]:
+    alternative = "; ".join(map(title_of, drawn))
+    descriptions = " ".join(dict.fromkeys(map(description_of, drawn)))
+    return [f"![{title}: {alternative}]({file})\n", f"{descriptions}{said}\n"]
+
+
+def _compares_with_simcse(study: Study) -> bool:
+    """Return whether a study is a table of STS scores whose baseline is SimCSE."""
+    baselines = {f"{against}, ".startswith(f"{BASELINE}, ") for against in _baselines(study).values()}
+    return not study.figures and not _by_transfer(study) and all(baselines)
+
+
+def _overview(paper: str, compared: Sequence[Line], drawn: Sequence[Element]) -> list[str]:
+    """Return the Markdown that shows all differences to SimCSE. It is empty if there is none."""
+    if not drawn:
+        return []
+    missing = sum(line.noise is None for line in compared)
+    said = f" Not drawn: {missing} of {len(compared)} arms, which have no result of two seeds yet." if missing else ""
+    name = f"{PAPERS[paper].partition(' (')[0]}, all tables, with our runs"
+    return [f"## All differences to {BASELINE}\n", *_shown(name, f"{paper}-differences.svg", drawn, said)]
+
+
+def _differences(compared: Sequence[Line]) -> list[Element]:
+    """Draw the differences that have an interval. The result is empty if there is none."""
+    gains = [
+        Bar(each.label, each.gain, svg.mark(0), (each.gain - each.noise, each.gain + each.noise), each.paper_gain)
+        for each in compared
+        if each.gain is not None and each.noise is not None
+    ]
+    caption = Caption(
+        "differences",
+        f"Mean of {len(STS_TASKS)} tasks: difference to {BASELINE}.",
+        "Bars: our differences, with Welch's 95 % interval over seeds. An interval that includes 0 shows no difference."
+        + (" Circles: the paper's differences." if any(each.reported is not None for each in gains) else ""),
+    )
+    return [bars(caption, "Difference of Spearman × 100", gains, digits=DECIMALS)] if gains else []
+
+
+# Tables of a page.
 
 
 def _earlier(study: Study, results: Path) -> list[str]:
