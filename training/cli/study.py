@@ -13,7 +13,7 @@ from training.cli.train import without_conflicts
 from training.machine.interrupt import locked
 from training.studies.description import Study, file_of, parse_settings
 from training.studies.page import page
-from training.studies.papers import PAGES, PAPERS, RECORDED, describe_papers, page_of
+from training.studies.papers import PAGES, PAPERS, RECORDED, describe_papers, files_of
 from training.studies.plan import FOLDER, PLAN, Plan, plan_of, state, study_folder
 from training.studies.results import RESULTS, Result, RunRecord, collect_results, finished, read_results
 from training.studies.schedule import STOPPED, Carrier, Processes, run_trials
@@ -38,13 +38,13 @@ def listed(options: argparse.Namespace) -> int:
 
 
 def pages(options: argparse.Namespace) -> int:
-    """Write one page for each paper. The page compares the paper's tables with the recorded results."""
+    """Write one page for each paper. The page compares the paper's tables and figures with the recorded results."""
     folder = options.to or PAGES
     make_folder(folder)
     for paper in PAPERS:
-        file = folder / f"{paper}.md"
-        write_whole(file, page_of(paper, options.results or RECORDED))
-        print(file)
+        for name, content in files_of(paper, options.results or RECORDED).items():
+            write_whole(folder / name, content)
+            print(folder / name)
     return 0
 
 

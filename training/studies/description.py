@@ -16,7 +16,7 @@ from training.fields import check_value, field_types
 from training.studies.trial import InputDigests, StudyError, Trial
 
 PARTS = {"name": str, "about": str, "base": dict, "grid": dict, "arm": list}
-OF_A_PAPER = {"paper": str, "untestable": str, "published": dict, "reported": dict}
+OF_A_PAPER = {"paper": str, "untestable": str, "figures": list, "published": dict, "reported": dict}
 """Parts of a study file, with their types, that only a study of a paper's table or figure has."""
 RESTATED = ("grid", "arm")
 """Parts of a study that `published` may replace. The remaining keys of `published` replace `base`."""
@@ -91,6 +91,8 @@ class Study:
     published: Mapping[str, Any] = field(default_factory=dict)
     """Changes to the study for `--published`, which uses the backbone of the paper."""
     reported: Reported | None = None
+    figures: tuple[str, ...] = ()
+    """Figures of a report that repeat the paper's figure, by name or by the beginning of their names."""
 
     @classmethod
     def read(cls, file: Path) -> Self:
@@ -135,6 +137,7 @@ class Study:
             untestable=values.get("untestable", ""),
             published=_restated(values),
             reported=reported,
+            figures=tuple(map(str, values.get("figures", ()))),
         )
 
     def as_published(self) -> Self:
@@ -146,7 +149,7 @@ class Study:
         if not self.published:
             raise StudyError(f"{self.file}: --published: the file has no part [published]")
         restated = self.of(self.file, {"name": self.name, "about": self.about, **self.published})
-        return replace(restated, paper=self.paper, reported=self.reported)
+        return replace(restated, paper=self.paper, reported=self.reported, figures=self.figures)
 
     def override(self, changes: Mapping[str, Any]) -> Self:
         """Return the study with changed values, which are lists for axes and single values for shared settings.

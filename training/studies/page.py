@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from statistics import fmean
 from xml.etree.ElementTree import Element, tostring
 
-from training.evaluation.bootstrap import Comparison
+from training.evaluation.bootstrap import Comparison, Interval
 from training.evaluation.report import markup, svg
 from training.evaluation.report.geometry import QUANTITIES
 from training.evaluation.report.markup import element, number, section
-from training.evaluation.report.page import STYLE
+from training.evaluation.report.page import style
 from training.evaluation.report.plots import Bar, Caption, Plane, Series, bars, lines, points
 from training.evaluation.report.svg import WIDTH, Axis, Frame, linear, sizes
 from training.studies import table
@@ -31,7 +31,7 @@ def page(name: str, about: str, *summaries: Summary) -> str:
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", f"{name}: study"),
-        element("style", STYLE.read_text(encoding="utf-8")),
+        element("style", style()),
     )
     body = element(
         "body",
@@ -83,7 +83,6 @@ NAME_LENGTH = 27
 """Maximum characters of an arm's name."""
 MAX_ARMS = 8
 """Maximum number of arms in a figure whose labels are beside the data."""
-MEANS = f"Means over seeds; of more than {MAX_ARMS} arms, only the best are shown."
 LOGARITHMIC_FROM = 16.0
 """Minimum ratio of the largest to the smallest value for a logarithmic axis."""
 
@@ -120,11 +119,11 @@ def _arms(summary: Summary) -> Element:
         )
         for row in summary.rows
     ]
+    spread = ", and the range of 95 % of its values on resampled test sets" if any(each.ends for each in strips) else ""
     caption = Caption(
         f"{summary.metric.name}-arms",
         f"{summary.title} of each arm.",
-        "Grey: each seed. Coloured: the mean, and the range of 95 % of its values on resampled test sets. Dashed: "
-        f"{summary.against}.",
+        f"Grey: each seed. Coloured: the mean{spread}. Dashed: {summary.against}.",
     )
     reference = next(row.mean.mean for row in summary.rows if row.label == summary.against)
     return _strips(caption, summary.metric.unit, strips, reference)
@@ -195,71 +194,84 @@ def _sweeps(summary: Summary) -> Iterable[Element]:
             if isinstance(value, int | float) and not isinstance(value, bool):
                 swept.setdefault(_rest(row.results[0], name), []).append((float(value), row))
         swept = {rest: sorted(of, key=lambda each: each[0]) for rest, of in swept.items() if len(of) > 1}
-        if swept:
-            yield _sweep(name, swept, summary)
-            yield from (_task_sweep(name, swept, task) for task in OWN_FIGURES if task in summary.tasks)
+        if not swept:
+            continue
+        means = {
+            rest: [Swept(x, row.label, row.mean.values, row.interval) for x, row in of] for rest, of in swept.items()
+        }
+        yield _sweep(f"{summary.metric.name}-over-{name}", summary.title, summary.metric.unit, name, means)
+        for task, title in OWN_FIGURES.items():
+            if task in summary.tasks:
+                scores = {
+                    rest: [Swept(x, row.label, [each.scores[task] for each in row.results]) for x, row in of]
+                    for rest, of in swept.items()
+                }
+                yield _sweep(f"{task.lower()}-over-{name}", title, summary.metric.unit, name, scores)
 
 
-def _sweep(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], summary: Summary) -> Element:
+@dataclass(frozen=True)
+class Swept:
+    """An arm at a value of an axis."""
+
+    value: float
+    label: str
+    seeds: Sequence[float]
+    interval: Interval | None = None
+    """Bootstrap interval of the mean over seeds."""
+
+
+def _sweep(figure: str, title: str, unit: str, axis: str, swept: Mapping[str, Sequence[Swept]]) -> Element:
     series = [
-        Series(rest, svg.mark(place), [(value, row.mean.mean) for value, row in of])
+        Series(rest, svg.mark(place), [(each.value, fmean(each.seeds)) for each in of])
         for place, (rest, of) in enumerate(swept.items())
     ]
-    seeds = [(value, y, row) for of in swept.values() for value, row in of for y in row.mean.values]
-    spreads = [
-        (value, row.interval, svg.mark(place))
-        for place, of in enumerate(swept.values())
-        for value, row in of
-        if row.interval
-    ]
+    arms = [(each, svg.mark(place)) for place, of in enumerate(swept.values()) for each in of]
+    spreads = [(each.value, each.interval, mark) for each, mark in arms if each.interval]
 
     def behind(frame: Frame) -> list[Element]:
         """Draw, behind the means, the intervals, and a dot for the score of each seed."""
         upright = [(frame.across(x), frame.up(y.low), frame.up(y.high), mark) for x, y, mark in spreads]
         return [svg.line((x, low), (x, high), f"spread {mark}") for x, low, high, mark in upright] + [
-            svg.dot((frame.across(x), frame.up(y)), "paper", f"{row.label}: {y:.2f}") for x, y, row in seeds
+            svg.dot((frame.across(each.value), frame.up(y)), "paper", f"{each.label}: {y:.2f}")
+            for each, _ in arms
+            for y in each.seeds
         ]
 
-    reach = [y for _, y, _ in seeds] + [end for _, y, _ in spreads for end in (y.low, y.high)]
-    plane = Plane(_scale(name, [x for x, _, _ in seeds]), linear(summary.metric.unit, reach), behind)
-    said = f"Arm: {series[0].name}. " if len(series) == 1 else ""
-    said += "Grey: each seed. Lines: their means."
+    reach = [y for each, _ in arms for y in each.seeds] + [end for _, y, _ in spreads for end in (y.low, y.high)]
+    plane = Plane(_scale(axis, [each.value for each, _ in arms]), linear(unit, reach), behind)
+    of = f", {series[0].name}" if len(series) == 1 else ""
+    said = "Grey: each seed. Lines: their means."
     said += " Vertical lines: the range of 95 % of the means on resampled test sets." if spreads else ""
-    caption = Caption(f"{summary.metric.name}-over-{name}", f"{summary.title} over {name}.", said)
-    return lines(caption, plane, series, dots=True)
-
-
-def _task_sweep(name: str, swept: Mapping[str, Sequence[tuple[float, Row]]], task: str) -> Element:
-    """Draw the sweep of one task over the axis `name`."""
-    series = [
-        Series(rest, svg.mark(place), [(x, fmean(each.scores[task] for each in row.results)) for x, row in of])
-        for place, (rest, of) in enumerate(swept.items())
-    ]
-    across, up = zip(*(point for each in series for point in each.points), strict=True)
-    caption = Caption(f"{task.lower()}-over-{name}", f"{OWN_FIGURES[task]} over {name}.", "Means over seeds.")
-    return lines(caption, Plane(_scale(name, across), linear("Spearman × 100", up)), series, dots=True)
+    return lines(Caption(figure, f"{title} over {axis}{of}.", said), plane, series, dots=True)
 
 
 def _nearest(summary: Summary) -> Iterable[Element]:
-    """Draw, for each arm, the mean cosines of the four nearest neighbours against batch size.
+    """Draw, for each arm, the mean cosines of the four nearest neighbours against batch size, all on the same axes.
 
     Source: GS-InfoNCE's figure 1.
     """
-    for place, row in enumerate(row for row in summary.rows if all(each.nearest_cosines for each in row.results)):
-        found = [each.nearest_cosines for each in row.results]
-        by_size = {
-            int(size): [fmean(values) for values in zip(*(each[size] for each in found), strict=True)]
-            for size in found[0]
-        }
+    measured = {
+        row.label: _by_size([each.nearest_cosines for each in row.results])
+        for row in summary.rows
+        if all(each.nearest_cosines for each in row.results)
+    }
+    cosines = [cosine for by_size in measured.values() for of in by_size.values() for cosine in of]
+    for place, (label, by_size) in enumerate(measured.items()):
         series = [
             Series(f"{nth + 1}. nearest", svg.mark(nth), [(float(size), of[nth]) for size, of in by_size.items()])
             for nth in range(len(next(iter(by_size.values()))))
         ]
-        cosines = [value for of in by_size.values() for value in of]
-        caption = Caption(f"nearest-{place}", f"Nearest in-batch negatives, {row.label}.", "Mean cosines, over seeds.")
+        caption = Caption(f"nearest-{place}", f"Nearest in-batch negatives, {label}.", "Mean cosines, over seeds.")
         yield lines(
             caption, Plane(sizes("Batch size, sentences", by_size), linear("Cosine", cosines)), series, dots=True
         )
+
+
+def _by_size(found: Sequence[Mapping[str, Sequence[float]]]) -> dict[int, list[float]]:
+    """Return the mean cosine of each neighbour, over seeds, by batch size."""
+    return {
+        int(size): [fmean(values) for values in zip(*(each[size] for each in found), strict=True)] for size in found[0]
+    }
 
 
 def _scale(name: str, values: Sequence[float]) -> Axis:
@@ -288,7 +300,7 @@ def _curves(summary: Summary) -> Iterable[Element]:
         ]
         if series:
             steps, values = zip(*(point for each in series for point in each.points), strict=True)
-            caption = Caption(f"curve-{name}", f"{title} while training.", MEANS)
+            caption = Caption(f"curve-{name}", f"{title} while training.", _means(summary))
             yield lines(caption, Plane(linear("Step", steps, from_zero=True, most=5), linear(axis, values)), series)
 
 
@@ -313,8 +325,14 @@ def _planes(summary: Summary) -> Iterable[Element]:
     if not series:
         return
     across, up = zip(*(point for each in series for point in each.points), strict=True)
-    caption = Caption("plane", "Alignment and uniformity.", f"Measured on STS-B dev. Lower is better for both. {MEANS}")
+    said = f"Measured on STS-B dev. Lower is better for both. {_means(summary)}"
+    caption = Caption("plane", "Alignment and uniformity.", said)
     yield points(caption, Plane(linear("Uniformity", across, most=5), linear("Alignment", up)), series)
+
+
+def _means(summary: Summary) -> str:
+    """Return a sentence about the values in a figure of the best arms."""
+    return "Means over seeds." if len(summary.rows) <= MAX_ARMS else f"Means over seeds, of the {MAX_ARMS} best arms."
 
 
 def _best(summary: Summary) -> list[Row]:

@@ -5,19 +5,23 @@ A list describes their cost and data, and a page for each paper compares them wi
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from xml.etree.ElementTree import Element
 
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS
-from training.objectives import OBJECTIVES
+from training.evaluation.report import svg
+from training.evaluation.report.plots import Bar, Caption, bars
+from training.evaluation.report.sheet import description_of, sheet, title_of
 from training.studies.description import STUDIES, Study, read_toml
+from training.studies.page import figures
+from training.studies.plan import cpu_hours, gpu_hours
 from training.studies.results import Result, RunRecord, place_of, read_results_file
-from training.studies.summary import DECIMALS, SeedScores, welch
+from training.studies.summary import DECIMALS, SeedScores, summarise, welch
 from training.studies.trial import StudyError, Trial, label_of
 
 PAPERS = {
@@ -107,71 +111,6 @@ def _wrapped(lines: Sequence[str]) -> str:
     )
 
 
-# Estimated duration of a study. It follows from the number of encoded sentences and from measured speeds.
-
-SENTENCES = 1_000_000
-"""Number of sentences in the papers' corpus. Runs whose length is given in epochs are assumed to use this corpus."""
-TRAINED = 3
-"""Cost of a forward and a backward pass together, relative to a forward pass."""
-DEV, TASKS = 3_000, 32_000
-"""Numbers of distinct sentences that are encoded in an evaluation during training, and in the final STS tasks."""
-CORE = 490.0
-"""Speed of minilm's forward pass on one core of a Xeon, in sentences per second.
-
-The figure is from benchmarks/results/studies/objectives.jsonl.
-"""
-DEVICE = 27_600.0
-"""Speed of BERT-base's forward pass on an H100, in sentences per second.
-
-The figure is six times SimCSE's training speed in benchmarks/results/gpu/recorded_steps.json.
-"""
-LARGE = 3.0
-"""Computation of a large model, relative to a base model."""
-
-
-def cpu_hours(trials: Sequence[Trial]) -> float:
-    """Estimate the hours on one CPU core for all runs, if they start from minilm.
-
-    A run that belongs to several arms counts once.
-    """
-    return sum(map(_passes, _different(trials))) / CORE / 3600
-
-
-def gpu_hours(trials: Sequence[Trial]) -> float:
-    """Estimate the hours on one H100 for all runs, one after the other, if they start from the papers' backbones."""
-    weighted = (_passes(each) * (LARGE if "large" in each.config.backbone else 1.0) for each in _different(trials))
-    return sum(weighted) / DEVICE / 3600
-
-
-def _different(trials: Sequence[Trial]) -> list[Trial]:
-    return list({trial.id: trial for trial in trials}.values())
-
-
-def _passes(trial: Trial) -> float:
-    """Estimate the cost of a run as a number of forward passes of single sentences.
-
-    Training a teacher counts as a SimCSE run.
-    """
-    judged = float(TASKS + trial.neighbours)
-    if trial.untrained:
-        return judged
-    config = trial.config
-    steps = config.max_steps or math.ceil(config.epochs * SENTENCES * trial.fraction / config.batch_size)
-    evaluations = (steps // config.eval_every + 1) * DEV
-    needs = OBJECTIVES[config.objective].build(config.params, _width(config.params)).needs
-    a_sentence = TRAINED * (needs.views + needs.clean) + needs.teacher
-    teacher = steps * config.batch_size * TRAINED * 2 + evaluations if needs.teacher and not config.teacher else 0
-    return steps * config.batch_size * a_sentence + evaluations + teacher + judged
-
-
-def _width(params: object) -> int:
-    """Return a vector width that is valid for the parameters.
-
-    The needs of an objective are independent of the width, so any valid width can be used to find them.
-    """
-    return 2 * int(getattr(params, "groups", 1))
-
-
 # Pages that compare a paper's tables and figures with recorded results.
 
 PAGES = Path("docs/papers")
@@ -239,23 +178,33 @@ class Line:
         return REPRODUCED if shown == _in_words(self.paper_gain) else f"{NOT_REPRODUCED}: {shown}"
 
 
-def page_of(paper: str, results: Path = RECORDED) -> str:
-    """Return the page of a paper in Markdown.
+def files_of(paper: str, results: Path = RECORDED) -> dict[str, str]:
+    """Return the page of a paper in Markdown, and the drawings that it shows in SVG, by name of the file.
 
     Raises:
         StudyError: a study or a file of results is damaged.
     """
     record = RunRecord(results / RECORD)
-    parts = [INTRODUCTION.format(title=PAPERS[paper])]
+    sections: list[str] = []
+    drawings: dict[str, Sequence[Element]] = {}
+    of_tables: list[Line] = []
     for study in studies(paper):
-        parts.append(_section(study, recorded(study, record)))
-        published = study.as_published()
-        if found := recorded(published, record):
-            parts.append(_section(published, found, " --published"))
-        parts += _earlier(study, results)
+        for each, option in ((study, ""), (study.as_published(), " --published")):
+            found = recorded(each, record)
+            if option and not found:
+                continue
+            drawings[_file(each, option)] = _drawn(each, found)
+            sections.append(_section(each, found, option, drawings[_file(each, option)]))
+            if not option and _compares_with_simcse(each):
+                of_tables += lines(each, found)
+        sections += _earlier(study, results)
+    compared = [line for line in dict.fromkeys(of_tables) if not line.own]  # Tables may share an arm.
+    drawings[f"{paper}-differences.svg"] = differences = _differences(compared)
+    parts = [INTRODUCTION.format(title=PAPERS[paper]), *_overview(paper, compared, differences), *sections]
     if without := left_out(paper):
         parts += ["## Without a study\n", *map(_left_out, without)]
-    return "\n".join(parts)
+    shown = {name: sheet(drawn) for name, drawn in drawings.items() if drawn}
+    return {f"{paper}.md": "\n".join(parts), **shown}
 
 
 def recorded(study: Study, record: RunRecord) -> list[Result]:
@@ -353,7 +302,7 @@ def _spread(results: Sequence[Result], tasks: Sequence[str]) -> SeedScores | Non
     return SeedScores(means, seedless=all(each.untrained for each in scored)) if means else None
 
 
-def _section(study: Study, results: Sequence[Result], option: str = "") -> str:
+def _section(study: Study, results: Sequence[Result], option: str, drawn: Sequence[Element]) -> str:
     found = lines(study, results)
     backbones = ", ".join(dict.fromkeys(trial.config.backbone for trial in study.trials()))
     source = f" The paper's numbers: {study.reported.of}." if study.reported else ""
@@ -367,9 +316,80 @@ def _section(study: Study, results: Sequence[Result], option: str = "") -> str:
             f"{study.about} **{verdict(found, study.untestable)}**{source} Backbone of our runs: {backbones}.\n",
             *commands,
             "",
+            *_drawing(study, results, _file(study, option), drawn),
             *_table(HEAD, [_cells(line) for line in found]),
         ]
     )
+
+
+# Drawings of a page.
+
+
+def _file(study: Study, option: str) -> str:
+    return f"{study.name}{option}.svg".replace("/", "-").replace(" --", "-")
+
+
+def _drawn(study: Study, results: Sequence[Result]) -> list[Element]:
+    """Draw the study's figures if each arm has a result.
+
+    Without two seeds of any arm, there are no differences to draw.
+    """
+    if not study.figures or {trial.label for trial in study.trials()} != {each.label for each in results}:
+        return []
+    found = [*figures(summarise(results, None)), *_differences(lines(study, results))]
+    return [each for name in study.figures for each in found if each.get("id", "").startswith(name)]
+
+
+def _drawing(study: Study, results: Sequence[Result], file: str, drawn: Sequence[Element]) -> list[str]:
+    """Return the Markdown that shows a study's figures, or that says why there are none."""
+    if not study.figures:
+        return []
+    if not drawn:
+        return ["There is no drawing yet, because not all arms have a run.\n"]
+    runs, recorded_runs = ({each.id for each in of} for of in (study.trials(), results))
+    missing = "" if runs == recorded_runs else f" The drawing shows {len(recorded_runs)} of {len(runs)} runs."
+    return _shown(f"{study.paper}, with our runs", file, drawn, missing)
+
+
+def _shown(title: str, file: str, drawn: Sequence[Element], said: str) -> list[str]:
+    alternative = "; ".join(map(title_of, drawn))
+    descriptions = " ".join(dict.fromkeys(map(description_of, drawn)))
+    return [f"![{title}: {alternative}]({file})\n", f"{descriptions}{said}\n"]
+
+
+def _compares_with_simcse(study: Study) -> bool:
+    """Return whether a study is a table of STS scores whose baseline is SimCSE."""
+    baselines = {f"{against}, ".startswith(f"{BASELINE}, ") for against in _baselines(study).values()}
+    return not study.figures and not _by_transfer(study) and all(baselines)
+
+
+def _overview(paper: str, compared: Sequence[Line], drawn: Sequence[Element]) -> list[str]:
+    """Return the Markdown that shows all differences to SimCSE. It is empty if there is none."""
+    if not drawn:
+        return []
+    missing = sum(line.noise is None for line in compared)
+    said = f" Not drawn: {missing} of {len(compared)} arms, which have no result of two seeds yet." if missing else ""
+    name = f"{PAPERS[paper].partition(' (')[0]}, all tables, with our runs"
+    return [f"## All differences to {BASELINE}\n", *_shown(name, f"{paper}-differences.svg", drawn, said)]
+
+
+def _differences(compared: Sequence[Line]) -> list[Element]:
+    """Draw the differences that have an interval. The result is empty if there is none."""
+    gains = [
+        Bar(each.label, each.gain, svg.mark(0), (each.gain - each.noise, each.gain + each.noise), each.paper_gain)
+        for each in compared
+        if each.gain is not None and each.noise is not None
+    ]
+    caption = Caption(
+        "differences",
+        f"Mean of {len(STS_TASKS)} tasks: difference to {BASELINE}.",
+        "Bars: our differences, with Welch's 95 % interval over seeds. An interval that includes 0 shows no difference."
+        + (" Circles: the paper's differences." if any(each.reported is not None for each in gains) else ""),
+    )
+    return [bars(caption, "Difference of Spearman × 100", gains, digits=DECIMALS)] if gains else []
+
+
+# Tables of a page.
 
 
 def _earlier(study: Study, results: Path) -> list[str]:

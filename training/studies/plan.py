@@ -1,8 +1,12 @@
-"""Plan of a study, which its folder stores: its description, its runs in order, and their states."""
+"""Plan of a study, which its folder stores: its description, its runs in order, and their states.
+
+The module also estimates the hours that runs take.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +14,7 @@ from pathlib import Path
 from models.bundle.disk import write_whole
 from training.checkpoints import record
 from training.machine.interrupt import LOCK
+from training.objectives import OBJECTIVES
 from training.studies.description import Study, file_of
 from training.studies.results import LOG, is_finished, run_folder
 from training.studies.schedule import is_locked
@@ -114,3 +119,68 @@ def state(trial: Trial, study: Path, *, recorded: bool = False) -> str:
     metrics = folder / RECORD / record.METRICS
     steps = metrics.read_text(encoding="utf-8").count('"kind": "train"') if metrics.exists() else 0
     return f"stopped after step {steps}, its log is {folder / LOG}"
+
+
+# Estimated duration of a study. It follows from the number of encoded sentences and from measured speeds.
+
+SENTENCES = 1_000_000
+"""Number of sentences in the papers' corpus. Runs whose length is given in epochs are assumed to use this corpus."""
+TRAINED = 3
+"""Cost of a forward and a backward pass together, relative to a forward pass."""
+DEV, TASKS = 3_000, 32_000
+"""Numbers of distinct sentences that are encoded in an evaluation during training, and in the final STS tasks."""
+CORE = 490.0
+"""Speed of minilm's forward pass on one core of a Xeon, in sentences per second.
+
+The figure is from benchmarks/results/studies/objectives.jsonl.
+"""
+DEVICE = 27_600.0
+"""Speed of BERT-base's forward pass on an H100, in sentences per second.
+
+The figure is six times SimCSE's training speed in benchmarks/results/gpu/recorded_steps.json.
+"""
+LARGE = 3.0
+"""Computation of a large model, relative to a base model."""
+
+
+def cpu_hours(trials: Sequence[Trial]) -> float:
+    """Estimate the hours on one CPU core for all runs, if they start from minilm.
+
+    A run that belongs to several arms counts once.
+    """
+    return sum(map(_passes, _different(trials))) / CORE / 3600
+
+
+def gpu_hours(trials: Sequence[Trial]) -> float:
+    """Estimate the hours on one H100 for all runs, one after the other, if they start from the papers' backbones."""
+    weighted = (_passes(each) * (LARGE if "large" in each.config.backbone else 1.0) for each in _different(trials))
+    return sum(weighted) / DEVICE / 3600
+
+
+def _different(trials: Sequence[Trial]) -> list[Trial]:
+    return list({trial.id: trial for trial in trials}.values())
+
+
+def _passes(trial: Trial) -> float:
+    """Estimate the cost of a run as a number of forward passes of single sentences.
+
+    Training a teacher counts as a SimCSE run.
+    """
+    judged = float(TASKS + trial.neighbours)
+    if trial.untrained:
+        return judged
+    config = trial.config
+    steps = config.max_steps or math.ceil(config.epochs * SENTENCES * trial.fraction / config.batch_size)
+    evaluations = (steps // config.eval_every + 1) * DEV
+    needs = OBJECTIVES[config.objective].build(config.params, _width(config.params)).needs
+    a_sentence = TRAINED * (needs.views + needs.clean) + needs.teacher
+    teacher = steps * config.batch_size * TRAINED * 2 + evaluations if needs.teacher and not config.teacher else 0
+    return steps * config.batch_size * a_sentence + evaluations + teacher + judged
+
+
+def _width(params: object) -> int:
+    """Return a vector width that is valid for the parameters.
+
+    The needs of an objective are independent of the width, so any valid width can be used to find them.
+    """
+    return 2 * int(getattr(params, "groups", 1))

@@ -329,7 +329,7 @@ def metrics_left_out(results: Sequence[Result]) -> list[str]:
 
 def summarise(
     results: Sequence[Result],
-    study: Path,
+    study: Path | None,
     *,
     metric: Metric = STS,
     against: str | None = None,
@@ -338,6 +338,9 @@ def summarise(
     """Compare every arm with the baseline, whose label is `against` or, by default, the first label.
 
     Results with the same label are the seeds of one arm.
+
+    Args:
+        study: folder with the per-example scores of the runs, or None to compare the arms over seeds only.
 
     Raises:
         StudyError: no result has the label `against`, the results share no task, or the stored arrays do not match the
@@ -356,7 +359,7 @@ def summarise(
         label: SeedScores(tuple(_mean(each, tasks) for each in of), seedless=all(each.untrained for each in of))
         for label, of in groups.items()
     }
-    kept, truth = metric.arrays(results, study, tasks)
+    kept, truth = ({}, {}) if study is None else metric.arrays(results, study, tasks)
     drawn = {
         label: metric.resample([kept[each.id] for each in of], truth, resamples)
         for label, of in groups.items()

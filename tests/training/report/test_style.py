@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 from training.evaluation.report import svg
-from training.evaluation.report.page import STYLE
+from training.evaluation.report.sheet import DRAWING
 
 
 def test_text_can_be_read_in_both_themes() -> None:
     """Check a contrast of 4.5 or more, as WCAG 2.2 requires in criterion 1.4.3."""
-    themes = re.findall(r":root \{(.*?)\}", STYLE.read_text(encoding="utf-8"), re.DOTALL)
+    themes = re.findall(r":root \{(.*?)\}", DRAWING.read_text(encoding="utf-8"), re.DOTALL)
     assert len(themes) == 2
     for theme in themes:
         colours = dict(re.findall(r"--([\w-]+): (#\w{6});", theme))
@@ -20,7 +20,7 @@ def test_text_can_be_read_in_both_themes() -> None:
 
 def test_curves_of_a_colour_that_comes_again_are_dashed() -> None:
     _, kind = svg.mark(svg.MARKS).split()
-    (rule,) = re.findall(rf"\.curve\.{kind} \{{(.*?)\}}", STYLE.read_text(encoding="utf-8"))
+    (rule,) = re.findall(rf"\.curve\.{kind} \{{(.*?)\}}", DRAWING.read_text(encoding="utf-8"))
     assert "stroke-dasharray" in rule
 
 

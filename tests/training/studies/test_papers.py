@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -20,14 +22,14 @@ from training.studies.papers import (
     PAPERS,
     RECORD,
     describe_papers,
+    files_of,
     left_out,
     lines,
-    page_of,
     recorded,
     studies,
     verdict,
 )
-from training.studies.plan import FOLDER, study_folder
+from training.studies.plan import FOLDER, cpu_hours, gpu_hours, study_folder
 from training.studies.results import Result, RunRecord
 from training.studies.summary import SeedScores
 from training.studies.trial import StudyError
@@ -35,13 +37,17 @@ from training.studies.trial import StudyError
 ROOT = STUDIES.parent
 
 
-def keep(results: Path, study: Study, scores: Mapping[str, Sequence[float]]) -> RunRecord:
-    """Record the scores of each label's seeds."""
+def page(paper: str, results: Path) -> str:
+    return files_of(paper, results)[f"{paper}.md"]
+
+
+def keep(results: Path, study: Study, scores: Mapping[str, Sequence[float]], **more: Any) -> RunRecord:
+    """Record the scores of each label's seeds, with further fields of a result."""
     record = RunRecord(results / RECORD, study.name)
     for trial in study.trials():
         of = scores.get(trial.label, ())[0 if trial.untrained else trial.config.seed :][:1]
         for score in of:
-            record.add(trial, line("", 0, score, untrained=trial.untrained))
+            record.add(trial, line("", 0, score, untrained=trial.untrained, **more))
     return record
 
 
@@ -138,12 +144,12 @@ def test_what_is_left_out_has_a_reason_and_its_command_can_be_parsed() -> None:
 
 def test_hours_grow_with_views_steps_and_size() -> None:
     noise = Study.read(STUDIES / "imsimcse/table-1.toml").trials()
-    by_label = {trial.label: papers.cpu_hours([trial]) for trial in noise}
+    by_label = {trial.label: cpu_hours([trial]) for trial in noise}
     assert by_label["noise, negatives-minus-noise"] > 3 * by_label["SimCSE"], "20 views"
     published = Study.read(STUDIES / "gs-infonce/table-1.toml").as_published().trials()
-    hours = {trial.label: papers.gpu_hours([trial]) for trial in published}
+    hours = {trial.label: gpu_hours([trial]) for trial in published}
     assert hours["SimCSE, bert-large-uncased"] == pytest.approx(3 * hours["SimCSE, bert-base-uncased"])
-    assert papers.cpu_hours([*noise, *noise]) == pytest.approx(papers.cpu_hours(noise)), "each run once"
+    assert cpu_hours([*noise, *noise]) == pytest.approx(cpu_hours(noise)), "each run once"
 
 
 SEEDS = SeedScores((70.0, 70.2))
@@ -156,11 +162,11 @@ def test_a_page_sets_the_papers_number_beside_ours_with_a_verdict(tmp_path: Path
     assert (simcse.paper, dclr.paper, simcse.verdict) == (76.25, 77.22, "")
     assert dclr.gain == pytest.approx(2.0) and dclr.noise is not None and dclr.noise < 1
     assert dclr.verdict == "reproduced"
-    page = page_of("dclr", tmp_path)
-    assert "| **SimCSE** | 76.25 | – | 70.00 ± 0.10 | 3 | – |  |" in page
-    assert "| DCLR | 77.22 | +0.97 | 72.00 ± 0.20 | 3 | +2.00 [" in page
-    assert "**Reproduced: 1 of 1 differences that the paper reports.**" in page
-    other = page_of("gs-infonce", tmp_path)
+    said = page("dclr", tmp_path)
+    assert "| **SimCSE** | 76.25 | – | 70.00 ± 0.10 | 3 | – |  |" in said
+    assert "| DCLR | 77.22 | +0.97 | 72.00 ± 0.20 | 3 | +2.00 [" in said
+    assert "**Reproduced: 1 of 1 differences that the paper reports.**" in said
+    other = page("gs-infonce", tmp_path)
     assert "| **SimCSE** | 76.25 | – | 70.00 ± 0.10 | 3 | – |  |" in other, "the papers share these runs"
 
 
@@ -214,11 +220,11 @@ def test_transfer_is_compared_by_the_transfer_tasks() -> None:
 
 def test_runs_from_the_papers_backbone_have_a_table_of_their_own(tmp_path: Path) -> None:
     keep(tmp_path, Study.read(STUDIES / "dclr/table-1.toml").as_published(), {"DCLR, roberta-base": (75.0,)})
-    page = page_of("dclr", tmp_path)
-    assert "| DCLR, roberta-base | 77.87 | +1.30 | 75.00 | 1 | – | SimCSE is not run yet |" in page
+    said = page("dclr", tmp_path)
+    assert "| DCLR, roberta-base | 77.87 | +1.30 | 75.00 | 1 | – | SimCSE is not run yet |" in said
     assert (
-        "## Table 1: `dclr/table-1 --published`" in page
-        and "Backbone of our runs: bert-base-uncased, roberta-base, " in page
+        "## Table 1: `dclr/table-1 --published`" in said
+        and "Backbone of our runs: bert-base-uncased, roberta-base, " in said
     )
 
 
@@ -227,8 +233,8 @@ def test_dclr_from_simcses_large_weights_is_compared_with_these_weights(tmp_path
     study = Study.read(STUDIES / "dclr/table-1.toml").as_published()
     scores = {f"SimCSE, its authors' weights, {large}": (78.0,), f"DCLR, {large}": (78.5, 78.6)}
     keep(tmp_path, study, {**scores, "SimCSE, bert-base-uncased": (76.0,)})
-    page = page_of("dclr", tmp_path)
-    assert "| DCLR, princeton-nlp/unsup-simcse-bert-large-uncased | 78.90 | +0.49 | 78.55 ± 0.07 | 2 | +0.55 [" in page
+    said = page("dclr", tmp_path)
+    assert "| DCLR, princeton-nlp/unsup-simcse-bert-large-uncased | 78.90 | +0.49 | 78.55 ± 0.07 | 2 | +0.55 [" in said
 
 
 def test_what_was_recorded_under_another_name_stands_on_the_page_of_the_main_table(tmp_path: Path) -> None:
@@ -237,9 +243,9 @@ def test_what_was_recorded_under_another_name_stands_on_the_page_of_the_main_tab
         line("", seed, y, axes={"objective": arm, "seed": seed}) for arm, ys in of.items() for seed, y in enumerate(ys)
     ]
     (tmp_path / "objectives.jsonl").write_text("".join(json.dumps(each) + "\n" for each in runs))
-    page = page_of("dclr", tmp_path)
-    assert "(`objectives`) | 77.22 | +0.97 | 70.00 ± 0.20 | 3 | +0.00 [" in page
-    assert "not reproduced: no difference shown" in page and "objectives" not in page_of("imsimcse", tmp_path)
+    said = page("dclr", tmp_path)
+    assert "(`objectives`) | 77.22 | +0.97 | 70.00 ± 0.20 | 3 | +0.00 [" in said
+    assert "not reproduced: no difference shown" in said and "objectives" not in page("imsimcse", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -263,8 +269,85 @@ def test_the_papers_numbers_of_a_main_table_are_those_beside_an_evaluation(name:
 @pytest.mark.parametrize("paper", PAPERS)
 def test_the_pages_in_the_documentation_are_those_of_the_recorded_results(paper: str) -> None:
     """Compare with the output of `isosphere study pages`."""
-    written = (ROOT / "docs" / "papers" / f"{paper}.md").read_text(encoding="utf-8")
-    assert written == page_of(paper, ROOT / "benchmarks" / "results" / "studies")
+    written = [*(ROOT / "docs" / "papers").glob(f"{paper}.md"), *(ROOT / "docs" / "papers").glob(f"{paper}-*.svg")]
+    expected = files_of(paper, ROOT / "benchmarks" / "results" / "studies")
+    assert {file.name: file.read_text(encoding="utf-8") for file in written} == expected
+
+
+CURVE = [{"step": step, "stsb_dev_spearman": 70.0, "uniformity": -2.0 - step / 100} for step in (0, 5, 10)]
+COSINES = {"32": [0.5, 0.4, 0.3, 0.2], "64": [0.6, 0.5, 0.4, 0.3]}
+FIGURES = {
+    "dclr": {
+        "dclr/figure-3": ["Mean of 7 tasks of each arm", "Mean of 7 tasks: difference to SimCSE"],
+        "dclr/figure-4": ["Uniformity while training"],
+        "dclr/figure-5": ["STS-B over fraction", "SICK-R over fraction"],
+        "dclr/figure-6": [
+            *("STS-B over threshold, phi", "STS-B over noise_ratio, k"),
+            *("SICK-R over threshold, phi", "SICK-R over noise_ratio, k"),
+        ],
+    },
+    "gs-infonce": {
+        "gs-infonce/figure-1": [f"Nearest in-batch negatives, {arm}" for arm in ("as it was", "SimCSE", "GS-InfoNCE")]
+    },
+}
+
+
+def drawn(content: str) -> list[str]:
+    """Return the titles in a drawing."""
+    return [part.text or "" for part in ElementTree.fromstring(content).findall("{*}text[@class='title']")]
+
+
+def keep_all(results: Path, study: Study, without: Sequence[str] = ()) -> None:
+    labels = {trial.label: (70.0, 70.1, 69.9) for trial in study.trials() if trial.label not in without}
+    keep(results, study, labels, curve=CURVE, nearest_cosines=COSINES)
+
+
+def test_each_study_of_a_figure_names_its_drawings() -> None:
+    known = {name for of in FIGURES.values() for name in of}
+    assert {
+        each.name for paper in PAPERS for each in studies(paper) if each.figures or "/figure-" in each.name
+    } == known
+
+
+@pytest.mark.parametrize("paper", FIGURES)
+def test_a_figure_is_drawn_when_every_arm_has_a_run(paper: str, tmp_path: Path) -> None:
+    for study in studies(paper):
+        if study.figures:
+            keep_all(tmp_path, study)
+    files = files_of(paper, tmp_path)
+    for name, titles in FIGURES[paper].items():
+        file = f"{name.replace('/', '-')}.svg"
+        assert drawn(files[file]) == titles
+        assert f"with our runs: {'; '.join(titles)}]({file})" in files[f"{paper}.md"]
+        assert "The drawing shows" not in files[f"{paper}.md"]
+
+
+def test_a_page_says_which_runs_a_drawing_lacks(tmp_path: Path) -> None:
+    study = Study.read(STUDIES / "dclr/figure-5.toml")
+    keep_all(tmp_path, study, without=["DCLR, fraction 0.1"])
+    files = files_of("dclr", tmp_path)
+    assert "dclr-figure-5.svg" not in files and "There is no drawing yet" in files["dclr.md"]
+    keep(tmp_path, study, {"DCLR, fraction 0.1": (70.0, 71.0)})
+    files = files_of("dclr", tmp_path)
+    assert "dclr-figure-5.svg" in files and "The drawing shows 35 of 36 runs." in files["dclr.md"]
+
+
+def test_all_differences_to_simcse_are_drawn_beside_the_papers(tmp_path: Path) -> None:
+    scores = {**SCORES, "no noise": (70.0, 70.2), "random noise": (69.0,)}
+    keep(tmp_path, Study.read(STUDIES / "dclr/table-2.toml"), scores)
+    files = files_of("dclr", tmp_path)
+    root = ElementTree.fromstring(files["dclr-differences.svg"])
+    assert [part.text for part in root.iterfind(".//{*}text[@class='name mark-0']")] == ["DCLR", "no noise"]
+    tips = [part[0].text for part in root.iterfind(".//{*}circle")]
+    assert tips == ["DCLR, in the paper: 0.97"]
+    assert "Not drawn: 5 of 7 arms, which have no result of two seeds yet." in files["dclr.md"]
+    assert "gs-infonce-differences.svg" not in files_of("gs-infonce", tmp_path)
+
+
+def test_a_figure_of_one_seed_has_no_differences(tmp_path: Path) -> None:
+    study = Study.read(STUDIES / "dclr/figure-3.toml")
+    keep(tmp_path, study, {trial.label: (70.0,) for trial in study.trials()})
+    assert drawn(files_of("dclr", tmp_path)["dclr-figure-3.svg"]) == ["Mean of 7 tasks of each arm"]
 
 
 def test_pages_are_written_where_they_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

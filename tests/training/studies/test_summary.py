@@ -83,7 +83,7 @@ def test_a_sweep_shows_stsb_and_sickr_apart(tmp_path: Path) -> None:
     """Draw DCLR's figures 5 and 6."""
     write(tmp_path, *(line("phi", 0, 70.0 + x, id=f"{x}", axes={"threshold": x, "seed": 0}) for x in (0.7, 0.9)))
     drawn = page("s", "", summarise(read_results(tmp_path), tmp_path))
-    assert "STS-B over threshold." in drawn and "SICK-R over threshold." in drawn
+    assert "STS-B over threshold, phi." in drawn and "SICK-R over threshold, phi." in drawn
 
 
 def test_the_nearest_in_a_batch_are_a_figure_of_each_arm(tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ from training.evaluation.report.geometry import curve, geometry
 from training.evaluation.report.markup import ABSENT, Part, element, megabytes, number, row, section, table
 from training.evaluation.report.plots import Bar, Caption, bars
 from training.evaluation.report.scores import retrieval, sts, transfer
+from training.evaluation.report.sheet import DRAWING
 
-STYLE = Path(__file__).with_name("style.css")
+STYLES = (DRAWING, Path(__file__).with_name("style.css"))
+"""Style sheets of a page: of its drawings, and of everything else."""
 
 
 def render(evaluations: Sequence[Mapping[str, Any]]) -> str:
@@ -30,13 +32,18 @@ def render(evaluations: Sequence[Mapping[str, Any]]) -> str:
     return f'<!doctype html>\n<html lang="en">{head}{body}</html>\n'
 
 
+def style() -> str:
+    """Return the style sheet of a page."""
+    return "\n".join(file.read_text(encoding="utf-8") for file in STYLES)
+
+
 def _head(judged: Sequence[Evaluated]) -> Element:
     return element(
         "head",
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", f"{judged[0].name}: evaluation"),
-        element("style", STYLE.read_text(encoding="utf-8")),
+        element("style", style()),
     )
 
 

@@ -42,6 +42,8 @@ class Bar:
     value: float
     kind: str
     interval: tuple[float, float] | None = None
+    reported: float | None = None
+    """Value of the same quantity in a paper."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,11 @@ def dot_plot(caption: Caption, label: str, dots: Sequence[Dot]) -> Element:
 
 
 def bars(caption: Caption, label: str, values: Sequence[Bar], *, digits: int) -> Element:
-    """Draw horizontal bars from zero, with their values. An interval is drawn as a whisker."""
-    reach = [end for bar in values for end in (bar.value, *(bar.interval or ()))]
+    """Draw horizontal bars from zero, with their values.
+
+    An interval is drawn as a whisker, and a paper's value as a circle.
+    """
+    reach = [end for bar in values for end in (bar.value, bar.reported or 0.0, *(bar.interval or ()))]
     frame = Frame(linear(label, reach, from_zero=True), _unmarked(), left=150, right=56, height=24 * len(values))
     parts = [
         svg.line((frame.across(tick), frame.top), (frame.across(tick), frame.foot), "grid") for tick in frame.x.ticks
@@ -108,6 +113,9 @@ def bars(caption: Caption, label: str, values: Sequence[Bar], *, digits: int) ->
         if bar.interval:
             low, high = map(frame.across, bar.interval)
             parts += svg.whisker(low, high, y)
+        if bar.reported is not None:
+            tip = f"{bar.name}, in the paper: {number(bar.reported, digits)}"
+            parts.append(svg.dot((frame.across(bar.reported), y), "reported", tip))
         parts.append(svg.text((WIDTH, y + 4), said, f"value {bar.kind}", anchor="end"))
     parts.append(svg.line((zero, frame.top), (zero, frame.foot), "axis"))
     return svg.figure(caption.name, caption.title, caption.description, frame.foot + 40, [*parts, *frame.below()])

@@ -195,7 +195,7 @@ def figure(name: str, title: str, description: str, height: float, parts: Iterab
         xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {_n(height)}", role="img",
         aria_labelledby=f"{name}-title {name}-description",
     )  # fmt: skip
-    return element("figure", drawing, element("figcaption", element("b", title), " ", description))
+    return element("figure", drawing, element("figcaption", element("b", title), " ", description), id=name)
 
 
 def text(at: Point, content: str, kind: str, *, anchor: str = "start") -> Element:
