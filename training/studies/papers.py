@@ -168,7 +168,7 @@ class Line:
         if self.here is None:
             return NOT_RUN
         if self.gain is None:
-            return "" if self.own else f"{BASELINE} is {NOT_RUN}"
+            return "" if self.own else f"baseline {NOT_RUN}"
         if self.noise is None:
             return "one seed: no verdict"
         decided = abs(self.gain) >= self.noise and round(self.gain, DECIMALS)
