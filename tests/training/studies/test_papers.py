@@ -221,7 +221,7 @@ def test_transfer_is_compared_by_the_transfer_tasks() -> None:
 def test_runs_from_the_papers_backbone_have_a_table_of_their_own(tmp_path: Path) -> None:
     keep(tmp_path, Study.read(STUDIES / "dclr/table-1.toml").as_published(), {"DCLR, roberta-base": (75.0,)})
     said = page("dclr", tmp_path)
-    assert "| DCLR, roberta-base | 77.87 | +1.30 | 75.00 | 1 | – | SimCSE is not run yet |" in said
+    assert "| DCLR, roberta-base | 77.87 | +1.30 | 75.00 | 1 | – | baseline not run yet |" in said
     assert (
         "## Table 1: `dclr/table-1 --published`" in said
         and "Backbone of our runs: bert-base-uncased, roberta-base, " in said
