@@ -11,7 +11,7 @@ import shutil
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -54,11 +54,8 @@ class OpenCorpora:
             return corpus
         raise NotFound(f"there is no corpus {name!r}")
 
-    @contextmanager
-    def locked(self, name: str) -> Iterator[OpenCorpus]:
-        corpus = self.named(name)
-        with corpus.locked():
-            yield corpus
+    def locked(self, name: str) -> AbstractContextManager[OpenCorpus]:
+        return self.named(name).locked()
 
     def index_sizes(self) -> dict[str, IndexSize]:
         open_now = {name: corpus.live for name, corpus in list(self._open.items())}
@@ -177,7 +174,7 @@ class OpenCorpus:
         searches would not find the documents."""
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[OpenCorpus]:
         """Hold the lock while the block runs.
 
         Other threads commit no write during the block, so an open index contains every committed write.
@@ -187,7 +184,7 @@ class OpenCorpus:
         """
         with self._lock:
             self.check_there()
-            yield
+            yield self
 
     def check_there(self) -> None:
         """Raise `NotFound` if the corpus was deleted."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
+from weakref import ref
 
 import orjson
 
@@ -111,15 +111,15 @@ class _Connection(sqlite3.Connection):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
+        self._cursors: set[ref[sqlite3.Cursor]] = set()  # a `WeakSet` takes longer
 
     def execute(self, *args: Any) -> sqlite3.Cursor:
         made = super().execute(*args)
-        self._cursors.add(made)
+        self._cursors.add(ref(made, self._cursors.discard))
         return made
 
     def rollback(self) -> None:
-        for cursor in list(self._cursors):
+        for cursor in [found for one in list(self._cursors) if (found := one())]:
             cursor.close()
         super().rollback()
 

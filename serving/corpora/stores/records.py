@@ -52,6 +52,9 @@ documents."""
 _NUMBERED = f"SELECT {DOCUMENT} FROM (SELECT value FROM json_each(?)) CROSS JOIN documents ON number = value"
 """SQL statement that selects documents by a JSON list of document numbers, in the order of the list. It is prepared
 only once, for lists of any length."""
+_WHOLE = f"""SELECT {DOCUMENT} FROM (SELECT 1 FROM corpora WHERE spans = 0 AND passages = documents)
+    CROSS JOIN (SELECT value FROM json_each(?)) CROSS JOIN documents ON number = value"""
+"""The same, but it selects nothing if a document is split. Otherwise, keys of passages are document numbers."""
 _PLACE, _MOMENT = struct.Struct("<qqqq"), struct.Struct("<q")
 _OTHER_TYPES = (AttributeError, TypeError, struct.error)
 """Exceptions that computing a checksum raises if a damaged value has the wrong type."""
@@ -224,9 +227,10 @@ def documents(reader: sqlite3.Connection, numbers: Sequence[int]) -> dict[int, D
 
 
 def passages(reader: sqlite3.Connection, keys: Sequence[int]) -> dict[int, Passage]:
-    """Return the existing passages of `keys`, by key. If no document is split, keys are document numbers."""
-    if reader.execute("SELECT 1 FROM corpora WHERE spans = 0 AND passages = documents").fetchone():
-        return {number: Passage(document, None) for number, document in documents(reader, keys).items()}
+    """Return the existing passages of `keys`, by key."""
+    wanted = orjson.dumps([*keys]).decode()
+    if found := {row[0]: Passage(document_in(row), None) for row in reader.execute(_WHOLE, (wanted,))}:
+        return found
     spans: list[tuple[int, int, Span | None]] = []
     for block in blocks(keys):
         select = f"SELECT {PASSAGE} FROM passages WHERE key IN ({marks(block)})"
