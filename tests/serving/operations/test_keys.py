@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import stat
 import subprocess
 import sys
@@ -208,13 +209,17 @@ def test_the_smallest_rate_works(file: Path) -> None:
 def test_the_owner_stays_when_another_user_changes_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the owner when root revokes a key, because the server's user must still be able to read the file."""
     write(file, "a", "b")
-    owner, given = file.stat(), list[tuple[int, int]]()
-    monkeypatch.setattr("serving.operations.keys.os.fchown", lambda _, user, group: given.append((user, group)))
+    owner, given = file.stat(), list[tuple[int, int, int]]()
+
+    def give(descriptor: int, user: int, group: int) -> None:
+        given.append((os.fstat(descriptor).st_ino, user, group))
+
+    monkeypatch.setattr("serving.operations.keys.os.fchown", give)
     write(file, "a", "b")
     assert given == [], "who owns it need not be allowed to give anything away"
     monkeypatch.setattr("serving.operations.keys.os.geteuid", lambda: owner.st_uid + 1)
     write(file, "a")
-    assert given == [(owner.st_uid, owner.st_gid)]
+    assert given == [(file.stat().st_ino, owner.st_uid, owner.st_gid)]
     assert [key.name for key in read_keys(file)] == ["a"]
 
 
@@ -239,7 +244,7 @@ def test_a_change_survives_power_loss(file: Path, monkeypatch: pytest.MonkeyPatc
     steps = noted(monkeypatch)
     write(file, "a")
     _, beside = steps[0]
-    assert beside != file
+    assert beside.parent == file.parent and beside != file, "a file can only replace another in one step on its own disk"
     assert steps == [("synced", beside), ("moved", beside), ("synced", file.parent)]
 
 
