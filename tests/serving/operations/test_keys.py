@@ -244,7 +244,7 @@ def test_a_change_survives_power_loss(file: Path, monkeypatch: pytest.MonkeyPatc
     steps = noted(monkeypatch)
     write(file, "a")
     _, beside = steps[0]
-    assert beside.parent == file.parent and beside != file, "a file can only replace another in one step on its own disk"
+    assert beside.parent == file.parent and beside != file, "only on the same disk is it one step"
     assert steps == [("synced", beside), ("moved", beside), ("synced", file.parent)]
 
 
