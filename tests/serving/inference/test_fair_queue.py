@@ -239,6 +239,12 @@ def test_texts_of_all_waiting_requests_fill_a_large_batch(requests: int) -> None
     assert turns.empty
 
 
+def test_a_batch_has_no_more_texts_than_the_window() -> None:
+    turns: FairQueue[Waiting] = FairQueue(2 * WINDOW)
+    turns.add(Waiting(lengths=[1] * 2 * WINDOW, padded=[1] * 2 * WINDOW), queued=0)
+    assert len(turns.next_batch(queued=0)) == WINDOW
+
+
 def test_a_batch_out_of_turn_has_no_text_of_the_owners_that_were_named() -> None:
     turns: FairQueue[Waiting] = FairQueue(BUDGET)
     for owner in ("greedy", "modest", "third"):

@@ -16,7 +16,7 @@ import pytest
 
 from serving.commands.keys import keys
 from serving.errors import Overloaded, Unhealthy
-from serving.operations.keys import Key, KeysError, changed_keys, digest, new_secret, read_keys
+from serving.operations.keys import Key, KeysError, UnreadableError, changed_keys, digest, new_secret, read_keys
 from serving.operations.limits import LOOK_AGAIN, Caller, Keyring, Limits
 from serving.settings import SettingsError, read_settings
 from tests.serving.conftest import ROOT
@@ -69,13 +69,14 @@ def test_every_corpus_and_none_are_listed_apart(
     file.write_text(json.dumps({"format": 1, "keys": [key.model_dump(exclude_none=True)]}))
     assert keys(["list", "--api-keys-file", str(file)]) == 0
     assert capsys.readouterr().out.split() == ["a", "read", says, "-"]
+    assert key.sees("docs") == (corpora is None)
 
 
 def test_blanks_around_a_pattern_are_none_of_it(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add(file, capsys, "search", "--corpora", " docs-*, faq ")
     (key,) = read_keys(file)
     assert key.corpora == ("docs-*", "faq")
-    assert key.sees("faq")
+    assert [key.sees(name) for name in ("faq", "docs-1", "docs", "other")] == [True, True, False, False]
 
 
 def test_secrets_differ() -> None:
@@ -168,6 +169,12 @@ def test_a_bad_file_is_named_with_the_field(file: Path, content: str, says: str)
     with pytest.raises(KeysError) as refused:
         read_keys(file)
     assert str(refused.value).startswith(f"{file}: {says}")
+
+
+def test_a_file_that_cannot_be_read_is_named(file: Path) -> None:
+    with pytest.raises(UnreadableError) as refused:
+        read_keys(file)
+    assert str(refused.value).startswith(f"{file}: ")
 
 
 def test_a_name_is_given_once(file: Path) -> None:
