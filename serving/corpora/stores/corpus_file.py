@@ -8,7 +8,6 @@ from __future__ import annotations
 import secrets
 import shutil
 import sqlite3
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -64,11 +63,6 @@ _STEP = 1024
 _PART = 0.25
 """Minimum share of unused pages in a file. From this share, pages are returned to the disk even if the file is
 small."""
-TURN = threading.Lock()
-"""Lock for reading passages. sqlite3 releases Python's interpreter lock at each row. Two threads that wake each other
-at each row take more time than two threads that read one after another."""
-TURN_SECONDS = 0.001
-"""Maximum seconds that a read waits for `TURN`. The other read may take long, because it waits for the disk."""
 
 
 @dataclass(frozen=True)
@@ -271,12 +265,7 @@ class CorpusFile:
 
     def passages(self, keys: Sequence[int]) -> dict[int, Passage]:
         with self._live() as reader:
-            alone = TURN.acquire(timeout=TURN_SECONDS)
-            try:
-                return records.passages(reader, keys)
-            finally:
-                if alone:
-                    TURN.release()
+            return records.passages(reader, keys)
 
     def owners(self, keys: Sequence[int]) -> dict[int, Document]:
         with self._live() as reader:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from serving.corpora.filter_language import compile_filter
-from serving.corpora.stores import connections, corpus_file, records
+from serving.corpora.stores import connections, records
 from serving.corpora.stores.sqlite import SqliteStore
 from serving.corpora.values import Corpus, Removal, Write
 from tests.serving.corpora.stores.contents import content, filled
@@ -148,15 +148,6 @@ def test_a_reader_waits_for_no_writer(store: SqliteStore) -> None:
         reader.start()
         reader.join(30)
         assert seen == ["a"]
-
-
-def test_a_read_of_passages_does_not_wait_long_for_another(store: SqliteStore) -> None:
-    store.write("c", [content([("a", "text", {})])])
-    with corpus_file.TURN:
-        assert [one.document.id for one in store.passages("c", [1]).values()] == ["a"]
-        assert corpus_file.TURN.locked(), "it released the turn of the other read"
-    assert store.passages("c", [1])
-    assert not corpus_file.TURN.locked()
 
 
 def test_an_iteration_holds_nothing_open(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
