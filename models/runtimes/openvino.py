@@ -15,6 +15,7 @@ from models.bundle.bundle import FP32, Bundle
 from models.errors import first_line
 from models.runtimes.base import CPU_BATCH_TOKENS, Embedded, Floats, Ids, Options, RuntimeUnavailable
 from models.runtimes.session import OUTPUTS, TOKEN_OUTPUT
+from models.runtimes.unpadding import PLACES, rows_and_places, simplify, unpadded
 
 HINTS = {FP32: "f32", "bf16": "bf16"}
 """OpenVINO's names for precisions."""
@@ -46,13 +47,18 @@ class OpenVino:
         self._graph = _core().read_model(bundle.onnx)
         widths = {name: output.partial_shape[-1] for output in self._graph.outputs for name in output.names}
         self.token_dim = widths[TOKEN_OUTPUT].get_length() if TOKEN_OUTPUT in widths else None
+        simplify(self._graph)
         if precision != FP32:
             halve(self._graph)
-        streams = [self.streams, 1] if options.prepare_alone and self.streams > 1 else [self.streams]
+        unpadded_graph = unpadded(self._graph)
         with ThreadPoolExecutor() as threads:
-            self._concurrent, *alone = threads.map(self._requests, streams)
-        if alone:
-            (self._alone,) = alone
+            concurrent = threads.submit(self._requests, self._graph, self.streams)
+            packed = threads.submit(self._requests, unpadded_graph, self.streams) if unpadded_graph else None
+            if options.prepare_alone and self.streams > 1:
+                self._alone = self._requests(self._graph, 1)
+        self._concurrent = concurrent.result()
+        self._packed = packed.result() if packed else None
+        """Requests of the graph that computes only attention for padding. None if the graph can't be rewritten."""
 
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:
         """Run the graph once."""
@@ -64,8 +70,12 @@ class OpenVino:
 
     def _outputs(self, names: Sequence[str], ids: Ids, mask: Ids, *, alone: bool) -> list[Floats]:
         """Run the graph, and return copies of the outputs, because OpenVINO overwrites them in the next run."""
-        feed = {"input_ids": padded(ids, self._longest), "attention_mask": padded(mask, self._longest)}
+        wider = padded(mask, self._longest)
+        feed: dict[str, Any] = {"input_ids": padded(ids, self._longest), "attention_mask": wider}
         requests = self._alone if alone else self._concurrent
+        if not alone and self._packed and len((inputs := rows_and_places(wider))[PLACES]) < wider.size:
+            feed |= inputs
+            requests = self._packed
         request = requests.get()
         try:
             results = request.infer(feed, share_inputs=True, share_outputs=True)
@@ -76,17 +86,17 @@ class OpenVino:
     @cached_property
     def _alone(self) -> SimpleQueue[Any]:
         """The graph compiled for one batch on all threads. It takes 40 MB."""
-        return self._requests(1)
+        return self._requests(self._graph, 1)
 
-    def _requests(self, streams: int) -> SimpleQueue[Any]:
-        """Compile the graph for `streams` concurrent batches, and return one inference request per stream."""
+    def _requests(self, graph: Any, streams: int) -> SimpleQueue[Any]:
+        """Compile a graph for `streams` concurrent batches, and return one inference request per stream."""
         settings = {
             "INFERENCE_PRECISION_HINT": HINTS[self.precision],
             "NUM_STREAMS": streams,
             "INFERENCE_NUM_THREADS": self._threads,
             "ENABLE_CPU_PINNING": False,  # Pinning would put two processes on the same CPUs.
         }
-        compiled = _core().compile_model(self._graph, "CPU", settings)
+        compiled = _core().compile_model(graph, "CPU", settings)
         requests: SimpleQueue[Any] = SimpleQueue()
         for _ in range(streams):
             requests.put(compiled.create_infer_request())

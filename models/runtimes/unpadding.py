@@ -1,0 +1,221 @@
+"""Rewriting of an OpenVINO graph so that only attention computes padding tokens (ADR 0060).
+
+Linear layers, norms and activations process each token alone. After the rewriting, they process a list of the real
+tokens of a batch. Before attention, a gather copies the tokens of each text into its row of the padded
+batch. After attention, another gather copies the real tokens back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.runtimes.base import Ids
+
+ROWS, PLACES = "token_rows", "token_places"
+"""Names of the inputs that the rewriting adds. See `rows_and_places`."""
+STEP = 16
+"""The number of real tokens is rounded up to a multiple of this number, to limit the number of shapes."""
+TOKENWISE = {"Add", "Subtract", "Multiply", "Divide", "Power", "Sqrt", "Erf", "Gelu", "Relu", "Tanh", "Sigmoid"}
+"""Operators that process each number alone if their other inputs are constants or have the same shape."""
+SPLIT, MERGE, KEYS = [0, 2, 1, 3], [0, 2, 1, 3], [0, 2, 3, 1]
+"""Orders of axes: from (N, L, heads, width) to heads first, back, and to heads first with the keys transposed."""
+
+Node = Any
+Output = Any
+
+
+def rows_and_places(mask: Ids) -> dict[str, NDArray[np.int32]]:
+    """Return the inputs that the rewriting adds, for a mask (N, L).
+
+    `ROWS` (N, L) is each token's index among the real tokens, and 0 for padding. `PLACES` (T,) is the index of each
+    real token in the flat batch, followed by zeros up to a multiple of `STEP`.
+    """
+    real = np.flatnonzero(mask)
+    rows = np.zeros(mask.size, np.int32)
+    rows[real] = np.arange(len(real))
+    places = np.zeros(max(STEP, len(real) + -len(real) % STEP), np.int32)
+    places[: len(real)] = real
+    return {ROWS: rows.reshape(mask.shape), PLACES: places}
+
+
+def simplify(graph: Any) -> None:
+    """Rewrite the attention of `graph` in place, so that OpenVINO computes the same with fewer operators."""
+    for op in graph.get_ordered_ops():
+        _simplify(op)
+    graph.validate_nodes_and_infer_types()
+
+
+def unpadded(graph: Any) -> Any | None:
+    """Return a copy of a simplified graph, with the inputs of `rows_and_places`.
+
+    Return None if the graph does not have the attention of BERT.
+    """
+    copy = graph.clone()
+    ops = copy.get_ordered_ops()
+    start = next((_layer_input(op.input_value(0)) for op in ops if _splits_heads(op)), None)
+    if start is None:
+        return None
+    rewriting = _Rewriting(start)
+    for op in ops:
+        rewriting.visit(op)
+    copy.add_parameters(rewriting.inputs)
+    copy.validate_nodes_and_infer_types()
+    return copy
+
+
+class _Rewriting:
+    """Rewriting that visits all operators in topological order. `start` is the input of the first linear layer."""
+
+    def __init__(self, start: Output) -> None:
+        from openvino import Type, opset13
+
+        self._ops = opset13
+        self._rows = opset13.parameter([-1, -1], Type.i32, name=ROWS)
+        self._places = opset13.parameter([-1], Type.i32, name=PLACES)
+        self.inputs = [self._rows, self._places]
+        for one in self.inputs:
+            one.output(0).get_tensor().set_names({one.get_friendly_name()})
+        self._packed = {_key(start): self._pack(start, start.get_partial_shape()[2].get_length())}
+        """For each output (N, L, H) of the old graph that is needed without padding: the packed output (T, H)."""
+        self._replaced: set[tuple[str, int]] = set()
+        """Outputs whose own operator now processes packed tokens."""
+        self._padded: dict[tuple[str, int], Output] = {}
+        """Padded copies (N, L, H) of `_replaced` outputs, for operators that need padding."""
+
+    def visit(self, op: Node) -> None:
+        """Give `op` packed tokens if it processes each token alone, and padded tokens otherwise."""
+        if self._is_tokenwise(op):
+            for value in op.inputs():
+                if (packed := self._packed.get(_key(value.get_source_output()))) is not None:
+                    value.replace_source_output(packed)
+            if op.get_type_name() == "MVN":
+                op.input(1).replace_source_output(_constant([-1]))
+            self._packed[_key(op.output(0))] = op.output(0)
+            self._replaced.add(_key(op.output(0)))
+            return
+        for value in op.inputs():
+            if _key(source := value.get_source_output()) in self._replaced:
+                value.replace_source_output(self._pad(source))
+        width = op.get_output_partial_shape(0)[2] if _merges_heads(op) else None
+        if width is not None and width.is_static:
+            self._packed[_key(op.output(0))] = self._pack(op.input_value(0), width.get_length())
+
+    def _is_tokenwise(self, op: Node) -> bool:
+        """Return whether `op` processes each token alone, and all its variable inputs are packed."""
+        kind, inputs = op.get_type_name(), op.input_values()
+        packed = [_key(value) in self._packed for value in inputs]
+        if kind == "MVN":
+            return packed[0]
+        if kind == "MatMul":
+            return packed[0] and _is_linear(op)
+        fits = (one or _is_vector(value) for one, value in zip(packed, inputs, strict=True))
+        return kind in TOKENWISE and any(packed) and all(fits)
+
+    def _pack(self, value: Output, width: int) -> Output:
+        """Return the real tokens (T, width) of a padded batch, whose last axes are the `width` numbers of a token."""
+        flat = self._ops.reshape(value, _constant([-1, width]), False)
+        return self._ops.gather(flat, self._places, _constant(0)).output(0)
+
+    def _pad(self, value: Output) -> Output:
+        """Return a copy of packed tokens with padding. The copy takes over the names of graph outputs."""
+        if (padded := self._padded.get(_key(value))) is None:
+            padded = self._padded[_key(value)] = self._ops.gather(value, self._rows, _constant(0)).output(0)
+            names = value.get_names()
+            value.get_tensor().set_names(set())
+            padded.get_tensor().set_names(names)
+        return padded
+
+
+def _simplify(op: Node) -> None:
+    """Give a reshape of heads a constant shape, and let a product of attention transpose its keys itself.
+
+    OpenVINO can then compute the transposition as a part of attention.
+    """
+    from openvino import opset13
+
+    if _splits_heads(op):
+        width = op.get_output_partial_shape(0)[3].get_length()
+        op.input(1).replace_source_output(_constant([0, 0, -1, width]))
+    elif _merges_heads(op):
+        op.input(1).replace_source_output(_constant([0, 0, -1]))
+    elif _is_plain_product(op) and _order(transposed := op.input_value(1).get_node()) == KEYS:
+        keys = opset13.transpose(transposed.input_value(0), _constant(SPLIT))
+        op.output(0).replace(opset13.matmul(op.input_value(0), keys, False, True).output(0))
+
+
+def _is_plain_product(op: Node) -> bool:
+    return op.get_type_name() == "MatMul" and not any(op.get_attributes().values())
+
+
+def _splits_heads(op: Node) -> bool:
+    """Return whether `op` reshapes the output (N, L, H) of a linear layer to (N, L, heads, width), to transpose it."""
+    if not _reshapes(op, 3, 4) or not op.get_output_partial_shape(0)[3].is_static:
+        return False
+    if _layer_input(op.input_value(0)) is None:
+        return False
+    return all(_order(use.get_node()) in (SPLIT, KEYS) for use in op.output(0).get_target_inputs())
+
+
+def _merges_heads(op: Node) -> bool:
+    """Return whether `op` reshapes (N, L, heads, width), a transposition's output, to a linear layer's input."""
+    if not _reshapes(op, 4, 3) or _order(op.input_value(0).get_node()) != MERGE:
+        return False
+    return all(_is_linear(use.get_node()) for use in op.output(0).get_target_inputs())
+
+
+def _reshapes(op: Node, before: int, after: int) -> bool:
+    if op.get_type_name() != "Reshape":
+        return False
+    ranks = op.get_input_partial_shape(0).rank, op.get_output_partial_shape(0).rank
+    return [rank.is_static and rank.get_length() for rank in ranks] == [before, after]
+
+
+def _order(op: Node) -> list[int] | None:
+    """Return the order of axes of a transposition, or None for another operator."""
+    if op.get_type_name() != "Transpose" or (order := op.input_value(1).get_node()).get_type_name() != "Constant":
+        return None
+    return [int(axis) for axis in order.data]
+
+
+def _layer_input(output: Output) -> Output | None:
+    """Return the input (N, L, H) of the linear layer that computes `output`. None if another operator computes it."""
+    while (node := output.get_node()).get_type_name() in {"Add", "Multiply"}:
+        variable = [value for value in node.input_values() if not _is_fixed(value)]
+        if len(variable) != 1:
+            return None
+        (output,) = variable
+    if not _is_linear(node):
+        return None
+    shape = node.input_value(0).get_partial_shape()
+    return node.input_value(0) if len(shape) == 3 and shape[2].is_static else None
+
+
+def _is_linear(op: Node) -> bool:
+    """Return whether `op` multiplies its first input by a matrix of weights."""
+    weights = op.input_value(1) if op.get_type_name() == "MatMul" else None
+    return weights is not None and _is_fixed(weights) and len(weights.get_partial_shape()) == 2
+
+
+def _is_fixed(output: Output) -> bool:
+    """Return whether an output is a weight or another constant."""
+    while (node := output.get_node()).get_type_name() in {"Convert", "Transpose"}:
+        output = node.input_value(0)
+    return bool(node.get_type_name() == "Constant")
+
+
+def _is_vector(output: Output) -> bool:
+    """Return whether an output is a constant that applies to each token: a number, or a vector of H numbers."""
+    return _is_fixed(output) and len(output.get_partial_shape()) < 2
+
+
+def _constant(numbers: Any) -> Output:
+    from openvino import opset13
+
+    return opset13.constant(np.array(numbers, np.int64)).output(0)
+
+
+def _key(output: Output) -> tuple[str, int]:
+    return output.get_node().get_name(), output.get_index()

@@ -1,0 +1,64 @@
+"""Tests of graphs that compute only attention for padding. `test_families.py` compares the vectors of more families."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.bundle.bundle import Bundle
+from models.runtimes.base import Options, RuntimeUnavailable
+from models.runtimes.openvino import OpenVino
+from models.runtimes.unpadding import PLACES, ROWS, STEP, rows_and_places, unpadded
+
+
+@pytest.fixture(scope="module")
+def runtime(opened: Bundle) -> OpenVino:
+    try:
+        return OpenVino(opened, "fp32", Options())
+    except RuntimeUnavailable as refusal:
+        pytest.skip(str(refusal))
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=9))
+def test_places_and_rows_are_inverse(lengths: Sequence[int]) -> None:
+    mask = (np.arange(40) < np.array(lengths)[:, None]).astype(np.int64)
+    inputs = rows_and_places(mask)
+    tokens = np.arange(mask.size).reshape(mask.shape)
+    packed = tokens.reshape(-1)[inputs[PLACES]]
+    assert (packed[inputs[ROWS]] == tokens)[mask > 0].all()
+    assert len(packed) % STEP == 0 and 0 <= len(packed) - sum(lengths) <= STEP
+    assert set(packed) <= {0, *tokens[mask > 0]}
+
+
+def test_no_linear_layer_of_the_graph_gets_padding(runtime: OpenVino) -> None:
+    packed = unpadded(runtime._graph)
+    assert packed is not None
+    layers = [op for op in packed.get_ordered_ops() if op.get_type_name() == "MatMul" and is_weight(op.input_value(1))]
+    assert layers
+    assert {len(layer.get_input_partial_shape(0)) for layer in layers} == {2}
+
+
+def is_weight(output: Any) -> bool:
+    return output.get_node().get_type_name() in {"Constant", "Convert"}
+
+
+def test_a_batch_without_much_padding_uses_the_padded_graph(runtime: OpenVino, monkeypatch: pytest.MonkeyPatch) -> None:
+    mask = np.ones((2, 64), np.int64)
+    exact = runtime.run(mask, mask).vectors
+    monkeypatch.setattr(runtime, "_packed", None)
+    np.testing.assert_array_equal(runtime.run(mask, mask).vectors, exact)
+    monkeypatch.undo()
+    monkeypatch.setattr(runtime, "_concurrent", None)
+    mask[1, 20:] = 0
+    np.testing.assert_allclose(runtime.run(mask, mask).vectors[0], exact[0], atol=1e-5)
+
+
+def test_a_graph_without_attention_is_not_rewritten() -> None:
+    ov = pytest.importorskip("openvino")
+    ids = ov.opset13.parameter([-1, -1], np.float32)
+    assert unpadded(ov.Model([ov.opset13.relu(ids)], [ids], "relu")) is None
