@@ -105,6 +105,25 @@ def test_bulk_work_leaves_a_stream_free_for_a_while_after_an_interactive_request
     assert firsts(engine) == [INTERACTIVE, BULK, INTERACTIVE, BULK, BULK, BULK]
 
 
+def test_the_streams_that_are_not_left_free_share_bulk_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RESERVED_SECONDS", 3600)
+    engine = Stepping()
+
+    async def main() -> None:
+        queue = batcher(engine, streams=3)
+        interactive = submitted(queue, INTERACTIVE, 3)
+        engine.steps.release()
+        await interactive
+        waiting = submitted(queue, BULK, *[4] * 12)
+        await settle(engine, 3)
+        engine.steps.release(1000)
+        await waiting
+        await queue.close()
+
+    asyncio.run(main())
+    assert engine.begun == [[INTERACTIVE], [BULK] * 6, [BULK] * 6]
+
+
 def test_the_free_stream_helps_when_nobody_has_come_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RESERVED_SECONDS", 0.05)
     engine = Stepping()

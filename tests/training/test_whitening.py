@@ -122,6 +122,13 @@ def test_groups_of_all_channels_do_not_depend_on_their_order() -> None:
     assert same(whitening(views, rng), group_whitening(views, 1, eps=1e-5))
 
 
+@pytest.mark.parametrize("rows", [2, 3, 9])
+def test_the_covariance_has_the_divisor_of_pytorch(rows: int) -> None:
+    x = correlated(rows, 4)
+    assert same(covariance(x - x.mean(0)), x.T.cov(correction=0))
+    assert same(covariance(x - x.mean(0), correction=1), x.T.cov(correction=1))
+
+
 def test_only_pairs_are_whitened_without_waiting_for_the_host() -> None:
     waits = {groups: GroupWhitening(12, groups, shuffled=True, eps=1e-5, gradient="full").host for groups in (4, 6, 12)}
     assert waits == {4: True, 6: False, 12: True}
@@ -352,6 +359,13 @@ def test_groups_that_do_not_divide_the_width_name_those_that_do() -> None:
 def test_parameters_that_make_no_sense_are_refused_by_name(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(ValueError, match=f"^{field}"):
         WhitenedCSEParams(**changes)
+
+
+@pytest.mark.parametrize("changes", [{"views": 2}, {"groups": 1}, {"momentum": 0.0, "whitening": "zca"}])
+def test_the_smallest_values_of_the_parameters_give_a_loss(changes: dict[str, Any]) -> None:
+    objective = WhitenedCSE(WhitenedCSEParams(**{"groups": 6, **changes}), 12)
+    views = correlated(objective.needs.views, 9, 12).float()
+    assert objective(Views(views), torch.Generator())["info_nce"].isfinite()
 
 
 def test_the_groups_of_a_preset_divide_its_width() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -38,6 +40,7 @@ def test_everyone_gets_their_own_vectors_in_order_and_no_batch_is_over_budget(sh
             expected = [[one.ids[0], len(one)] for one in texts]
             assert answer.vectors.tolist() == expected
             assert answer.norms.tolist() == [one.ids[0] for one in texts]
+            assert answer.vectors.dtype == answer.norms.dtype == np.float32, "the type of the engine"
         assert (queue.queued_tokens, queue.queued_texts) == (0, 0)
         await queue.close()
 
@@ -128,7 +131,7 @@ def test_an_engine_error_reaches_exactly_the_requests_that_cause_it(shape: list[
     asyncio.run(main())
 
 
-def test_a_broken_engine_fails_a_batch_in_few_runs() -> None:
+def test_a_broken_engine_fails_a_batch_in_few_runs_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     engine = Engine()
 
     async def main() -> None:
@@ -141,6 +144,7 @@ def test_a_broken_engine_fails_a_batch_in_few_runs() -> None:
                 answers = await asyncio.gather(*waiting, return_exceptions=True)
             assert all(isinstance(answer, Backend) for answer in answers)
             assert len(engine.batches) - before <= most
+            assert len(caplog.records) == queue.failing
         assert queue.failing and queue.queued_tokens == 0
         assert (await queue.submit([tokens(7, 3)])).vectors.tolist() == [[7, 3]] and not queue.failing
         await queue.close()
@@ -348,6 +352,20 @@ def test_a_bug_of_the_batcher_tells_all_who_wait_and_the_next_one_is_served(
 
     asyncio.run(main())
     assert "the batcher's worker failed" in caplog.text and "ZeroDivisionError" in caplog.text
+
+
+def test_earlier_answers_take_no_memory() -> None:
+    engine = Engine()
+    engine.open.set()
+
+    async def main() -> None:
+        queue = batcher(engine)
+        earlier, _ = [weakref.ref((await queue.submit([tokens(mark, 3)])).vectors) for mark in (1, 2)]
+        gc.collect()
+        assert earlier() is None
+        await queue.close()
+
+    asyncio.run(main())
 
 
 def test_closing_tells_those_who_wait() -> None:

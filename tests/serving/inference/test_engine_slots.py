@@ -95,6 +95,11 @@ def test_two_requests_run_side_by_side() -> None:
     assert served([50], [50], streams=1).most == 1
 
 
+def test_many_streams_all_run_side_by_side() -> None:
+    streams = 33  # more than the threads that a pool of Python has by default
+    assert served(*[[50]] * streams, streams=streams).most == streams
+
+
 def test_only_a_text_that_nobody_else_waits_with_or_runs_beside_has_the_engine_alone() -> None:
     assert served([9], streams=2).alone == [True]
     assert served([9, 9], streams=2).alone == [False, False]

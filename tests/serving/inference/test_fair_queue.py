@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from models.bundle.tokenizer import Tokens
 from serving.inference.batcher import Batcher
 from serving.inference.engine import Embedded
-from serving.inference.fair_queue import FairQueue, Item, Waiting
+from serving.inference.fair_queue import WINDOW, FairQueue, Item, Waiting
 from tests.conftest import PATIENCE
 from tests.serving.queues import BUDGET, Engine, batcher, lengths, tokens
 
@@ -226,6 +227,22 @@ def test_a_crowd_of_one_owner_delays_anothers_request_by_the_batch_that_runs() -
         turns.add(single := Waiting(lengths=[3], padded=[3], owner="modest"), queued=0)
         assert turns.next_batch(queued=0)[0].request is single
         assert turns.next_batch(queued=0)[0].request.owner == "greedy"
+
+
+@pytest.mark.parametrize("requests", [1, 4, WINDOW])
+def test_texts_of_all_waiting_requests_fill_a_large_batch(requests: int) -> None:
+    turns: FairQueue[Waiting] = FairQueue(WINDOW)
+    for _ in range(requests):
+        turns.add(Waiting(lengths=[1] * (WINDOW // requests), padded=[1] * (WINDOW // requests)), queued=0)
+    batch = turns.next_batch(queued=0)
+    assert Counter(item.place for item in batch) == dict.fromkeys(range(requests), WINDOW // requests)
+    assert turns.empty
+
+
+def test_a_batch_has_no_more_texts_than_the_window() -> None:
+    turns: FairQueue[Waiting] = FairQueue(2 * WINDOW)
+    turns.add(Waiting(lengths=[1] * 2 * WINDOW, padded=[1] * 2 * WINDOW), queued=0)
+    assert len(turns.next_batch(queued=0)) == WINDOW
 
 
 def test_a_batch_out_of_turn_has_no_text_of_the_owners_that_were_named() -> None:

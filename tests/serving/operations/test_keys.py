@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import stat
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from serving.commands.keys import keys
 from serving.errors import Overloaded, Unhealthy
-from serving.operations.keys import Key, KeysError, changed_keys, digest, new_secret, read_keys
+from serving.operations.keys import Key, KeysError, UnreadableError, changed_keys, digest, new_secret, read_keys
 from serving.operations.limits import LOOK_AGAIN, Caller, Keyring, Limits
 from serving.settings import SettingsError, read_settings
 from tests.serving.conftest import ROOT
@@ -68,13 +69,14 @@ def test_every_corpus_and_none_are_listed_apart(
     file.write_text(json.dumps({"format": 1, "keys": [key.model_dump(exclude_none=True)]}))
     assert keys(["list", "--api-keys-file", str(file)]) == 0
     assert capsys.readouterr().out.split() == ["a", "read", says, "-"]
+    assert key.sees("docs") == (corpora is None)
 
 
 def test_blanks_around_a_pattern_are_none_of_it(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     add(file, capsys, "search", "--corpora", " docs-*, faq ")
     (key,) = read_keys(file)
     assert key.corpora == ("docs-*", "faq")
-    assert key.sees("faq")
+    assert [key.sees(name) for name in ("faq", "docs-1", "docs", "other")] == [True, True, False, False]
 
 
 def test_secrets_differ() -> None:
@@ -169,6 +171,12 @@ def test_a_bad_file_is_named_with_the_field(file: Path, content: str, says: str)
     assert str(refused.value).startswith(f"{file}: {says}")
 
 
+def test_a_file_that_cannot_be_read_is_named(file: Path) -> None:
+    with pytest.raises(UnreadableError) as refused:
+        read_keys(file)
+    assert str(refused.value).startswith(f"{file}: ")
+
+
 def test_a_name_is_given_once(file: Path) -> None:
     key = {"name": "a", "sha256": "0" * 64, "scopes": ["read"]}
     file.write_text(json.dumps({"format": 1, "keys": [key, key | {"sha256": "1" * 64}]}))
@@ -208,13 +216,17 @@ def test_the_smallest_rate_works(file: Path) -> None:
 def test_the_owner_stays_when_another_user_changes_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the owner when root revokes a key, because the server's user must still be able to read the file."""
     write(file, "a", "b")
-    owner, given = file.stat(), list[tuple[int, int]]()
-    monkeypatch.setattr("serving.operations.keys.os.fchown", lambda _, user, group: given.append((user, group)))
+    owner, given = file.stat(), list[tuple[int, int, int]]()
+
+    def give(descriptor: int, user: int, group: int) -> None:
+        given.append((os.fstat(descriptor).st_ino, user, group))
+
+    monkeypatch.setattr("serving.operations.keys.os.fchown", give)
     write(file, "a", "b")
     assert given == [], "who owns it need not be allowed to give anything away"
     monkeypatch.setattr("serving.operations.keys.os.geteuid", lambda: owner.st_uid + 1)
     write(file, "a")
-    assert given == [(owner.st_uid, owner.st_gid)]
+    assert given == [(file.stat().st_ino, owner.st_uid, owner.st_gid)]
     assert [key.name for key in read_keys(file)] == ["a"]
 
 
@@ -239,7 +251,7 @@ def test_a_change_survives_power_loss(file: Path, monkeypatch: pytest.MonkeyPatc
     steps = noted(monkeypatch)
     write(file, "a")
     _, beside = steps[0]
-    assert beside != file
+    assert beside.parent == file.parent and beside != file, "only on the same disk is it one step"
     assert steps == [("synced", beside), ("moved", beside), ("synced", file.parent)]
 
 

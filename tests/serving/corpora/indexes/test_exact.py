@@ -19,8 +19,9 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 500])
+@pytest.mark.parametrize("k", [1, 2, 9])
 @pytest.mark.parametrize("mapped", [False, True])
-def test_nearest_is_a_plain_loop(tmp_path: Path, count: int, mapped: bool) -> None:
+def test_nearest_is_a_plain_loop(tmp_path: Path, count: int, k: int, mapped: bool) -> None:
     vectors, queries = clustered(count), clustered(7, seed=1)
     if mapped and count:
         vectors.tofile(tmp_path / "v")
@@ -29,9 +30,9 @@ def test_nearest_is_a_plain_loop(tmp_path: Path, count: int, mapped: bool) -> No
     for chosen in (None, rows):
         held = {key: vectors[key - 1] for key in range(1, count + 1) if chosen is None or key - 1 in chosen}
         for query, ranking in zip(
-            queries, nearest(keys(range(1, count + 1)), vectors, queries, 9, chosen), strict=True
+            queries, nearest(keys(range(1, count + 1)), vectors, queries, k, chosen), strict=True
         ):
-            truth = ranked(held, query, 9)
+            truth = ranked(held, query, k)
             assert np.allclose(ranking.scores, [score for _, score in truth], atol=TIES)
             clear = {key for key, score in truth if score > truth[-1][1] + TIES}
             assert clear <= set(ranking.keys.tolist())

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from serving.corpora.ports import StoreError
+from serving.corpora.stores import connections
 from serving.corpora.stores.corpus_file import CorpusFile
-from serving.corpora.stores.sqlite import SqliteStore
+from serving.corpora.stores.sqlite import SqliteStore, prepare
 from serving.corpora.values import Chunking, Removal
 from tests.serving.corpora.stores.contents import Row, content, filled
 
@@ -52,6 +53,16 @@ def test_a_copy_under_writes_is_one_moment(store: SqliteStore, tmp_path: Path) -
     finally:
         stop.set()
         writer.join()
+
+
+def test_the_check_of_a_file_stops_when_it_is_told_to(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "READ_STEPS", 1)
+    store.copy("c", tmp_path / "copy")
+    with pytest.raises(StoreError):
+        prepare("d", tmp_path / "copy", stop=lambda: True)
+    prepare("d", tmp_path / "copy", stop=lambda: False)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from serving.corpora.ports import Store
 from serving.corpora.stores import STORES, queries
 from serving.corpora.stores.corpus_file import CorpusFile
 from serving.corpora.stores.queries import MAX_ADDED, MAX_CORRECTED, Rules, parse, rules
-from serving.corpora.values import Chunking, Corpus, Removal, Stemming, WordOptions, WordSettings
+from serving.corpora.values import Changes, Chunking, Corpus, Patch, Removal, Stemming, WordOptions, WordSettings
 from tests.serving.conftest import ROOT
 from tests.serving.corpora.stores.contents import Row, content
 
@@ -155,6 +155,15 @@ def test_other_fields_are_indexed_at_once(store: Store) -> None:
     assert store.corpus("c").generation == generation, "cursors stay valid"
     store.write("c", [Removal(["bank"]), content([("rivers", "new", {"title": "Money"})])])
     assert found(store, "money").keys() == {"rivers"}
+    assert store.verify("c") == []
+
+
+def test_words_of_a_patched_field_are_found(store: Store) -> None:
+    filled(store, chunking=Chunking(1, 0), fields={"title": 1.0})
+    store.write("c", [Patch(["bank", "car"], Changes({"title": "Silver coins"}))])
+    assert found(store, "money") == {}
+    assert found(store, "silver").keys() == {"bank", "car"}
+    assert len(store.words("c", "silver", 20).keys) == 8, "each passage has the title of its document"
     assert store.verify("c") == []
 
 
