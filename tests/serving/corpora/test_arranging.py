@@ -84,6 +84,12 @@ def test_groups_have_the_best_passages_of_each_value(rows: list[Document], first
     assert chosen == expected
 
 
+def test_passages_of_removed_documents_are_in_no_group() -> None:
+    ranking = Ranking(np.array([1, 2, 3]), np.array([0.9, 0.8, 0.7]))
+    owners = {key: Document(str(key), "", {"x": "a"}) for key in (1, 3)}
+    assert grouped(owners, ranking, "x", slice(0, 5), 5) == ([0, 2], 1)
+
+
 def test_the_id_is_a_field() -> None:
     assert value_at(Document("a", "", {"$id": "b"}), "$id") == "a"
     assert value_at(Document("a", "", {"by": [{"name": "Austen"}, {"name": "Burney"}]}), "by.name") == "Austen"

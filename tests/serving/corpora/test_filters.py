@@ -88,6 +88,7 @@ BOOK = {
         ({"first.published": 1815}, True),
         ({"editions": {"$elemMatch": {"year": 1933, "tags": "cheap"}}}, True),
         ({"editions": {"$elemMatch": {"year": 1815, "tags": "cheap"}}}, False),
+        ({"editions": {"$elemMatch": {"$and": [{"year": 1933}, {"tags": "cheap"}]}}}, True),
         ({"editions": {"$elemMatch": {"year": 1815, "tags": None}}}, True),
         ({"editions": {"$elemMatch": {"$not": {"year": {"$exists": True}}}}}, False),
         ({"editions": {"$elemMatch": {"$or": [{"year": 1}, {"isbn.ean": "x"}]}}}, True),

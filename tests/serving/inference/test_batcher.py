@@ -40,6 +40,7 @@ def test_everyone_gets_their_own_vectors_in_order_and_no_batch_is_over_budget(sh
             expected = [[one.ids[0], len(one)] for one in texts]
             assert answer.vectors.tolist() == expected
             assert answer.norms.tolist() == [one.ids[0] for one in texts]
+            assert answer.vectors.dtype == answer.norms.dtype == np.float32, "the type of the engine"
         assert (queue.queued_tokens, queue.queued_texts) == (0, 0)
         await queue.close()
 

@@ -19,7 +19,7 @@ from serving.corpora.ports import Store, StoreError
 from serving.corpora.stores import STORES, records
 from serving.corpora.stores.corpus_file import CorpusFile
 from serving.corpora.stores.sqlite import SqliteStore
-from serving.corpora.values import Change, Corpus, Removal, Size
+from serving.corpora.values import Change, Chunking, Corpus, Removal, Size
 from serving.errors import Conflict, Invalid, NotFound
 from tests.conftest import soon
 from tests.serving.conftest import ROOT
@@ -44,6 +44,15 @@ def test_create_describe_drop(store: Store) -> None:
     assert store.names() == ["b"]
     assert store.create(Corpus("a"))
     assert store.size("a").documents == 0
+
+
+@pytest.mark.parametrize("chunking", [None, Chunking(2, 0), Chunking(3, 0)])
+def test_vectors_are_reused_only_if_the_text_is_chunked_in_the_same_way(
+    store: Store, chunking: Chunking | None
+) -> None:
+    filled(store, "c", content([("a", "one two three", {})], chunking=Chunking(2, 0)))
+    (known,) = store.embedded("c", ["one two three"], chunking, "f")
+    assert (known is not None) == (chunking == Chunking(2, 0))
 
 
 def test_what_a_corpus_is_and_what_it_holds_are_of_one_moment(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
