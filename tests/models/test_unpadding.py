@@ -47,15 +47,17 @@ def is_weight(output: Any) -> bool:
     return output.get_node().get_type_name() in {"Constant", "Convert"}
 
 
-def test_a_batch_without_much_padding_uses_the_padded_graph(runtime: OpenVino, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_compiled_graph_computes_the_same(runtime: OpenVino) -> None:
     mask = np.ones((2, 64), np.int64)
-    exact = runtime.run(mask, mask).vectors
-    monkeypatch.setattr(runtime, "_packed", None)
-    np.testing.assert_array_equal(runtime.run(mask, mask).vectors, exact)
-    monkeypatch.undo()
-    monkeypatch.setattr(runtime, "_concurrent", None)
+    before = runtime.run(mask, mask).vectors
+    assert runtime._compiled is not None
+    runtime._compiled.result()
+    np.testing.assert_array_equal(runtime.run(mask, mask).vectors, before)
+    np.testing.assert_allclose(runtime.run(mask, mask, alone=True).vectors, before, atol=1e-6)
     mask[1, 20:] = 0
-    np.testing.assert_allclose(runtime.run(mask, mask).vectors[0], exact[0], atol=1e-5)
+    both = runtime.run(mask, mask).vectors
+    np.testing.assert_allclose(both[0], before[0], atol=1e-6)
+    np.testing.assert_allclose(both[1], runtime.run(mask[1:, :32], mask[1:, :32], alone=True).vectors[0], atol=1e-5)
 
 
 def test_a_graph_without_attention_is_not_rewritten() -> None:
