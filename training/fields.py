@@ -6,11 +6,13 @@ import math
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from models.errors import none_of
 
 
+@cache
 def field_types(cls: type[Any]) -> dict[str, Any]:
     """Return the type of each field of a dataclass, by name."""
     hints = get_type_hints(cls)
