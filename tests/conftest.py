@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -67,8 +68,15 @@ def pytest_collection_modifyitems(session: pytest.Session) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep imported modules and collected tests out of garbage collections. With them, each takes half a second."""
+    """Keep imported modules and collected tests out of garbage collections. With them, each takes half a second.
+
+    Also let torch's loggers pass their records on to the logger `torch`. In each phase of each test, pytest attaches
+    two handlers to every logger that does not propagate, and torch has more than fifty of them.
+    """
     gc.freeze()
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.startswith("torch.") and isinstance(logger, logging.Logger):
+            logger.propagate = True
 
 
 @pytest.fixture

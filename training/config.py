@@ -89,7 +89,7 @@ class Configuration:
 
     def flat(self) -> dict[str, Any]:
         """Return all fields by name."""
-        return asdict(self)  # type: ignore[call-overload, no-any-return]
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields of the JSON object."""

@@ -74,10 +74,13 @@ def with_bundles(settings: Settings) -> Settings:
     """Replace each configured encoder that is not a bundle by a bundle in the data folder. Return the new settings.
 
     If no encoder is configured and the default folder does not exist, the package's own trained encoder is served.
+    The fake engine reads no folder, so its settings do not change.
 
     Raises:
         BundleError, SourceError, AdapterError: see `as_bundle`.
     """
+    if settings.engine == "fake":
+        return settings
     given = settings.bundles
     if "bundle" not in settings.model_fields_set and not os.path.lexists(settings.bundle):
         log.info(

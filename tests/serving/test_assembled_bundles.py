@@ -29,6 +29,7 @@ def test_an_encoder_is_assembled_once_and_has_its_recorded_facts(
     assert with_bundles(_settings(tmp_path, "minilm+default")).bundles == (folder,)
 
 
+@pytest.mark.slow
 def test_two_adapters_in_folders_of_one_name_are_two_bundles(tmp_path: Path) -> None:
     names = [name.removeprefix("minilm+") for name in sources.shipped()][:2]
     for name in names:

@@ -7,6 +7,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any, Self
@@ -197,6 +198,11 @@ class Study:
                     )
                 found.setdefault((trial.id, trial.label), trial)
         return list(found.values())
+
+    @cached_property
+    def cached_trials(self) -> list[Trial]:
+        """Every run, as `trials` returned them at the first access. Inputs that change later are not read again."""
+        return self.trials()
 
     def _trial(self, arm: Arm, axes: Mapping[str, Any], contents: InputDigests) -> Trial:
         settings = {**self.base, **arm.settings, **axes}

@@ -80,7 +80,7 @@ def describe_papers(papers: Sequence[str]) -> str:
 
 
 def _paragraph(study: Study) -> str:
-    here = study.trials()
+    here = study.cached_trials
     lines = [
         f"{study.name}: {study.about}",
         f"{study.paper}. Arms: {'; '.join(dict.fromkeys(trial.label for trial in here))}.",
@@ -213,7 +213,7 @@ def recorded(study: Study, record: RunRecord) -> list[Result]:
     Raises:
         StudyError: see `RunRecord.find`.
     """
-    trials = study.trials()
+    trials = study.cached_trials
     found = record.find(trials)
     return [Result.checked({**found[each.id], **place_of(each)}) for each in trials if each.id in found]
 
@@ -283,7 +283,7 @@ def _baselines(study: Study) -> dict[str, str]:
     The baseline is an arm of SimCSE, such as "SimCSE, its authors' weights", with the same values of the axes if
     possible.
     """
-    trials = {trial.label: trial for trial in study.trials()}
+    trials = {trial.label: trial for trial in study.cached_trials}
     arms = dict.fromkeys(trial.arm for trial in trials.values() if f"{trial.arm}, ".startswith(f"{BASELINE}, "))
     first = next((label for label, trial in trials.items() if trial.arm in arms), next(iter(trials)))
     return {
@@ -293,7 +293,7 @@ def _baselines(study: Study) -> dict[str, str]:
 
 
 def _by_transfer(study: Study) -> bool:
-    return any(trial.transfer for trial in study.trials())
+    return any(trial.transfer for trial in study.cached_trials)
 
 
 def _spread(results: Sequence[Result], tasks: Sequence[str]) -> SeedScores | None:
@@ -304,7 +304,7 @@ def _spread(results: Sequence[Result], tasks: Sequence[str]) -> SeedScores | Non
 
 def _section(study: Study, results: Sequence[Result], option: str, drawn: Sequence[Element]) -> str:
     found = lines(study, results)
-    backbones = ", ".join(dict.fromkeys(trial.config.backbone for trial in study.trials()))
+    backbones = ", ".join(dict.fromkeys(trial.config.backbone for trial in study.cached_trials))
     source = f" The paper's numbers: {study.reported.of}." if study.reported else ""
     source += " All means are over the seven transfer tasks." if _by_transfer(study) else ""
     commands = [f"    isosphere study run {study.name}{option} --data DATA --corpus wiki1m.txt"]
@@ -397,7 +397,7 @@ def _earlier(study: Study, results: Path) -> list[str]:
 
     These results compare SimCSE with one method.
     """
-    labels = list(dict.fromkeys(trial.label for trial in study.trials()))
+    labels = list(dict.fromkeys(trial.label for trial in study.cached_trials))
     if labels[:1] != [BASELINE] or len(labels) != 2 or not study.reported or _by_transfer(study):
         return []
     method = labels[1]

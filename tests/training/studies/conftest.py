@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,10 +10,14 @@ from typing import Any
 
 import pytest
 
+from models.bundle.disk import write_whole
 from training.cli.options import parse
 from training.evaluation.pairs import STS_TASKS
-from training.studies.results import RESULTS
+from training.studies.results import RESULTS, TRIAL, run_folder
+from training.studies.schedule import Processes
 from training.studies.scores import DEV
+from training.studies.trial import Trial
+from training.studies.work import run_trial
 
 MakeStudy = Callable[..., Path]
 
@@ -40,6 +45,22 @@ def make_study(tiny_backbone: Path, corpus_file: Path, stsb_data: Path, tmp_path
         return file
 
     return make
+
+
+@pytest.fixture
+def carried_out(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Carry out runs in this process instead of one of their own, and return the list of their ids."""
+    ids: list[str] = []
+
+    def here(_self: Processes, trial: Trial, study: Path) -> None:
+        folder = run_folder(trial, study)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / TRIAL, trial.to_json())
+        run_trial(folder, io.StringIO())
+        ids.append(trial.id)
+
+    monkeypatch.setattr(Processes, "__call__", here)
+    return ids
 
 
 def _toml(value: Any) -> str:

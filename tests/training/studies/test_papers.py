@@ -89,22 +89,24 @@ def test_as_published_base_is_replaced_and_the_rest_stays(tmp_path: Path) -> Non
 
 
 def test_what_is_run_as_published_has_a_folder_of_its_own(
-    make_study: MakeStudy, tiny_backbone: Path, stsb_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_study: MakeStudy, stsb_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, carried_out: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    backbone = Study.read(make_study()).base["backbone"]
     published = f"""
         [[arm]]
         name = "as it was"
         untrained = true
         [published]
-        backbone = {str(tiny_backbone)!r}
+        backbone = {backbone!r}
         eval_data = {str(stsb_data)!r}
         device = "cpu"
         pooling = "mean"
     """
     assert call("run", str(make_study(published)), "--published") == 0
     (folder,) = FOLDER.iterdir()
-    assert folder.name == "tiny-published" and json.loads((folder / "results.jsonl").read_text())["arm"] == "as it was"
+    result = json.loads((folder / "results.jsonl").read_text())
+    assert folder.name == "tiny-published" and (result["id"], result["arm"]) == (*carried_out, "as it was")
 
 
 @pytest.mark.parametrize("part", ['scores = {"a" = 1}', 'of = "x"', 'of = "x"\nscores = {"a" = "b"}'])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 from collections.abc import Callable
@@ -13,35 +12,16 @@ from typing import Any
 
 import pytest
 
-from models.bundle.disk import write_whole
 from tests.training.studies.conftest import call, line
 from training.studies.description import Study
 from training.studies.plan import Plan
-from training.studies.results import RESULTS, TRIAL, Result, RunRecord, run_folder
-from training.studies.schedule import Processes
+from training.studies.results import RESULTS, Result, RunRecord, run_folder
 from training.studies.trial import StudyError, Trial
-from training.studies.work import run_trial
 
 MakeStudy = Callable[..., Path]
 Capture = pytest.CaptureFixture[str]
 
 ARMS = '[[arm]]\nname = "SimCSE"\n[[arm]]\nname = "{name}"\ntemperature = {temperature}\n[grid]\nseed = [0]\n'
-
-
-@pytest.fixture
-def carried_out(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Carry out runs in this process instead of one of their own, and return the list of their ids."""
-    ids: list[str] = []
-
-    def here(_self: Processes, trial: Trial, study: Path) -> None:
-        folder = run_folder(trial, study)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / TRIAL, trial.to_json())
-        run_trial(folder, io.StringIO())
-        ids.append(trial.id)
-
-    monkeypatch.setattr(Processes, "__call__", here)
-    return ids
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
