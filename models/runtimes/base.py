@@ -48,11 +48,10 @@ class Options:
     device: Device = "auto"
     threads: int | None = 1
     """Number of CPU threads. None means all CPUs that the quota allows."""
-    prepare_alone: bool = False
-    """True if a runtime with several streams on a CPU prepares for `Runtime.run` with `alone` when it is loaded.
-
-    Otherwise it prepares when the first such batch runs, which makes this batch slower by some tenths of a second.
-    """
+    long_lived: bool = False
+    """Whether the process keeps the runtime for long, as a server does. A runtime with several streams on a CPU then
+    prepares for batches that run alone when it is loaded. By default, it prepares when the first such batch runs, which
+    then takes a few tenths of a second longer."""
 
     @property
     def cpu_threads(self) -> int:

@@ -32,7 +32,7 @@ class OnnxRuntime:
         self._graph, self._options = bundle.graphs[precision], options
         self.device = "cpu"
         self.streams, self.batch_tokens = options.cpu_streams, CPU_BATCH_TOKENS
-        if _providers(options.device) != [CPU] or self.streams == 1 or options.prepare_alone:
+        if _providers(options.device) != [CPU] or self.streams == 1 or options.long_lived:
             self._concurrent = self._alone
             self.device = self._alone.device
         if self.device == "cuda":

@@ -59,7 +59,8 @@ class OpenVino:
         """The graph for concurrent batches without padding. See `_without_gathers`."""
         self._compilers = ThreadPoolExecutor()
         concurrent = self._compilers.submit(self._requests, without_padding or self._graph, self.streams)
-        if options.prepare_alone and self.streams > 1:
+        self._long_lived = options.long_lived
+        if self._long_lived and self.streams > 1:
             self._alone = self._requests(self._graph, 1)
         self._concurrent = concurrent.result()
 
@@ -92,8 +93,10 @@ class OpenVino:
     def _without_gathers(self) -> SimpleQueue[Any] | None:
         """Return the graph for batches without padding, which computes the same bits a little faster.
 
-        The first such batch begins to compile it in the background. None is returned until then.
+        In a server, the first such batch begins to compile it in the background. None is returned until then.
         """
+        if not self._long_lived:
+            return None
         with self._lock:
             if self._compiled is None:
                 self._compiled = self._compilers.submit(self._requests, self._graph, self.streams)

@@ -89,7 +89,7 @@ class EngineOptions(base.Options):
         By default, an engine has as many threads as the CPU quota allows.
         """
         precision = None if settings.precision == "auto" else settings.precision
-        return cls(settings.device, settings.threads or cpus.available(), prepare_alone=True, precision=precision)
+        return cls(settings.device, settings.threads or cpus.available(), long_lived=True, precision=precision)
 
 
 @dataclass(frozen=True)

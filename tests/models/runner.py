@@ -44,8 +44,8 @@ class Runner:
         self.tokenizer = Tokenizer(opened.tokenizer_file, max_length=opened.manifest.max_length)
         self._runtime = self.load(threads=1)
 
-    def load(self, *, threads: int, prepare_alone: bool = False) -> Runtime:
-        options = Options(self.device, threads, prepare_alone)
+    def load(self, *, threads: int, long_lived: bool = False) -> Runtime:
+        options = Options(self.device, threads, long_lived)
         return RUNTIMES[self.pair.runtime](self.bundle, self.pair.precision, options)
 
     def __call__(self, texts: list[str]) -> Embedded:

@@ -62,7 +62,7 @@ def test_cuda_comes_first_where_it_is_there_and_float32_stays_float32(opened: Bu
 
 
 def test_a_cpu_that_is_asked_for_is_what_runs(opened: Bundle, asked: list[list[Any]]) -> None:
-    RUNTIMES["onnxruntime"](opened, "fp32", Options("cpu", 2, prepare_alone=True))
+    RUNTIMES["onnxruntime"](opened, "fp32", Options("cpu", 2, long_lived=True))
     assert asked == [[CPU], [CPU]]
 
 

@@ -36,14 +36,14 @@ def test_a_text_has_one_vector_alone_and_in_any_batch(run: Runner, texts: list[s
     assert (together * alone).sum(axis=1).min() >= ALIKE[run.pair.precision]
 
 
-@pytest.mark.parametrize("prepare_alone", [False, True])
+@pytest.mark.parametrize("long_lived", [False, True])
 @pytest.mark.parametrize(("threads", "streams"), [(1, 1), (2, 2), pytest.param(16, 8, marks=pytest.mark.slow)])
 def test_streams_side_by_side_and_all_threads_on_one_batch_give_the_same_vectors(
-    run: Runner, threads: int, streams: int, prepare_alone: bool
+    run: Runner, threads: int, streams: int, long_lived: bool
 ) -> None:
     if run.device == "cuda":
         streams = 1
-    runtime = run.load(threads=threads, prepare_alone=prepare_alone)
+    runtime = run.load(threads=threads, long_lived=long_lived)
     assert runtime.streams == streams
     # The pool has as many threads, and each caller counts as one of them.
     if run.pair.runtime == "onnxruntime" and streams > 1:

@@ -19,7 +19,7 @@ from models.runtimes.unpadding import PLACES, ROWS, STEP, rows_and_places, unpad
 @pytest.fixture(scope="module")
 def runtime(opened: Bundle) -> OpenVino:
     try:
-        return OpenVino(opened, "fp32", Options())
+        return OpenVino(opened, "fp32", Options("cpu", 2, long_lived=True))
     except RuntimeUnavailable as refusal:
         pytest.skip(str(refusal))
 

@@ -185,7 +185,7 @@ def test_what_cannot_be_is_one_line_that_names_the_option(
 
 
 def test_the_options_of_the_engine() -> None:
-    assert EngineOptions.of(read_settings(["--threads", "3"])) == EngineOptions("auto", 3, prepare_alone=True)
+    assert EngineOptions.of(read_settings(["--threads", "3"])) == EngineOptions("auto", 3, long_lived=True)
     assert EngineOptions.of(read_settings(["--threads", "3", "--precision", "bf16"])).precision == "bf16"
     with pytest.raises(SettingsError, match=r"^--precision: "):
         read_settings(["--precision", "int4"])
