@@ -139,7 +139,7 @@ The command `isosphere study pages` writes this page from benchmarks/results/stu
 | Paper | the number in the paper, or – if we could not check the number in a source |
 | Here | the mean of the seven STS tasks in our runs, ± the standard deviation over seeds |
 | n | the number of seeds |
-| Difference | the difference to the arm in bold (SimCSE, if present); for our runs, with Welch's 95 % interval |
+| Difference | the difference to the arm in bold; for our runs, over the same seeds, with Welch's 95 % interval |
 | Verdict | *reproduced*: our difference has the paper's sign, and its interval does not contain 0 |
 """
 
@@ -227,11 +227,11 @@ def lines(study: Study, results: Sequence[Result]) -> list[Line]:
     baselines = _baselines(study)
     reported: Mapping[str, float] = study.reported.scores if study.reported else {}
     tasks = TRANSFER_TASKS if _by_transfer(study) else STS_TASKS
-    means = {label: _spread([each for each in results if each.label == label], tuple(tasks)) for label in baselines}
+    arms = {label: [each for each in results if each.label == label] for label in baselines}
     found = []
     for label, against in baselines.items():
-        base, base_paper = means[against], reported.get(against)
-        here, paper, own = means[label], reported.get(label), label == against
+        base, base_paper = _spread(_same_seeds(arms[against], arms[label]), tasks), reported.get(against)
+        here, paper, own = _spread(arms[label], tasks), reported.get(label), label == against
         compared = None if own or here is None or base is None else (here, base)
         found.append(
             Line(
@@ -294,6 +294,15 @@ def _baselines(study: Study) -> dict[str, str]:
 
 def _by_transfer(study: Study) -> bool:
     return any(trial.transfer for trial in study.cached_trials)
+
+
+def _same_seeds(results: Sequence[Result], others: Sequence[Result]) -> Sequence[Result]:
+    """Return the results with the seeds of `others`, or all if no seed is the same.
+
+    While an arm lacks runs, the seeds of its results would otherwise be a part of its difference.
+    """
+    seeds = {each.axes.get("seed") for each in others}
+    return [each for each in results if each.axes.get("seed") in seeds] or results
 
 
 def _spread(results: Sequence[Result], tasks: Sequence[str]) -> SeedScores | None:

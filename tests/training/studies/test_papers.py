@@ -191,6 +191,15 @@ def test_what_the_seeds_do_not_show_is_not_reproduced(dclr: tuple[float, ...], e
         assert verdict(lines(study, results)).endswith("Not run yet: 1 of 2 arms.")
 
 
+def test_an_arm_without_all_seeds_is_compared_over_the_same_seeds() -> None:
+    study = Study.read(STUDIES / "dclr/table-1.toml")
+    scores = {"SimCSE": (70.0, 71.0, 75.0), "DCLR": (70.5, 71.7)}
+    results = [Result.checked(line(arm, seed, y)) for arm, of in scores.items() for seed, y in enumerate(of)]
+    simcse, dclr = lines(study, results)
+    assert dclr.gain == pytest.approx(0.6)
+    assert simcse.here is not None and simcse.here.mean == 72.0
+
+
 def test_a_verdict_says_how_much_is_reproduced_or_why_nothing_can_be() -> None:
     line = papers.Line("a", own=False, paper=77.0, paper_gain=1.0, here=SEEDS, gain=1.0, noise=0.5)
     worse, silent = replace(line, gain=-1.0), replace(line, paper=None, paper_gain=None)
