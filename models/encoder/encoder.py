@@ -286,10 +286,11 @@ def fast_linear_layers() -> AbstractContextManager[Any]:
     """Compute linear layers in float32 with oneDNN inside the block, on processors from AMD.
 
     Torch computes them with MKL, which does not use AVX-512 on other vendors' processors. On a Zen 4, oneDNN takes less
-    than half the time. Gradients can't pass through these layers.
+    than half the time. Gradients can't pass through these layers. Layers under autocast do not change.
     """
     available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return _OneDnnLinear() if available and _is_amd() else nullcontext()
+    autocast = torch.is_autocast_enabled("cpu")
+    return _OneDnnLinear() if available and _is_amd() and not autocast else nullcontext()
 
 
 class _OneDnnLinear(TorchFunctionMode):

@@ -51,7 +51,8 @@ class Options:
     long_lived: bool = False
     """Whether the process keeps the runtime for long, as a server does. A runtime with several streams on a CPU then
     prepares for batches that run alone when it is loaded. By default, it prepares when the first such batch runs, which
-    then takes a few tenths of a second longer."""
+    then takes a few tenths of a second longer. A long-lived runtime may also compile a graph in the background, which
+    takes memory."""
 
     @property
     def cpu_threads(self) -> int:

@@ -21,7 +21,7 @@ from models.runtimes.measurement import Measured
 log = logging.getLogger(__name__)
 
 CPUINFO = Path("/proc/cpuinfo")
-FORMAT = 2
+FORMAT = 3
 """Version of the stored format.
 
 The version is part of the cache key, so measurements in older formats are not found.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Sequence
@@ -16,8 +17,12 @@ from models.bundle.bundle import FP32, Bundle
 from models.errors import first_line
 from models.runtimes.base import CPU_BATCH_TOKENS, Embedded, Floats, Ids, Options, RuntimeUnavailable
 from models.runtimes.session import OUTPUTS, TOKEN_OUTPUT
-from models.runtimes.unpadding import PLACES, rows_and_places, simplify, unpadded
+from models.runtimes.unpadding import UNPAD, gather_indices, simplify, unpadded
 
+log = logging.getLogger(__name__)
+
+COMPILERS = ThreadPoolExecutor(thread_name_prefix="compile")
+"""Threads that compile graphs."""
 HINTS = {FP32: "f32", "bf16": "bf16"}
 """OpenVINO's names for precisions."""
 LENGTH_STEP = 16
@@ -52,13 +57,12 @@ class OpenVino:
         if precision != FP32:
             halve(self._graph)
         without_padding = unpadded(self._graph)
-        self._packs = without_padding is not None
+        self._unpads = without_padding is not None
         """Whether `_concurrent` computes only attention for padding."""
         self._lock = threading.Lock()
         self._compiled: Future[SimpleQueue[Any]] | None = None
         """The graph for concurrent batches without padding. See `_without_gathers`."""
-        self._compilers = ThreadPoolExecutor()
-        concurrent = self._compilers.submit(self._requests, without_padding or self._graph, self.streams)
+        concurrent = COMPILERS.submit(self._requests, without_padding or self._graph, self.streams)
         self._long_lived = options.long_lived
         if self._long_lived and self.streams > 1:
             self._alone = self._requests(self._graph, 1)
@@ -77,12 +81,12 @@ class OpenVino:
         wider = padded(mask, self._longest)
         feed: dict[str, Any] = {"input_ids": padded(ids, self._longest), "attention_mask": wider}
         requests = self._alone if alone else self._concurrent
-        if self._packs and not alone:
-            inputs = rows_and_places(wider)
-            if len(inputs[PLACES]) == wider.size and (plain := self._without_gathers()):
+        if self._unpads and not alone:
+            indices = gather_indices(wider)
+            if len(indices[UNPAD]) >= wider.size and (plain := self._without_gathers()):
                 requests = plain
             else:
-                feed |= inputs
+                feed |= indices
         request = requests.get()
         try:
             results = request.infer(feed, share_inputs=True, share_outputs=True)
@@ -93,14 +97,17 @@ class OpenVino:
     def _without_gathers(self) -> SimpleQueue[Any] | None:
         """Return the graph for batches without padding, which computes the same bits a little faster.
 
-        In a server, the first such batch begins to compile it in the background. None is returned until then.
+        In a server, the first such batch begins to compile it in the background. None is returned until then,
+        and if the compilation fails.
         """
         if not self._long_lived:
             return None
         with self._lock:
             if self._compiled is None:
-                self._compiled = self._compilers.submit(self._requests, self._graph, self.streams)
-        return self._compiled.result() if self._compiled.done() else None
+                self._compiled = COMPILERS.submit(self._requests, self._graph, self.streams)
+                self._compiled.add_done_callback(_report)
+        ready = self._compiled.done() and self._compiled.exception() is None
+        return self._compiled.result() if ready else None
 
     @cached_property
     def _alone(self) -> SimpleQueue[Any]:
@@ -132,6 +139,11 @@ class OpenVino:
     def facts() -> dict[str, Any]:
         """Return OpenVINO's version, and the CPU capabilities that it detects."""
         return {"version": _openvino().__version__.split("-")[0], "capabilities": capabilities()}
+
+
+def _report(compiled: Future[Any]) -> None:
+    if error := compiled.exception():
+        log.warning("batches without padding stay on the slower graph, because its twin failed: %s", first_line(error))
 
 
 def halve(graph: Any) -> None:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from models.runtimes.base import Ids
 
-ROWS, PLACES = "token_rows", "token_places"
-"""Names of the inputs that the rewriting adds. See `rows_and_places`."""
+UNPAD, PAD = "unpad_indices", "pad_indices"
+"""Names of the inputs that the rewriting adds. See `gather_indices`."""
 STEP = 16
 """The number of real tokens is rounded up to a multiple of this number, to limit the number of shapes."""
 TOKENWISE = {"Add", "Subtract", "Multiply", "Divide", "Power", "Sqrt", "Erf", "Gelu", "Relu", "Tanh", "Sigmoid"}
@@ -27,18 +27,18 @@ Node = Any
 Output = Any
 
 
-def rows_and_places(mask: Ids) -> dict[str, NDArray[np.int32]]:
+def gather_indices(mask: Ids) -> dict[str, NDArray[np.int32]]:
     """Return the inputs that the rewriting adds, for a mask (N, L).
 
-    `ROWS` (N, L) is each token's index among the real tokens, and 0 for padding. `PLACES` (T,) is the index of each
-    real token in the flat batch, followed by zeros up to a multiple of `STEP`.
+    `UNPAD` (T,) is the index of each real token in the flat batch, followed by zeros up to a multiple of `STEP`. `PAD`
+    (N, L) is the index of each token among the real tokens, and 0 for padding.
     """
     real = np.flatnonzero(mask)
-    rows = np.zeros(mask.size, np.int32)
-    rows[real] = np.arange(len(real))
-    places = np.zeros(max(STEP, len(real) + -len(real) % STEP), np.int32)
-    places[: len(real)] = real
-    return {ROWS: rows.reshape(mask.shape), PLACES: places}
+    pad = np.zeros(mask.size, np.int32)
+    pad[real] = np.arange(len(real))
+    unpad = np.zeros(max(STEP, len(real) + -len(real) % STEP), np.int32)
+    unpad[: len(real)] = real
+    return {UNPAD: unpad, PAD: pad.reshape(mask.shape)}
 
 
 def simplify(graph: Any) -> None:
@@ -49,7 +49,7 @@ def simplify(graph: Any) -> None:
 
 
 def unpadded(graph: Any) -> Any | None:
-    """Return a copy of a simplified graph, with the inputs of `rows_and_places`.
+    """Return a copy of a simplified graph, with the inputs of `gather_indices`.
 
     Return None if the graph does not have the attention of BERT.
     """
@@ -73,27 +73,27 @@ class _Rewriting:
         from openvino import Type, opset13
 
         self._ops = opset13
-        self._rows = opset13.parameter([-1, -1], Type.i32, name=ROWS)
-        self._places = opset13.parameter([-1], Type.i32, name=PLACES)
-        self.inputs = [self._rows, self._places]
+        self._unpad_indices = opset13.parameter([-1], Type.i32, name=UNPAD)
+        self._pad_indices = opset13.parameter([-1, -1], Type.i32, name=PAD)
+        self.inputs = [self._unpad_indices, self._pad_indices]
         for one in self.inputs:
             one.output(0).get_tensor().set_names({one.get_friendly_name()})
-        self._packed = {_key(start): self._pack(start, start.get_partial_shape()[2].get_length())}
-        """For each output (N, L, H) of the old graph that is needed without padding: the packed output (T, H)."""
+        self._unpadded = {_key(start): self._unpad(start, start.get_partial_shape()[2].get_length())}
+        """The output (T, H) without padding, for each output (N, L, H) of the old graph that has one."""
         self._replaced: set[tuple[str, int]] = set()
-        """Outputs whose own operator now processes packed tokens."""
+        """Outputs whose own operator now processes tokens without padding."""
         self._padded: dict[tuple[str, int], Output] = {}
         """Padded copies (N, L, H) of `_replaced` outputs, for operators that need padding."""
 
     def visit(self, op: Node) -> None:
-        """Give `op` packed tokens if it processes each token alone, and padded tokens otherwise."""
+        """Give `op` only real tokens if it processes each token alone, and padded tokens otherwise."""
         if self._is_tokenwise(op):
             for value in op.inputs():
-                if (packed := self._packed.get(_key(value.get_source_output()))) is not None:
-                    value.replace_source_output(packed)
+                if (unpadded := self._unpadded.get(_key(value.get_source_output()))) is not None:
+                    value.replace_source_output(unpadded)
             if op.get_type_name() == "MVN":
                 op.input(1).replace_source_output(_constant([-1]))
-            self._packed[_key(op.output(0))] = op.output(0)
+            self._unpadded[_key(op.output(0))] = op.output(0)
             self._replaced.add(_key(op.output(0)))
             return
         for value in op.inputs():
@@ -101,28 +101,28 @@ class _Rewriting:
                 value.replace_source_output(self._pad(source))
         width = op.get_output_partial_shape(0)[2] if _merges_heads(op) else None
         if width is not None and width.is_static:
-            self._packed[_key(op.output(0))] = self._pack(op.input_value(0), width.get_length())
+            self._unpadded[_key(op.output(0))] = self._unpad(op.input_value(0), width.get_length())
 
     def _is_tokenwise(self, op: Node) -> bool:
-        """Return whether `op` processes each token alone, and all its variable inputs are packed."""
+        """Return whether `op` processes each token alone, and all its variable inputs have no padding."""
         kind, inputs = op.get_type_name(), op.input_values()
-        packed = [_key(value) in self._packed for value in inputs]
+        real = [_key(value) in self._unpadded for value in inputs]
         if kind == "MVN":
-            return packed[0]
+            return real[0] and _normalises_tokens(op)
         if kind == "MatMul":
-            return packed[0] and _is_linear(op)
-        fits = (one or _is_vector(value) for one, value in zip(packed, inputs, strict=True))
-        return kind in TOKENWISE and any(packed) and all(fits)
+            return real[0] and _is_linear(op)
+        fits = (one or _is_vector(value) for one, value in zip(real, inputs, strict=True))
+        return kind in TOKENWISE and any(real) and all(fits)
 
-    def _pack(self, value: Output, width: int) -> Output:
+    def _unpad(self, value: Output, width: int) -> Output:
         """Return the real tokens (T, width) of a padded batch, whose last axes are the `width` numbers of a token."""
         flat = self._ops.reshape(value, _constant([-1, width]), False)
-        return self._ops.gather(flat, self._places, _constant(0)).output(0)
+        return self._ops.gather(flat, self._unpad_indices, _constant(0)).output(0)
 
     def _pad(self, value: Output) -> Output:
-        """Return a copy of packed tokens with padding. The copy takes over the names of graph outputs."""
+        """Return a copy of real tokens with padding. The copy takes over the names of graph outputs."""
         if (padded := self._padded.get(_key(value))) is None:
-            padded = self._padded[_key(value)] = self._ops.gather(value, self._rows, _constant(0)).output(0)
+            padded = self._padded[_key(value)] = self._ops.gather(value, self._pad_indices, _constant(0)).output(0)
             names = value.get_names()
             value.get_tensor().set_names(set())
             padded.get_tensor().set_names(names)
@@ -167,7 +167,7 @@ def _merges_heads(op: Node) -> bool:
 
 
 def _reshapes(op: Node, before: int, after: int) -> bool:
-    if op.get_type_name() != "Reshape":
+    if op.get_type_name() != "Reshape" or not op.get_attributes()["special_zero"]:
         return False
     ranks = op.get_input_partial_shape(0).rank, op.get_output_partial_shape(0).rank
     return [rank.is_static and rank.get_length() for rank in ranks] == [before, after]
@@ -197,6 +197,14 @@ def _is_linear(op: Node) -> bool:
     """Return whether `op` multiplies its first input by a matrix of weights."""
     weights = op.input_value(1) if op.get_type_name() == "MatMul" else None
     return weights is not None and _is_fixed(weights) and len(weights.get_partial_shape()) == 2
+
+
+def _normalises_tokens(op: Node) -> bool:
+    """Return whether a normalisation of (N, L, H) is over the last axis alone."""
+    axes = op.input_value(1).get_node()
+    first = axes.input_value(0).get_node() if axes.get_type_name() == "Range" else axes
+    alone = str(op.get_input_partial_shape(1)) == "[1]" and first.get_type_name() == "Constant"
+    return alone and first.data.item() in (-1, 2)
 
 
 def _is_fixed(output: Output) -> bool:
