@@ -343,7 +343,7 @@ def _drawn(study: Study, results: Sequence[Result]) -> list[Element]:
 
     Without two seeds of any arm, there are no differences to draw.
     """
-    if not study.figures or {trial.label for trial in study.trials()} != {each.label for each in results}:
+    if not study.figures or _without_run(study, results):
         return []
     found = [*figures(summarise(results, None)), *_differences(lines(study, results))]
     return [each for name in study.figures for each in found if each.get("id", "").startswith(name)]
@@ -354,10 +354,15 @@ def _drawing(study: Study, results: Sequence[Result], file: str, drawn: Sequence
     if not study.figures:
         return []
     if not drawn:
-        return ["There is no drawing yet, because not all arms have a run.\n"]
-    runs, recorded_runs = ({each.id for each in of} for of in (study.trials(), results))
+        lacking = "not all arms have a run" if _without_run(study, results) else "too few seeds have a run"
+        return [f"There is no drawing yet, because {lacking}.\n"]
+    runs, recorded_runs = ({each.id for each in of} for of in (study.cached_trials, results))
     missing = "" if runs == recorded_runs else f" The drawing shows {len(recorded_runs)} of {len(runs)} runs."
     return _shown(f"{study.paper}, with our runs", file, drawn, missing)
+
+
+def _without_run(study: Study, results: Sequence[Result]) -> set[str]:
+    return {trial.label for trial in study.cached_trials} - {each.label for each in results}
 
 
 def _shown(title: str, file: str, drawn: Sequence[Element], said: str) -> list[str]:
@@ -377,9 +382,9 @@ def _overview(paper: str, compared: Sequence[Line], drawn: Sequence[Element]) ->
     if not drawn:
         return []
     missing = sum(line.noise is None for line in compared)
-    said = f" Not drawn: {missing} of {len(compared)} arms, which have no result of two seeds yet." if missing else ""
+    said = f" Not drawn: {missing} of {len(compared)} arms, which have no interval yet." if missing else ""
     name = f"{PAPERS[paper].partition(' (')[0]}, all tables, with our runs"
-    return [f"## All differences to {BASELINE}\n", *_shown(name, f"{paper}-differences.svg", drawn, said)]
+    return [f"## Differences to {BASELINE} in the tables\n", *_shown(name, f"{paper}-differences.svg", drawn, said)]
 
 
 def _differences(compared: Sequence[Line]) -> list[Element]:

@@ -54,7 +54,8 @@ _NUMBERED = f"SELECT {DOCUMENT} FROM (SELECT value FROM json_each(?)) CROSS JOIN
 only once, for lists of any length."""
 _WHOLE = f"""SELECT {DOCUMENT} FROM (SELECT 1 FROM corpora WHERE spans = 0 AND passages = documents)
     CROSS JOIN (SELECT value FROM json_each(?)) CROSS JOIN documents ON number = value"""
-"""The same, but it selects nothing if a document is split. Otherwise, keys of passages are document numbers."""
+"""SQL statement that selects documents as `_NUMBERED` does, but nothing if a document is split. If no document is split,
+keys of passages are document numbers."""
 _PLACE, _MOMENT = struct.Struct("<qqqq"), struct.Struct("<q")
 _OTHER_TYPES = (AttributeError, TypeError, struct.error)
 """Exceptions that computing a checksum raises if a damaged value has the wrong type."""
@@ -429,7 +430,7 @@ def expired(reader: sqlite3.Connection) -> Keys:
 
 
 def size(reader: sqlite3.Connection) -> Size:
-    """Return the number of documents, of bytes of the database without its log, and of passages."""
+    """Return three numbers: documents, bytes of the database without its log, and passages."""
     counted = "SELECT documents, page_count * page_size, passages FROM corpora, pragma_page_count, pragma_page_size"
     return Size(*reader.execute(counted).fetchone())
 

@@ -351,7 +351,7 @@ def test_all_differences_to_simcse_are_drawn_beside_the_papers(tmp_path: Path) -
     assert [part.text for part in root.iterfind(".//{*}text[@class='name mark-0']")] == ["DCLR", "no noise"]
     tips = [part[0].text for part in root.iterfind(".//{*}circle")]
     assert tips == ["DCLR, in the paper: 0.97"]
-    assert "Not drawn: 5 of 7 arms, which have no result of two seeds yet." in files["dclr.md"]
+    assert "Not drawn: 5 of 7 arms, which have no interval yet." in files["dclr.md"]
     assert "gs-infonce-differences.svg" not in files_of("gs-infonce", tmp_path)
 
 
