@@ -54,8 +54,8 @@ _NUMBERED = f"SELECT {DOCUMENT} FROM (SELECT value FROM json_each(?)) CROSS JOIN
 only once, for lists of any length."""
 _WHOLE = f"""SELECT {DOCUMENT} FROM (SELECT 1 FROM corpora WHERE spans = 0 AND passages = documents)
     CROSS JOIN (SELECT value FROM json_each(?)) CROSS JOIN documents ON number = value"""
-"""SQL statement that selects documents as `_NUMBERED` does, but nothing if a document is split. If no document is split,
-keys of passages are document numbers."""
+"""SQL statement that selects documents as `_NUMBERED` does, but nothing if a document is split. If no document is
+split, keys of passages are document numbers."""
 _PLACE, _MOMENT = struct.Struct("<qqqq"), struct.Struct("<q")
 _OTHER_TYPES = (AttributeError, TypeError, struct.error)
 """Exceptions that computing a checksum raises if a damaged value has the wrong type."""
