@@ -55,7 +55,7 @@ def out_of_memory(error: Exception) -> bool:
     )
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or the name of its class if the message is empty."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 

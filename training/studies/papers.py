@@ -226,7 +226,7 @@ def lines(study: Study, results: Sequence[Result]) -> list[Line]:
     """
     baselines = _baselines(study)
     reported: Mapping[str, float] = study.reported.scores if study.reported else {}
-    tasks = TRANSFER_TASKS if _by_transfer(study) else STS_TASKS
+    tasks = tuple(TRANSFER_TASKS if _by_transfer(study) else STS_TASKS)
     arms = {label: [each for each in results if each.label == label] for label in baselines}
     found = []
     for label, against in baselines.items():
