@@ -143,7 +143,9 @@ class OpenVino:
 
 def _report(compiled: Future[Any]) -> None:
     if error := compiled.exception():
-        log.warning("batches without padding stay on the slower graph, because its twin failed: %s", first_line(error))
+        log.warning(
+            "OpenVINO can't compile a graph for batches without padding, so they run slower: %s", first_line(error)
+        )
 
 
 def halve(graph: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.bundle.bundle import Bundle
+from models.runtimes import openvino as module
 from models.runtimes.base import Options, RuntimeUnavailable
 from models.runtimes.openvino import OpenVino
 from models.runtimes.unpadding import PAD, STEP, UNPAD, gather_indices, unpadded
@@ -60,6 +62,32 @@ def test_every_compiled_graph_computes_the_same(runtime: OpenVino) -> None:
     both = runtime.run(mask, mask).vectors
     np.testing.assert_allclose(both[0], before[0], atol=1e-6)
     np.testing.assert_allclose(both[1], runtime.run(mask[1:, :32], mask[1:, :32], alone=True).vectors[0], atol=1e-5)
+
+
+def test_a_failed_compilation_in_the_background_leaves_the_vectors(
+    opened: Bundle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    try:
+        runtime = OpenVino(opened, "fp32", Options("cpu", 2, long_lived=True))
+    except RuntimeUnavailable as refusal:
+        pytest.skip(str(refusal))
+
+    report, reported = module._report, threading.Event()
+
+    def fail(graph: Any, streams: int) -> Any:
+        raise RuntimeError("out of memory")
+
+    def report_and_tell(compiled: Any) -> None:
+        report(compiled)
+        reported.set()
+
+    monkeypatch.setattr(module, "_report", report_and_tell)
+    monkeypatch.setattr(runtime, "_requests", fail)
+    mask = np.ones((2, 64), np.int64)
+    before = runtime.run(mask, mask).vectors
+    assert reported.wait(30)
+    np.testing.assert_array_equal(runtime.run(mask, mask).vectors, before)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 def test_a_graph_without_attention_is_not_rewritten() -> None:
