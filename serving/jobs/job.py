@@ -25,9 +25,6 @@ MAX_PLACE, MAX_ERROR = 200, 500
 MAX_ERROR_BYTES = 100_000
 """Maximum bytes of a job's stored errors, as JSON in UTF-8. The error that made the job fail is stored in addition to
 them."""
-MAX_STARTS = 2
-"""Maximum number of consecutive starts of a job without progress. The job is then not started again, because it may
-have crashed the server."""
 WINDOW = 10.0
 """Period in seconds over which the speed of a job is measured."""
 TRIES = 6

@@ -20,7 +20,7 @@ from models.bundle.disk import make_folder, size
 from serving.corpora.ports import StoreError
 from serving.errors import Conflict, NotFound, ServiceError, shutting_down
 from serving.jobs.intake import Answered, Intake, Note
-from serving.jobs.job import MAX_ERRORS, MAX_STARTS, Job, Running, State, digest_of, error_of, retry_while_busy
+from serving.jobs.job import MAX_ERRORS, Job, Running, State, digest_of, error_of, retry_while_busy
 from serving.jobs.ledger import EVERY, Ledger, Requests
 from serving.jobs.spool import Spool, check_kept
 from serving.operations.failpoints import reach
@@ -29,6 +29,9 @@ from serving.operations.limits import Caller, charged_to, current_caller, patien
 from serving.operations.threads import run_to_end
 
 log = logging.getLogger(__name__)
+MAX_STARTS = 2
+"""Maximum number of consecutive starts of a job without progress. The job is then not started again, because it may
+have crashed the server."""
 Work = Callable[[Running], Awaitable[dict[str, Any] | None]]
 """Function that does the work of one kind of job. It returns facts for the job's result. If it raises a `ServiceError`,
 the job fails."""
