@@ -25,6 +25,8 @@ BIN := .venv/bin
 # Python stores what it compiles, also where the shell forbids that: pip compiles nothing here, and the tests start
 # hundreds of processes, each of which would compile torch or the server again.
 PYTEST := PYTHONDONTWRITEBYTECODE= HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
+# `make test` writes its files to memory where 4 GB are free, because a disk takes milliseconds for each commit of a corpus.
+TMPDIR ?= $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "/dev/shm"}')
 # What .venv carries: serve, train (that and training) or all. A verb installs no more than it needs; what is there stays.
 TRAINERS := train pretrain evaluate export encoders promote rollback
 there = $(wildcard .venv/installed-$(1)-*)
@@ -52,7 +54,7 @@ serve: $(STAMP) $(BUNDLE)/manifest.json ## search and embed at http://127.0.0.1:
 	@exec $(BIN)/python -m serving --bundle $(BUNDLE) $(ARGS)
 
 test: $(STAMP) ## the test suite, offline
-	@$(PYTEST) $(ARGS)
+	@$(if $(TMPDIR),TMPDIR=$(TMPDIR)) $(PYTEST) $(ARGS)
 
 setup: $(STAMP) ## everything in .venv, for whoever develops (EXTRAS=gpu for CUDA runtimes)
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 # No test asserts wall time. The brief profile draws new examples. CI and the nightly run use the same examples each
 # time, so that a change is not blamed for an older fault.
-settings.register_profile("brief", deadline=None, max_examples=20)
+settings.register_profile("brief", deadline=None, max_examples=10)
 settings.register_profile("steady", deadline=None, max_examples=40, derandomize=True)
 settings.register_profile("thorough", deadline=None, derandomize=True)
 PROFILES = {"not slow": "brief", "not nightly": "steady"}

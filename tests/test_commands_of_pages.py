@@ -67,7 +67,9 @@ def refused(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str
 @cache
 def made(*arguments: str) -> list[list[str]]:
     """Return the commands `isosphere` that make would run; they are its recipes' `python -m` commands."""
-    printed = subprocess.run(["make", "-ns", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    own = {**os.environ, "MAKEFLAGS": "", "ARGS": ""}  # those of the `make test` that runs this test are not the page's
+    command = ["make", "-ns", *arguments]
+    printed = subprocess.run(command, cwd=ROOT, env=own, capture_output=True, text=True, check=True).stdout
     names = {(one.program, name if one.verb is None else one.verb): name for name, one in COMMANDS.items()}
     found = []
     for program, rest in OURS.findall(printed.replace("\\\n", " ")):

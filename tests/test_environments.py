@@ -84,6 +84,7 @@ def test_no_extra_asks_for_the_weights_which_would_bring_torch() -> None:
     assert any("torch" in name for name in brought("dev")), "what the package of the weights asks for brings torch"
 
 
+@pytest.mark.slow
 def test_the_server_can_be_imported_without_the_rest(servings: Path) -> None:
     code = "import importlib.util as u, serving.app, serving.commands.serve; print(u.find_spec('torch'))"
     imported = ran(servings, "-c", code)

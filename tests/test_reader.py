@@ -36,6 +36,7 @@ def test_a_manifest_that_nobody_reads(tiny_bundle: Path) -> None:
     assert (done.returncode, done.stderr) == (GONE, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments", [("models", "inspect"), ("training", "data", "list"), ("serving", "keys", "list")], ids=" ".join
 )

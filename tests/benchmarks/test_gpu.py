@@ -114,6 +114,7 @@ Report(Setting.from_json(given).file(name), {"part": name}).keep("some", 1)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ends", "error"),
     [

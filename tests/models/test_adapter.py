@@ -95,6 +95,7 @@ def test_float8_halves_the_factors_and_peft_reads_them_as_we_do(
     assert (ours * _peft(tiny_backbone, narrow.folder, encoder)).sum(axis=1).min() > 0.9999
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # peft's own
 def test_an_adapter_that_leaves_layers_out_is_opened_by_peft_and_exported(
     tiny_backbone: Path, other_bundle: Path, tmp_path: Path
@@ -163,6 +164,7 @@ def test_the_manifest_says_what_the_adapter_is(tiny_backbone: Path, other_bundle
     assert "A test." in (extracted / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_higher_rank_is_nearer_and_the_full_one_is_the_tuned_encoder(
     tiny_backbone: Path, other_bundle: Path, tmp_path: Path
 ) -> None:

@@ -102,6 +102,7 @@ def test_torch_exports_the_same_encoder(name: str, tmp_path: Path) -> None:
     assert golden_cosine(Bundle(torchs.folder, made.manifest)) > 0.99999
 
 
+@pytest.mark.slow
 def test_it_is_the_same_to_the_byte_every_time_and_no_torch_is_loaded(assembled: Bundle, tmp_path: Path) -> None:
     code = (
         "import sys; from models.__main__ import main; "
@@ -141,6 +142,7 @@ def test_weights_that_do_not_fit_the_graph_are_named() -> None:
         assembly.fill(graph, {"embeddings.word_embeddings.weight": np.zeros((2, 2), "f4")})
 
 
+@pytest.mark.slow
 def test_wrong_golden_vectors_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill = assembly.fill
     other = "embeddings.LayerNorm.weight"

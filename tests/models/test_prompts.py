@@ -48,6 +48,7 @@ def test_prompts_are_given_where_the_source_has_none(
     assert bundle.load(out).manifest.prompts == made.prompts
 
 
+@pytest.mark.slow
 def test_other_prompts_keep_the_scores_that_no_search_gave(
     tiny_backbone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -208,6 +208,7 @@ def test_a_replacement_cut_short_goes_on_for_what_is_left_of_the_old_bundle_is_s
     assert _contents(_pulled(shelf, tmp_path / "pulled")) == _contents(other_bundle)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.parametrize("kind", ["memory", "folder"])
 @given(data=st.data())

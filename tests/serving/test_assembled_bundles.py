@@ -18,6 +18,7 @@ def _settings(data: Path, *bundles: str) -> Settings:
     return read_settings(["--data", str(data), "--no-demo", *(word for one in bundles for word in ("--bundle", one))])
 
 
+@pytest.mark.slow
 def test_an_encoder_is_assembled_once_and_has_its_recorded_facts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

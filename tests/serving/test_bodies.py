@@ -67,6 +67,7 @@ def test_who_asks_before_sending_is_refused_before_sending(
     on_sockets(work, api_keys_file=tmp_path / "keys.json" if keys else None)
 
 
+@pytest.mark.slow
 def test_a_large_body_may_take_its_time(on_sockets: OnSockets) -> None:
     """Send a body for longer than the timeout, without long pauses and faster than the minimum rate."""
 

@@ -186,6 +186,7 @@ MANY = 200 * b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n"
 """Requests whose answers exceed the system's socket buffers."""
 
 
+@pytest.mark.slow
 def test_answers_that_nobody_reads_end_the_connection(on_sockets: OnSockets, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.commands.server.UNREAD_SECONDS", 0.2)
 

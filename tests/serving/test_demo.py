@@ -112,6 +112,7 @@ def until_found(server: Running) -> None:
     assert {"module", "name", "paragraph"} == hits[0]["metadata"].keys()
 
 
+@pytest.mark.slow
 def test_a_server_answers_while_it_embeds_and_goes_on_after_a_kill(
     launch: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -234,6 +234,7 @@ def oracle(folder: Path, texts: list[str], max_length: int) -> list[Any]:
         return [encoder(**one).last_hidden_state[0].numpy() for one in encoded]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
 def test_token_vectors_are_those_of_transformers(
     tiny_backbone: Path, tiny_bundle: Path, tmp_path: Path, engine: str

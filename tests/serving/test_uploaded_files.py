@@ -163,12 +163,14 @@ def test_a_text_of_a_table_may_be_as_long_as_of_json(refuses: Refuses, client: T
 # Limits of the process that reads a file.
 
 
+@pytest.mark.slow
 def test_a_small_file_with_many_rows_is_refused() -> None:
     table = pyarrow.table({"text": pyarrow.array(["x" * 1000] * 200_000).dictionary_encode()})
     with pytest.raises(TooLarge, match="are more than"):
         read(files.parquet(table), "parquet")
 
 
+@pytest.mark.slow
 def test_a_file_that_unpacks_to_more_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MEMORY_BYTES", 100_000_000)
     content = files.parquet(pyarrow.table({"text": ["x" * 100_000_000]}), compression="zstd")

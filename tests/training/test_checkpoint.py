@@ -70,6 +70,7 @@ BETWEEN = (2, 3, 7, 8, 12)
 """Steps that are not next to a checkpoint. Checkpoints are at every fifth step and at the end, step 14."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "step",
     [

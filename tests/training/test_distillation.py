@@ -107,6 +107,7 @@ def test_what_is_no_share_is_refused(values: dict[str, Any], message: str) -> No
         replace(OBJECTIVES["distillation"].presets["minilm"].params, **values)
 
 
+@pytest.mark.slow
 def test_a_student_comes_nearer_to_its_teacher_and_keeps_its_space(
     tiny_backbone: Path, other_bundle: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

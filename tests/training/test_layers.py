@@ -57,6 +57,7 @@ def test_settings_that_exclude_each_other_are_refused(changes: dict[str, Any], m
         from_preset("simcse").override(changes)
 
 
+@pytest.mark.slow
 def test_any_bundle_teaches_a_student_whose_bundle_is_like_any_other(
     tiny_backbone: Path, other_bundle: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

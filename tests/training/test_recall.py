@@ -142,6 +142,7 @@ def train(
     return run
 
 
+@pytest.mark.slow
 def test_in_a_run_each_sentence_passes_once_through_teacher_and_start(
     train: Callable[..., Path], asked: list[int]
 ) -> None:
@@ -158,6 +159,7 @@ def test_a_run_of_one_epoch_keeps_nothing(train: Callable[..., Path], monkeypatc
     train("once", "--max-steps", "29")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_counts_what_is_on_the_disk_for_good(
     train: Callable[..., Path], told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

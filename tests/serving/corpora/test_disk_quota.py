@@ -158,6 +158,7 @@ def test_there_is_room_again_when_documents_are_deleted(full: Tenants) -> None:
     assert full.ask("small", "POST", path, json=SMALL).status_code == 200
 
 
+@pytest.mark.slow
 def test_documents_deleted_one_by_one_give_back_what_has_gathered(
     full: Tenants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +267,7 @@ def test_a_job_stops_where_there_is_no_room_left_and_keeps_what_it_has_stored(te
     assert tenants.used("small-one") < LIMIT + (IN_FLIGHT + 2) * BLOCK_DOCUMENTS * 4000
 
 
+@pytest.mark.slow
 def test_a_job_waits_where_it_is_the_disk_that_fails(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> None:
     tenants.ask("small", "PUT", "/corpora/small-one").raise_for_status()
     jobs, whole, asked = tenants.service.jobs, tenants.service.jobs.uploaded, 0

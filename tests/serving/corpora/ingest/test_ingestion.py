@@ -34,6 +34,7 @@ def test_everything_is_stored_in_blocks_side_by_side(tmp_path: Path) -> None:
     assert library.documents == {f"d{i}": Document(f"d{i}", f"text {i}", {}) for i in range(5000)}
 
 
+@pytest.mark.slow
 def test_blocks_that_end_together_share_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[int] = []
     checkpoint = Running.checkpoint

@@ -57,7 +57,7 @@ class Load:
             raise self._errors[0]
 
 
-@pytest.mark.parametrize("seconds", [1.5, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seconds", [0.5, pytest.param(20, marks=pytest.mark.slow)])
 def test_every_read_is_some_prefix_of_the_writes(store: SqliteStore, seconds: float) -> None:
     done = [0] * WRITERS
     load = Load()

@@ -329,6 +329,7 @@ def test_there_are_no_snapshots(corpora: MilvusCorpora) -> None:
         corpora.check_snapshots()
 
 
+@pytest.mark.slow
 def test_other_programs_find_the_rows_under_an_alias(tmp_path: Path) -> None:
     corpora = MilvusCorpora(Settings(data=tmp_path, store=str(tmp_path / "m.db")))
     corpora.create("my-notes")
