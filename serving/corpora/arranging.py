@@ -27,8 +27,8 @@ P = TypeVar("P", int, str)
 CANDIDATES = 1000
 """Number of best passages of a search that an arrangement may choose from."""
 DIVERSE = 200
-"""Number of best passages that diversity may choose from. It is smaller, because each of them is compared with each
-chosen passage."""
+"""Number of best passages that diversity may choose from. It is smaller than `CANDIDATES`, because each of these
+passages is compared with each chosen passage."""
 
 
 def read_sorts(given: Sequence[str | Sort]) -> list[Sort]:
@@ -101,7 +101,7 @@ COMPARED = 256
 def first_sorted(
     listed: Iterable[tuple[P, Document]], orders: Sequence[Sort], after: Place | None, limit: int
 ) -> list[P]:
-    """Return the positions of the first `limit` documents after `after` in the given orders.
+    """Return the positions of the first `limit` documents in the given orders, beginning after the place `after`.
 
     The orders are those of `sorted_by`, except that only the first `COMPARED` characters of strings are compared. Equal
     documents are ordered by their positions.
@@ -222,11 +222,12 @@ Fusion = Literal["rrf", "weighted"]
 
 
 def fuse(dense: Ranking, lexical: Ranking, k: int, fusion: Fusion, alpha: float) -> Ranking:
-    """Return the best `k` of both rankings. `alpha` in [0, 1] is the weight of `dense` in a weighted sum.
+    """Return the best `k` passages of both rankings, with their fused scores.
 
-    `rrf`: the sum of 1 / (60 + rank), with ranks from 1, over the rankings that contain the passage. `weighted`: the
-    weighted sum of scores. The scores of each ranking are first scaled to [0, 1], so that the last passage gets 0 and
-    the first passage gets 1. A passage that is not in a ranking has the score 0 there.
+    With `rrf`, the fused score is the sum of 1 / (60 + rank) over the rankings that contain the passage. Ranks begin
+    with 1. With `weighted`, it is a weighted sum of scores: `alpha` in [0, 1] is the weight of `dense`, and 1 - `alpha`
+    is that of `lexical`. The scores of each ranking are first scaled to [0, 1], so that the last passage gets 0 and the
+    first passage gets 1. A passage that is not in a ranking has the score 0 there.
     """
     keys: Keys = union(dense.keys, lexical.keys)
     scores = np.zeros(len(keys))
@@ -239,7 +240,7 @@ def fuse(dense: Ranking, lexical: Ranking, k: int, fusion: Fusion, alpha: float)
 def continued(ranking: Ranking, others: Ranking, k: int) -> Ranking:
     """Return the first `k` passages of `ranking`.
 
-    If there are fewer, append other passages of `others` with score 0.
+    If there are fewer than `k`, append passages of `others` that are not in `ranking`, with score 0.
     """
     behind = others.keys[~np.isin(others.keys, ranking.keys)]
     scores = np.concatenate([ranking.scores, np.zeros(len(behind), np.float32)])

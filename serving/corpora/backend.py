@@ -50,8 +50,8 @@ from serving.operations.bounds import BOUNDS, Bounds
 READ_TOGETHER = 256
 """Maximum number of documents in a block of `Backend.contents`."""
 UNKNOWN_CHUNKING = Chunking(0, 0)
-"""Chunking for copied passages. It differs from every chunking of uploads, so an uploaded text never reuses copied
-passages."""
+"""Chunking of documents that are copied with their passages. No upload has this chunking, so the text of an upload
+never reuses passages of a copied document."""
 
 
 class Backend(Protocol):
@@ -88,8 +88,8 @@ class Backend(Protocol):
         the first document sets the encoder. `passages` is the expected size of a new corpus, or 0 if it is unknown.
 
         Raises:
-            Conflict: the corpus exists and has a different encoder, own vectors or vectors of another width, or has
-                documents indexed with different stemming.
+            Conflict: the corpus exists with a different encoder, or with vectors of a different kind or width. Or it
+                has documents that were indexed with different stemming.
             Invalid: the backend can't search by `words`.
         """
 
@@ -236,7 +236,7 @@ class Backend(Protocol):
         """Return the best passages for each query.
 
         Raises:
-            Conflict: the bundle `fingerprint`, which computed the query vectors, did not embed the corpus.
+            Conflict: the corpus was not embedded by the bundle `fingerprint`, which computed the query vectors.
             Invalid: the backend can't search with `options`, the query vectors have a wrong dimension, or the previous
                 page belongs to an earlier generation.
         """
@@ -244,7 +244,7 @@ class Backend(Protocol):
     def index_fingerprint(self, name: str) -> str | None:
         """Return the fingerprint of the corpus's encoder.
 
-        If it is not known without waiting, return None. This method never blocks.
+        Return None if the fingerprint is not known without waiting. This method never blocks.
         """
 
     def accept(self, name: str, job: str) -> None:
@@ -266,7 +266,7 @@ class Backend(Protocol):
         """Store (N, D) new vectors of a re-embedding. Searches still use the old vectors."""
 
     def read_fresh(self, name: str) -> Read | None:
-        """Prepare the index for the new vectors of a re-embedding, if this saves time.
+        """Read the new vectors of a re-embedding for an index. If this would save no time, return None.
 
         Pass the result to `swap` as `beside`.
         """
@@ -284,9 +284,9 @@ class Backend(Protocol):
         """Copy a snapshot of the corpus to the file `to`. Return the copied corpus and its size."""
 
     def adopt(self, name: str, file: Path, stop: Stop = never, bounds: Bounds = BOUNDS) -> None:
-        """Serve the corpus in `file` under `name`.
+        """Serve the corpus in `file`, which `copy` has written, under `name`.
 
-        `copy` wrote the file. An existing corpus of this name is replaced.
+        An existing corpus of this name is replaced.
         """
 
     def verify(self, name: str) -> list[str]:
@@ -320,8 +320,8 @@ class Backend(Protocol):
     def encoder(self, name: str, served: Sequence[str]) -> str:
         """Return the fingerprint of the served encoder that embeds the texts and queries of the corpus.
 
-        This is the encoder that embedded the corpus. If that encoder is not served and the corpus is empty, it is the
-        first served encoder.
+        This is the encoder that embedded the corpus. If the corpus is empty and its encoder is not served, the first
+        served encoder is used instead.
 
         Raises:
             Stale: the corpus was embedded by a bundle that is not served.
@@ -354,7 +354,7 @@ class Description:
 
 
 class DocumentCursor(NamedTuple):
-    """The end of a page: the key of its last document, in listing order. Each backend has its own type of keys."""
+    """The end of a page of documents: the key of the last document. Each backend has its own format of keys."""
 
     generation: str
     key: str
@@ -395,7 +395,7 @@ def by_document(passages: Iterable[tuple[Passage, Floats]], fingerprint: str) ->
 
 
 def is_stale(corpus: Corpus, size: Size, served: Collection[str]) -> bool:
-    """Return whether the corpus has documents, and its encoder's fingerprint is not in `served`."""
+    """Return whether the corpus has documents that were embedded by an encoder whose fingerprint is not in `served`."""
     return size.documents > 0 and corpus.fingerprint not in (OWN, *served)
 
 

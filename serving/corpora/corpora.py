@@ -336,7 +336,7 @@ class Corpora(Backend):
     def read_fresh(self, name: str) -> Read | None:
         """Read the new vectors of a re-embedding into a partial index, which `swap` takes as `beside`.
 
-        The caller must discard the result at the end, whether or not it was used.
+        After `swap`, or if there is no swap, the caller must discard the result.
         """
         return self._indexes.read(self._store.fresh(name))
 

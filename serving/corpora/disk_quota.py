@@ -22,8 +22,9 @@ Sees = Callable[[str], bool]
 class DiskQuota:
     """Check of the disk usage of a key's corpora against the key's quota. Methods block.
 
-    The usage is the sum of corpora, indexes and snapshots in `folders`, waiting uploads, and stored answers. `uploaded`
-    returns the bytes of all uploads except those of one job. `answers` returns the bytes of a key's answers.
+    The usage is the sum of the sizes of corpora, of their entries in `folders`, of waiting uploads, and of stored
+    answers. Entries have the names of corpora, and contain indexes, snapshots or adapted encoders. `uploaded` returns
+    the bytes of all uploads except those of one job. `answers` returns the bytes of a key's answers.
     """
 
     corpora: Backend
@@ -57,10 +58,10 @@ class DiskQuota:
         return self.used(key.sees, job) + self.answers(key.name)
 
     def used(self, sees: Sees, job: str = "") -> int:
-        """Return the bytes of all corpora whose names `sees` accepts, including snapshots of deleted corpora.
+        """Return the usage, in bytes and without answers, of all corpora whose names `sees` accepts.
 
-        A corpus counts with its size in the list of corpora. This size excludes the write-ahead log, which shrinks at
-        the next checkpoint. A damaged corpus counts as 0.
+        Snapshots of deleted corpora are included. A corpus counts with its size in the list of corpora. This size
+        excludes the write-ahead log, which shrinks at the next checkpoint. A damaged corpus counts as 0.
         """
         stored = sum(self._stored(name) for name in self.corpora.names() if sees(name))
         return stored + sum(self._beside(sees)) + self.uploaded(sees, job)

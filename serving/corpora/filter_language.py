@@ -37,7 +37,7 @@ from serving.operations.json_body import MAX_DEPTH, TOO_DEEP, is_unicode, levels
 from serving.operations.threads import check_cancelled
 
 MAX_CONDITIONS = 1000
-"""Maximum number of conditions in a filter. Each condition is a lookup. A condition with `$in` counts once."""
+"""Maximum number of conditions in a filter. Each condition costs a lookup. A condition with `$in` counts once."""
 MAX_VALUES = 100_000
 """Maximum number of values in all lists and objects of a filter. All values are checked in one step, which blocks other
 requests."""
@@ -246,7 +246,7 @@ def _all(parts: Iterable[Filter]) -> Filter:
 
 
 def _of_one_value(path: FieldPath, parts: Sequence[Filter], field: str) -> list[Filter]:
-    """Merge conditions on the same value: all bounds become one range, and only options within the range are kept."""
+    """Merge conditions on the same value. All bounds become one range. Values of `$in` outside it are removed."""
     bounds = tuple(bound for part in parts if isinstance(part, Compares) for bound in part.bounds)
     if len({is_number(operand) for _, operand in bounds}) > 1:
         raise Invalid("no value can be within these bounds, because they mix numbers and strings", field=field)

@@ -38,7 +38,7 @@ _COMPARISONS = ORDER | SUBSTRING
 ID = "$id"
 """Name of the document's id in filters. A metadata field with this name can't be used in filters."""
 FieldPath = str | None
-"""A dotted path. None in a filter of `$elemMatch` that tests the element itself."""
+"""A dotted path. In a filter of `$elemMatch`, None is the path of the element itself."""
 Kind = Literal["number", "string", "date"]
 
 

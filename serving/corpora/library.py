@@ -33,8 +33,8 @@ from serving.operations.threads import CorpusThreads
 
 T = TypeVar("T")
 LEAST_COSINE = 0.99
-"""Minimum cosine between an uploaded vector and the encoder's own vector of the text. The difference between bf16 and
-float32 is smaller."""
+"""Minimum cosine between an uploaded vector and the encoder's own vector of the text. Vectors that an encoder computes
+in bf16 and in float32 have a greater cosine."""
 SLICE_TEXTS, SLICE_CHARACTERS = 512, 250_000
 """Maximum number of passages, and maximum number of characters, in one call of the encoder."""
 
@@ -265,7 +265,7 @@ class Library:
             return replace(found, truncated=made.truncated)
 
     async def run(self, work: Callable[[Backend], T], of: str = "", on_cancel: Callable[[], None] = lambda: None) -> T:
-        """Run blocking work in a thread, once the server is ready.
+        """Run blocking work in a thread. If the server is not ready, raise `Unhealthy`.
 
         `of` is the name of the work's corpus, if any. If the caller is cancelled, `on_cancel` is called. The call
         returns after the work has ended.
@@ -320,11 +320,11 @@ class Library:
 
     @asynccontextmanager
     async def encoder_of(self, corpus: str, *, from_store: bool = False) -> AsyncIterator[Embedder]:
-        """Keep the encoder of a corpus open while the block runs.
+        """Keep the encoder of a corpus open while the `with` block runs.
 
-        An open index knows its encoder. If the index is not open, or with `from_store`, a thread reads the encoder from
-        the store. All encoders stay open meanwhile. Use `from_store` if the answer must be right at the end of a
-        re-embedding, when the index may still have vectors of the old encoder.
+        An open index knows its encoder. If the index is not open, or with `from_store`, a thread reads the encoder's
+        fingerprint from the store. All encoders stay open during this read. Use `from_store` if the answer must be
+        right at the end of a re-embedding, when the index may still have vectors of the old encoder.
         """
         with self._admitted(), ExitStack() as holding:
             served: dict[str, Embedder] = {}
@@ -406,7 +406,7 @@ async def _embedded_part(embedder: Embedder, texts: Sequence[str], at: At, part:
 async def _cut_before(embedder: Embedder, texts: Sequence[str]) -> int:
     """Return the number of texts that are longer than the model's limit.
 
-    These texts already have vectors, so no embedding counts them.
+    These texts already have vectors, so no call of the encoder reports that they are too long.
     """
     return sum([await embedder.preparation.cut(texts[part]) for part in _slices(texts)])
 

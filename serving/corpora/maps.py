@@ -112,7 +112,7 @@ class Unplaced(NamedTuple):
 
 
 def unplaced(store: Store, name: str) -> Unplaced:
-    """Return the vectors of a corpus, or of a uniform sample, for a new map.
+    """Return the vectors of a corpus for a new map. If there are too many, return those of a uniform sample.
 
     If the generation of the corpus changes during the read, the blocks may have vectors of several encoders.
     """

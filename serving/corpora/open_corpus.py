@@ -31,7 +31,7 @@ from serving.operations.threads import for_others, uninterrupted
 
 log = logging.getLogger(__name__)
 OpenIndex = Callable[[Corpus, Read | None], LiveIndex]
-"""Function that opens the index of a corpus. The `Read` has vectors that were already read."""
+"""Function that opens the index of a corpus. If the vectors were already read, the `Read` contains them."""
 
 
 class OpenCorpora:
@@ -112,9 +112,9 @@ class OpenCorpora:
 
     @contextmanager
     def _replaced(self, name: str, stop: Stop, vectors: Blocks) -> Iterator[None]:
-        """Read the `vectors` of a new file into an index. The block must then replace the corpus's file.
+        """Read the `vectors` of a new file for an index, before the `with` block replaces the corpus's file.
 
-        Writes and searches wait during the block, and continue with the new corpus.
+        Writes and searches wait while the `with` block runs. They then continue with the new corpus.
 
         Raises:
             Conflict, NotFound: the corpus was created or deleted at the same moment.
@@ -149,7 +149,7 @@ class OpenCorpora:
 
 
 class OpenCorpus:
-    """An open corpus. Its lock covers both commits and index updates, so their orders are the same.
+    """An open corpus. Its lock covers both commits and index updates, so the index is updated in the order of commits.
 
     The thread that has the lock commits all waiting writes. Concurrent uploads therefore share one wait for the disk.
     """
@@ -175,9 +175,9 @@ class OpenCorpus:
 
     @contextmanager
     def locked(self) -> Iterator[OpenCorpus]:
-        """Hold the lock while the block runs.
+        """Hold the lock while the `with` block runs.
 
-        Other threads commit no write during the block, so an open index contains every committed write.
+        Other threads commit no write meanwhile, so an open index contains every committed write.
 
         Raises:
             NotFound: the corpus was deleted, possibly during the wait for the lock.
@@ -293,7 +293,7 @@ class _Pending:
 class Indexes:
     """Opener of indexes. Each index has its own folder in `folder`.
 
-    Approximate indexes need at least `least` vectors, and never fewer than `FEWEST`.
+    An approximate index needs at least `least` vectors. If `least` is below `FEWEST`, it needs `FEWEST` vectors.
 
     Raises:
         StoreError: `gpu` is set, but FAISS can't search on a GPU; the message says why.
@@ -332,7 +332,7 @@ class Indexes:
         return None
 
     def read(self, vectors: Blocks) -> Read | None:
-        """Read `vectors` into the start of an index, before they are served. Return None if there are no vectors.
+        """Read `vectors` for an index that is opened later; see `open`. Return None if there are no vectors.
 
         Raises:
             InsufficientStorage, Unhealthy: the disk fails.
@@ -346,7 +346,7 @@ class Indexes:
 
     @contextmanager
     def reading(self, vectors: Blocks) -> Iterator[Read | None]:
-        """Yield the result of `read`. After the block, delete its files unless an index uses them."""
+        """Yield the result of `read`. After the `with` block, delete its files, unless an index uses them."""
         beside = self.read(vectors)
         try:
             yield beside

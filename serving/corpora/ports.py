@@ -161,7 +161,7 @@ class Store(Protocol):
         """Remove a corpus with every document."""
 
     def rename(self, name: str, to: str) -> None:
-        """Give the corpus another name. Its generation stays the same, and is different from that of any other corpus.
+        """Give the corpus another name. Its generation stays the same. No other corpus has this generation.
 
         Raises:
             Conflict: a corpus already has the name `to`.
@@ -191,7 +191,7 @@ class Store(Protocol):
     ) -> list[KnownText | None]:
         """Return the stored vectors of each text, if the corpus has the fingerprint `fingerprint`.
 
-        Return None for a text that no document contains, or that was split in another way. If the corpus has another
+        Return None for a text that is not stored, or that was split in another way. If the corpus has another
         fingerprint, return None for all texts.
         """
 
@@ -208,15 +208,15 @@ class Store(Protocol):
         """
 
     def page(self, name: str, after: int, limit: int, where: Filter | None = None) -> Page:
-        """Return up to `limit` documents after the position `after` whose metadata match.
+        """Return a page of up to `limit` documents that match `where`, beginning after the position `after`.
 
-        A page of large documents may have fewer than `limit`. Unless no document is left, it has at least one.
+        A page of large documents may have fewer than `limit`. It has at least one document, unless none is left.
         """
 
     def sorted_page(
         self, name: str, orders: Sequence[Sort], after: Place | None, limit: int, where: Filter | None = None
     ) -> Page:
-        """Return up to `limit` documents in the given orders after a place. See `page`."""
+        """Return up to `limit` documents in the given orders, beginning after the place `after`. See `page`."""
 
     def keys(self, name: str) -> Keys:
         """Return the sorted keys of all passages."""
@@ -246,9 +246,10 @@ class Store(Protocol):
         *,
         options: WordOptions = NO_OPTIONS,
     ) -> Counts:
-        """Count the passages that contain any word of `query` and whose documents match, and their documents' values.
+        """Count the passages that match, and the values at `paths` in the documents of these passages.
 
-        Without `query`, all matching passages are counted. Up to `values` values are counted for each path.
+        A passage matches if it contains any word of `query`, and if its document matches `where`. A condition that is
+        None does not apply. Return up to `values` values for each path, most frequent first.
         """
 
     def words(
@@ -274,10 +275,10 @@ class Store(Protocol):
         """Yield the vectors of `keys`. If `keys` is None, yield all vectors with keys greater than `after`."""
 
     def tombstones(self, name: str, upto: int) -> Keys:
-        """Return the sorted deleted keys up to `upto`. See `bury`."""
+        """Return the sorted keys, up to `upto`, that have a tombstone (a record of their deletion). See `bury`."""
 
     def bury(self, name: str, keys: Keys) -> None:
-        """Delete the tombstones of `keys`. This requires that no index on disk contains these keys any more."""
+        """Delete the tombstones of `keys`. The caller ensures that no index on disk contains these keys any more."""
 
     def last_key(self, name: str) -> int:
         """Return the greatest key that was ever assigned, or 0 if there was none."""
@@ -380,16 +381,19 @@ class Searchable(Protocol):
         """Return the metadata fields that keyword search includes."""
 
     def passages(self, keys: Sequence[int]) -> dict[int, Passage]:
-        """Return the passages of the keys of rankings. Keys without a passage are left out."""
+        """Return the passages of `keys`, which come from rankings. Keys without a passage are left out."""
 
     def documents(self, keys: Sequence[int]) -> dict[int, Document]:
-        """Return the documents of the keys of rankings, with empty texts. Keys without a passage are left out."""
+        """Return the documents of `keys`, which come from rankings. Their texts are empty.
+
+        Keys without a passage are left out.
+        """
 
     def keys_of(self, ids: Sequence[str]) -> list[int]:
         """Return the keys of all passages of these documents. Unknown ids are left out."""
 
     def vectors(self, keys: Sequence[int]) -> dict[int, Floats]:
-        """Return the (D,) vectors of the keys of rankings."""
+        """Return the (D,) vectors of `keys`, which come from rankings."""
 
     def highlights(self, texts: Sequence[str], query: str, options: WordOptions) -> list[list[Span]]:
         """Return for each of `texts` the spans that match words of `query`; see `Store.highlights`."""

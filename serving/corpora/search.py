@@ -21,9 +21,10 @@ from serving.errors import Invalid, TooLarge
 NONE: Mapping[int, Any] = MappingProxyType({})
 Mode = Literal["dense", "lexical", "hybrid"]
 DEEPEST = 16_000
-"""Number of passages that a search examines at most to find more groups."""
+"""Maximum number of passages that a search examines to find enough groups."""
 DEEP = 2048
-"""Number of hits from which search is exact, because approximate indexes are tuned for fewer hits."""
+"""Maximum number of hits of an approximate search. Searches for more hits are exact, because approximate indexes are
+tuned for fewer hits."""
 READ_TOGETHER = 1000
 """Maximum number of hits whose passages are read in one step."""
 READ_AT_ONCE = 64
@@ -122,7 +123,8 @@ class Hit(NamedTuple):
     highlights: Sequence[Span] = ()
     """Spans of the query's words in `text`, if requested."""
     field_highlights: Sequence[FieldHighlights] | None = None
-    """Strings in searched fields that have words of the query, if requested. None if no fields are searched."""
+    """Strings with words of the query, from the searched fields. None if highlights were not requested, or if no fields
+    are searched."""
     corpus: str | None = None
     """Name of the corpus, in a search of several corpora."""
     group: Scalar = None
@@ -423,7 +425,7 @@ class _Search:
     def _fused(self, query: Query, dense: Ranking, depth: int) -> _Ranked:
         """Fuse the dense and the lexical ranking.
 
-        The fused `CANDIDATES` come first, and other passages follow by cosine.
+        The passages of both rankings come first. If more passages are needed, others follow in order of their cosine.
 
         Every hit gets its cosine, even if only the lexical ranking contains the hit.
         """

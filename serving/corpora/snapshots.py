@@ -47,7 +47,7 @@ MAX_RATIO = 200
 """Maximum compression ratio of an uploaded snapshot. Normal snapshots have a ratio of about three. A much higher ratio
 is a sign of a decompression bomb."""
 ANY_RATIO = 1 << 28
-"""Number of unpacked bytes for which any compression ratio is accepted. Even a harmless text that is repeated a
+"""Unpacked size, in bytes, up to which any compression ratio is accepted. Even a harmless text that is repeated a
 thousand times has an extreme ratio."""
 LEVEL = 3
 T = TypeVar("T")
@@ -118,7 +118,7 @@ class Snapshots:
         """Return the complete snapshots of a corpus, newest first. The corpus may have been deleted.
 
         Raises:
-            Unhealthy: the disk fails. The methods below raise this error, too.
+            Unhealthy: the disk fails. `path`, `opened` and `delete` raise this error, too.
         """
         found = []
         with disk_errors(self._folder / name):
@@ -162,7 +162,8 @@ class Snapshots:
 
         Raises:
             Invalid: `file` does not begin like a snapshot.
-            TooLarge: the unpacked size exceeds the limit of a restore or, for `sent` files, `MAX_RATIO`.
+            TooLarge: the unpacked size exceeds the limit of a restore, or a `sent` file has a compression ratio above
+                `MAX_RATIO`.
         """
         with _opened(file) as packed:
             unpacked = _described(packed).content.bytes
@@ -188,7 +189,8 @@ class Snapshots:
         Progress counts each byte twice: for unpacking and checking.
 
         Raises:
-            Invalid: `file` is not a complete snapshot, or exceeds the limits of requests; nothing has changed.
+            Invalid: `file` is not a complete snapshot, or its corpus exceeds the limits of requests; nothing has
+                changed.
             TooLarge: see `unpacked_bytes`.
             InsufficientStorage, Unhealthy: the disk is full, or fails.
         """
@@ -208,7 +210,7 @@ class Snapshots:
     def _there(self, name: str, id: str) -> Iterator[Path]:
         """Yield the path of a snapshot's file.
 
-        If the block can't open the file because it does not exist, raise `NotFound`.
+        If the `with` block can't open the file because it does not exist, raise `NotFound`.
         """
         with disk_errors(self._folder / name):
             try:
@@ -284,7 +286,7 @@ def _read(file: Path) -> Snapshot:
 
 
 def _unpack(file: Path, to: Path, progress: Progress) -> int:
-    """Unpack the corpus file, and return its size. Raise `Invalid` if it differs from the manifest."""
+    """Unpack the corpus file, and return its size. Raise `Invalid` if its content differs from the manifest."""
     with _opened(file) as packed, to.open("wb") as out:
         described = _described(packed)
         expected = described.content
@@ -455,7 +457,7 @@ class Progress:
 
     @contextmanager
     def growing(self, file: Path) -> Iterator[None]:
-        """Count the bytes of `file` as processed while the block writes it."""
+        """Count the bytes of `file` as processed while the `with` block writes the file."""
         self._growing = file
         try:
             yield

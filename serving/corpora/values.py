@@ -73,7 +73,7 @@ NO_OPTIONS = WordOptions()
 
 @dataclass(frozen=True)
 class Corpus:
-    """A named collection of documents. One encoder embeds all of them."""
+    """A named collection of documents. One encoder embeds all of them, unless the corpus has own vectors."""
 
     name: str
     description: str | None = None
@@ -112,13 +112,13 @@ class Document(NamedTuple):
     text: str
     metadata: Mapping[str, Any]
     vector: Floats | None = None
-    """Unit vector (D,) that the caller computed. Only documents of an upload to a corpus with own vectors have it."""
+    """Unit vector (D,) that the caller computed. Only documents that are uploaded with their vectors have it."""
     expires_at: int | None = None
-    """Time at which the document expires (see `clock`). None if it never expires."""
+    """Time at which the document expires, in microseconds since 1970. None if it never expires."""
 
     @property
     def length(self) -> int:
-        """Number of characters of the text and of bytes of the vector, for limits on memory."""
+        """Number of characters of the text, plus number of bytes of the vector. Limits on memory use this sum."""
         return len(self.text) + (0 if self.vector is None else self.vector.nbytes)
 
 
@@ -172,7 +172,7 @@ class Removal:
 class Expiry:
     """Write that deletes up to `limit` documents that had expired at the time `moment`.
 
-    Unlike `Removal`, it does not affect documents of pending uploads.
+    Unlike a `Removal`, it does not prevent an accepted upload job from writing documents with the same ids.
     """
 
     moment: int
@@ -185,7 +185,7 @@ class Changes(NamedTuple):
     metadata: Mapping[str, Any] = MappingProxyType({})
     """JSON merge patch of the metadata (RFC 7396)."""
     expires_at: int | Literal["kept"] | None = "kept"
-    """New time of expiry. With None, the documents never expire."""
+    """New time of expiry, in microseconds since 1970. With None, the documents never expire. `kept` changes nothing."""
 
 
 @dataclass(frozen=True)
@@ -293,10 +293,10 @@ class Facet(NamedTuple):
     """Sorted types of the field's values: number, string, boolean, null, list and object."""
     least: int | float | None
     greatest: int | float | None
-    """Greatest number in the field. `least` and `greatest` are None if there are no numbers, or if too many documents
-    would have to be read."""
+    """Greatest number in the field. `least` and `greatest` are both None if the field has no numbers, or if too many
+    documents would have to be read to find them."""
     values: Sequence[FacetValue]
-    """Indexed values, most frequent first. If values are not counted, they are in SQLite's order."""
+    """Indexed values, most frequent first. If there are too many documents to count, values are in SQLite's order."""
     complete: bool
     """True if `values` has all values of the field. False if there are more values than requested, or if a value was
     too large to be indexed."""

@@ -60,8 +60,8 @@ SearchedFields = Annotated[
     Field(max_length=MAX_SEARCHED_FIELDS),
     AfterValidator(_check_setting),
 ]
-"""Metadata fields that keyword search includes, each with a weight. The weight is relative to a word in the text of a
-document."""
+"""Metadata fields that keyword search includes, each with a weight. A word in a field with the weight 2 counts as much
+as two words in the text."""
 Moment = Annotated[FiniteFloat, Field(ge=0, lt=253_402_300_800)]
 """A time in seconds since the epoch, before the year 10000."""
 MAX_COUNT = 2**48

@@ -30,7 +30,7 @@ def running(
     folder: Path | None = None,
     descriptors: Sequence[int] = (),
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a module as a child process while the block runs.
+    """Run a module as a child process while the `with` block runs.
 
     The process works in `folder`, and inherits the open files in `descriptors`. It does not inherit the server's
     environment variables, such as tokens. Ctrl-C does not stop it.

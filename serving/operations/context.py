@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @contextmanager
 def holding(variable: ContextVar[T], value: T) -> Iterator[None]:
-    """Set `variable` to `value` while the block runs."""
+    """Set `variable` to `value` while the `with` block runs."""
     token = variable.set(value)
     try:
         yield
@@ -35,7 +35,7 @@ def is_bulk() -> bool:
 
 
 def bulk_work(bulk: bool = True) -> AbstractContextManager[None]:
-    """Mark the work in the block as bulk work or, if `bulk` is false, as interactive."""
+    """Mark the work in the `with` block as bulk work. If `bulk` is false, mark it as interactive."""
     return holding(_bulk, bulk)
 
 
@@ -62,7 +62,7 @@ def current_connection() -> Hashable:
 
 
 def on_connection(connection: Hashable) -> AbstractContextManager[None]:
-    """Mark the work of the block, and of tasks that it starts, as work for an HTTP connection with this id."""
+    """Mark the work of the `with` block, and of tasks that it starts, as work for the HTTP connection with this id."""
     return holding(_CONNECTION, connection)
 
 
@@ -83,7 +83,7 @@ def record(name: str, began: float, ended: float, **counts: int) -> None:
 
 @contextmanager
 def recorded(name: str) -> Iterator[None]:
-    """Record the run of the block as a span of the current request.
+    """Record the run of the `with` block as a span of the current request.
 
     A block that raises an exception is not recorded.
     """
@@ -93,5 +93,5 @@ def recorded(name: str) -> Iterator[None]:
 
 
 def recording(write: Record | None) -> AbstractContextManager[None]:
-    """Call `write` for each span that the block records. With None, the request is not traced."""
+    """Call `write` for each span that is recorded in the `with` block. With None, the request is not traced."""
     return holding(_RECORD, write)

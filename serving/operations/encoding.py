@@ -22,7 +22,7 @@ MAX_RATIO = 100
 """Maximum ratio of decompressed size to compressed size. Text has a ratio of about 10. A much higher ratio is a sign of
 a decompression bomb."""
 ANY_RATIO = 1_000_000
-"""Number of decompressed bytes for which any ratio is allowed."""
+"""Decompressed size, in bytes, up to which any ratio is allowed."""
 MAX_PARTS = 1000
 """Number of gzip members or zstd frames above which `PART_BYTES` applies. Decompression of even an empty member costs
 time. bgzip writes 500 members for 32 MB."""

@@ -40,7 +40,7 @@ class DamageError(Exception):
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Convert errors of the disk, which do not name the file, to the server's errors for the file `path`.
+    """Convert errors of the disk in the `with` block to the server's errors, which name the file `path`.
 
     A failed SQL statement means a damaged file, because the statements are fixed and the file's format was checked.
 

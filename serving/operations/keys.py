@@ -108,9 +108,9 @@ def read_keys(path: Path) -> tuple[Key, ...]:
 
 @contextmanager
 def changed_keys(path: Path) -> Iterator[list[Key]]:
-    """Yield the list of keys in a file, so that the block can change it.
+    """Yield the list of keys in a file, so that the `with` block can change the list.
 
-    After the block, a file with the changed list replaces the file atomically.
+    After the `with` block, a file with the changed list replaces the file atomically.
 
     Only its owner can read the file. If root changes the file, its owner stays the same.
 

@@ -49,7 +49,7 @@ class Keyring:
     file again.
 
     Raises:
-        KeysError: the file can't be read when the server starts.
+        KeysError: when the object is created, the file can't be read or is not a key file.
     """
 
     def __init__(
@@ -131,8 +131,8 @@ class Limits:
     """Maximum bytes of all corpora to which the key has access, on disk."""
     unread_bytes: int | None = None
     threads: int = 2
-    """Maximum number of threads that read corpora for the key, and maximum number of threads that write. Further work
-    waits."""
+    """Maximum number of threads that read corpora for the key. The same maximum applies to threads that write. Further
+    work waits."""
     jobs: int | None = None
     """Maximum waiting and running jobs."""
 
@@ -179,7 +179,7 @@ class Caller:
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
-        """Admit a request. Tokens that the block uses are charged to this key.
+        """Admit a request. Tokens that the `with` block uses are charged to this key.
 
         Raises:
             Overloaded: the key has too many running requests, or has exceeded its rate.
@@ -257,7 +257,7 @@ class CpuShare:
     def exceeded(self) -> bool:
         """True if the key has used more CPU time than it may.
 
-        A key may use `CPU_SHARE` of a CPU, and `CPU_BURST_SECONDS` in addition at the beginning.
+        On average, a key may use `CPU_SHARE` of a CPU. It may use up to `CPU_BURST_SECONDS` in advance.
         """
         return self._paid - time.monotonic() > CPU_BURST_SECONDS / CPU_SHARE
 
@@ -281,12 +281,12 @@ class UnreadBytes:
 
     @contextmanager
     def holding(self, size: int, *, refusable: bool = True) -> Iterator[None]:
-        """Count an answer of `size` bytes as unread while the block runs.
+        """Count an answer of `size` bytes as unread while the `with` block runs.
 
         If the answer is not `refusable`, the limit does not apply.
 
         Raises:
-            TooLarge: the answer alone exceeds the limit.
+            TooLarge: the answer is larger than the limit.
             Overloaded: the answer and the unread answers together exceed the limit.
         """
         if refusable and size > self.limit:
@@ -382,7 +382,7 @@ async def loop_turn() -> None:
 
 
 def charged_to(caller: Caller | None) -> AbstractContextManager[None]:
-    """Charge the work in the block to a caller, even if the caller's request is already answered."""
+    """Charge the work in the `with` block to a caller, even if the caller's request is already answered."""
     return holding(_CALLER, caller)
 
 
@@ -392,7 +392,7 @@ def is_patient() -> bool:
 
 
 def patient() -> AbstractContextManager[None]:
-    """Allow work in the block to wait without a time limit, because no connection waits for its result."""
+    """Allow work in the `with` block to wait without a time limit, because no connection waits for its result."""
     return holding(_PATIENT, True)
 
 

@@ -104,7 +104,7 @@ class Timing:
 
     tokenization: float
     queue: float
-    """Seconds until the engine started with the first text of the request."""
+    """Seconds from the end of tokenisation until the engine started with the first text of the request."""
     inference: float
     """Seconds from the start of the first text until the end of the last text, including pauses between them."""
     total: float
@@ -200,7 +200,7 @@ class Metrics:
 
     @contextmanager
     def request(self, texts: int) -> Iterator[None]:
-        """Count a request to embed `texts` texts. At the end of the block, also count its result."""
+        """Count a request to embed `texts` texts. At the end of the `with` block, also count its result."""
         method = "single" if texts == 1 else "batch"
         self._requests[method].inc()
         self._texts.inc(texts)

@@ -42,7 +42,7 @@ class Collector:
 
     @contextmanager
     def request(self, name: str, headers: Mapping[str, str]) -> Iterator[Span]:
-        """Record the run of the block as the span of a request.
+        """Record the run of the `with` block as the span of a request.
 
         The request's headers `traceparent` and `tracestate` give the trace (W3C Trace Context).
         """

@@ -132,7 +132,7 @@ def spend(cpu_seconds: float) -> None:
 
 
 def for_others() -> AbstractContextManager[None]:
-    """Continue the work in the block even if its caller leaves, because other callers also need its result.
+    """Continue the work in the `with` block even if its caller leaves, because other callers also need its result.
 
     The work still stops when the server stops.
     """
@@ -141,7 +141,7 @@ def for_others() -> AbstractContextManager[None]:
 
 
 def uninterrupted() -> AbstractContextManager[None]:
-    """Disable cancellation in the block, for a write and for the steps that must follow it."""
+    """Disable cancellation in the `with` block, for a write and for the steps that must follow it."""
     return holding(_CURRENT, None)
 
 
@@ -272,7 +272,8 @@ class CorpusThreads:
     def containers(self) -> AbstractAsyncContextManager[None]:
         """Wait until no other request of the key has a body with many lists and objects in memory.
 
-        Python's garbage collector scans all such bodies together, and all other threads wait meanwhile.
+        Other requests of the key then wait until the `with` block ends. Python's garbage collector scans all such
+        bodies together, and all other threads wait meanwhile.
 
         Raises:
             Overloaded: `WAITING` requests of the key wait.
@@ -281,7 +282,7 @@ class CorpusThreads:
 
     @asynccontextmanager
     async def _share(self, what: Share) -> AsyncIterator[None]:
-        """Use one of the current key's threads while the block runs. Without a key, there is no limit."""
+        """Limit the current key's number of concurrent `with` blocks for `what`. Without a key, there is no limit."""
         if (caller := current_caller()) is None:
             yield
             return

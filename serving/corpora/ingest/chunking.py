@@ -45,11 +45,15 @@ def asked_chunking(tokens: int | None, overlap: int | None) -> Chunking | None:
 def cut(texts: Sequence[str], chunking: Chunking, pieces: Pieces) -> list[list[Span]]:
     """Return the passages of each text, in order. A text of up to `chunking.tokens` tokens is one passage.
 
-    A passage ends at a blank line in its second half if there is one, otherwise at a sentence end there. Otherwise it
-    ends between two words, or between two tokens, but never within a character. A passage begins between two words if
-    possible, at most `chunking.overlap` tokens before the end of the previous passage. Only white space between
-    passages is lost. Tokens are counted in the whole text. If a passage ends within a word, a tokenizer may count a few
-    more or fewer tokens for the passage alone.
+    A passage has at most `chunking.tokens` tokens. It ends at the last blank line in the second half of this range.
+    Without such a line, it ends at the last sentence end in this half. Otherwise it ends between two words or, if that
+    is impossible, between two tokens. It never ends within a character.
+
+    A passage begins between two words if possible, at most `chunking.overlap` tokens before the end of the previous
+    passage. Only white space between passages is lost.
+
+    Tokens are counted in the whole text. If a passage ends within a word, a tokenizer may count a few more or fewer
+    tokens for the passage alone.
 
     Time is linear in the length of a text.
     """
@@ -123,7 +127,7 @@ class _Tokens:
         return end
 
     def _tokens_at(self, places: Iterable[int]) -> list[int]:
-        """Return the first token at or after each character offset of `places` that may begin a passage."""
+        """Return the sorted tokens that may begin a passage. Each is the first at or after an offset in `places`."""
         found = (bisect_left(self._starts, place) for place in places)
         return sorted({self._clean[i] for i in found if i < len(self._clean)})
 

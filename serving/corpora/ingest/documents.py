@@ -79,7 +79,7 @@ def unrepeated(rows: Iterable[Checked]) -> Iterator[Checked]:
 def read_upload(
     given: Iterable[Row], settings: Settings, rule: VectorRule, *, skip_errors: bool, naming: Naming = random_names
 ) -> Upload | None:
-    """Return the documents of an upload that is stored before the answer.
+    """Return the documents of an upload that the server stores before it answers the request.
 
     Return None if the upload has too many documents.
 

@@ -36,7 +36,7 @@ def json_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
     Other fields of the body are skipped, except `OPTIONS`, which are refused.
 
     Raises:
-        Malformed: the body is empty, or not JSON between the documents.
+        Malformed: the body is empty, or the parts of the body between the documents are not JSON.
         Invalid: there is no list of documents, or the body contains an option.
         TooLarge: a document is too long; the rest is not read.
     """
@@ -57,8 +57,10 @@ def json_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
 def json_media(begun: Callable[[], BinaryIO], settings: Settings) -> str | None:
     """Return the content type of a file that contains documents as JSON, or None for any other file.
 
+    Only the first document is read.
+
     Args:
-        begun: opens the file at its beginning. Of a list of objects, only the first is read.
+        begun: opens the file at its beginning.
     """
     try:
         first = next(ndjson_rows(begun(), settings), None)

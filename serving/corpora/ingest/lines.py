@@ -67,9 +67,9 @@ def read_fields(row: Row, text_field: str | None, id_field: str | None) -> Row:
 
     Args:
         row: the row, whose value should be an object. Other values are returned unchanged.
-        text_field: the field with the text, `text` by default. If it is given, an object must have it.
-        id_field: the field with the id, `id` by default. If it is given, an object must have it. If `text_field` is
-            `id`, that field is also the id only if `id_field` is given.
+        text_field: name of the field with the text, `text` by default.
+        id_field: name of the field with the id, `id` by default. If `id_field` is given, each object must have this
+            field. If `text_field` is `id`, `id_field` has no default.
     """
     if not isinstance(row.value, dict):
         return row

@@ -49,7 +49,7 @@ class FilePart:
 
         Raises:
             Malformed: the body is not multipart/form-data.
-            Invalid: the body has two files, or a field besides the file.
+            Invalid: the body has two files, or a field that is not a file.
         """
         self._found.clear()
         try:

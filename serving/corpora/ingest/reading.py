@@ -29,8 +29,8 @@ from serving.settings import Settings
 MEMORY_BYTES = 1 << 30
 """Maximum bytes of memory for the process that reads a file."""
 CPU_SECONDS = {"markdown": 60, "html": 60, "pdf": 60, "docx": 60}
-"""Maximum CPU seconds of the process, by format. Tables have no limit, because their rows are stored while they are
-read."""
+"""Maximum CPU seconds of the process that reads a file, by format. Tables have no limit, because their rows are
+stored while they are read."""
 PACKAGES = {
     "parquet": ("pyarrow", "data"),
     "arrow": ("pyarrow", "data"),

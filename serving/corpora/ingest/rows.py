@@ -17,7 +17,7 @@ VECTOR = "vector"
 EXPIRES_AT = "expires_at"
 """Name of the field with the time at which the document expires."""
 MAX_CONTAINERS = 4000
-"""Maximum number of lists and objects in a row. 256 such rows together have the maximum number of a request."""
+"""Maximum number of lists and objects in a row. 256 such rows together have about the maximum of a request."""
 MAX_DEPTH = 200
 """Maximum nesting of a row. The limit on metadata is lower, so JSON beyond this limit is an attack."""
 COMPARED, COMPARED_LENGTH = 100, 40

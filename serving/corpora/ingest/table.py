@@ -44,7 +44,7 @@ CR_ALONE = "a line ends with CR only: end lines with LF or CR LF"
 
 
 class Columns(NamedTuple):
-    """The columns of a table. A column is named by its index in a row."""
+    """The columns of a table. `text`, `id` and `expires_at` are positions in a row."""
 
     width: int
     text: int
@@ -110,7 +110,7 @@ class Columns(NamedTuple):
     def value(self, fields: Sequence[str]) -> dict[str, Any] | Invalid:
         """Return a row as a raw document, or the error of the row.
 
-        An empty id, and an empty time, count as missing.
+        An empty id counts as missing, and so does an empty time of expiry.
         """
         if len(fields) < self.width or any(map(str.strip, fields[self.width :])):
             return Invalid(f"has {len(fields)} fields, but the header has {self.width}")

@@ -102,14 +102,15 @@ class Options(BaseModel):
     """Name of the column, or of the JSON field, that contains the text."""
     id_column: str | None = None
     column_types: ColumnTypes = "header"
-    """Source of the types of CSV columns, or the types of some columns. With `auto`, a type is inferred from all values
-    of a column, unless the header gives a type."""
+    """With `header`, the header gives the types of CSV columns. With `auto`, a type that the header does not give is
+    inferred from all values of the column. A dictionary gives the types of some columns."""
     on_error: Literal["fail", "skip"] = "fail"
     """With `fail`, an invalid row makes the whole upload fail. With `skip`, only valid rows are stored."""
     chunk_tokens: int | None = None
     chunk_overlap: int | None = None
     embedded_by: str = ""
-    """Fingerprint of the encoder that computed the documents' vectors. If it is empty, the documents are embedded."""
+    """Fingerprint of the encoder that computed the documents' vectors. If it is empty, the documents are embedded,
+    except in a corpus with own vectors."""
 
     @classmethod
     def of_media(cls, media: str, charset: str | None = None, **others: Any) -> Self:
@@ -217,7 +218,7 @@ def rows(file: BinaryIO, options: Options, settings: Settings, most: int | None 
             rows.
 
     Raises:
-        Malformed, Invalid, Empty, TooLarge: more than one row can't be read, or an option is wrong.
+        Malformed, Invalid, Empty, TooLarge: the error is not limited to one row, or an option is wrong.
     """
     for option in ("text_column", "id_column"):
         if getattr(options, option) == "":

@@ -37,10 +37,11 @@ class VectorRule:
         return cls(corpus.name, corpus.own_vectors, corpus.dim)
 
     def vector(self, given: Any, field: str) -> Floats | None:
-        """Return the unit vector (D,) of a document, or None if the corpus is embedded by an encoder.
+        """Return the unit vector (D,) of a document, or None if the corpus's encoder embeds the document.
 
         Raises:
-            Conflict: the document has a vector although the corpus's encoder embeds it, or lacks a required vector.
+            Conflict: the document has a vector although the corpus's encoder embeds the document, or lacks a required
+                vector.
             Invalid: `given` is not a vector, or has another dimension than the corpus.
         """
         if not (self.own or self.embedded_by):
