@@ -23,7 +23,10 @@ from training.objectives import OBJECTIVES
 from training.objectives.base import PASSAGES_SUFFIX, AugmentationName, Recipe
 
 FALLBACK_PRESET = "bert-base-uncased"
-"""Preset for a backbone without a preset of its own, unless the backbone declares another pooling."""
+"""Preset for a backbone whose name matches no preset.
+
+If the backbone is a folder that declares a pooling, a preset with this pooling is preferred.
+"""
 
 NOT_SET = ("objective", "backbone", "preset", "params")
 """Fields of a run that `--set` rejects, because they have options of their own."""
@@ -92,7 +95,7 @@ class Configuration:
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields of the JSON object."""
+        """Return the fields that `to_json` writes."""
         return self.flat()
 
     def to_json(self) -> str:
@@ -176,11 +179,11 @@ class RunConfig(Configuration):
     text_column: str | None = None
     """Column of the corpus's tables. None means `text` or, if this column is missing, `sentence`."""
     teacher: str | None = None
-    """Name or folder of the teacher, if the objective needs one. None means that SimCSE trains one first."""
+    """Name or folder of the teacher. With None, SimCSE first trains a teacher if the objective needs one."""
     eval_data: str | None = None
     """Folder in SentEval's layout. If set, STS-B dev chooses the best weights."""
     dev_data: str | None = None
-    """File of the user's scored pairs. If set, they choose the best weights instead of STS-B dev."""
+    """File of the user's scored pairs. If set, these pairs choose the best weights, and STS-B dev does not."""
     dev_tasks: DevTasks = "stsb"
     """Dev sets in `eval_data` whose score chooses the best weights: STS-B, or the mean of STS-B and SICK-R."""
     seed: int = 42
@@ -191,19 +194,22 @@ class RunConfig(Configuration):
     dropout: float | None = None
     """Dropout of hidden states and attention weights. None keeps the backbone's own rate."""
     augmentation: AugmentationName = "none"
-    """Augmentation of the last view, in addition to dropout. Names in `POSITIVES` instead draw the views' texts from a
-    passage.
+    """Augmentation of the last view, in addition to dropout.
+
+    With `crop`, `cloze` or `title`, two texts are drawn from each passage instead: one for the first view, and one for
+    all other views.
     """
     augmentation_rate: float | None = None
     """Share of tokens or features that the augmentation removes or moves. None means the default rate."""
     adapter_rank: int | None = None
     """Rank of a low-rank adapter that is trained instead of the backbone. None means full fine-tuning."""
     layers: tuple[int, ...] | None = None
-    """Layers of the backbone that the student keeps, counted from 0. None keeps all, an empty list keeps none: the
-    student is then a table of token vectors.
+    """Layers of the backbone that the trained encoder keeps, counted from 0.
+
+    None keeps all layers. With an empty list, the encoder keeps no layer and is a table of token vectors.
     """
     matryoshka: tuple[int, ...] | None = None
-    """Widths of prefixes of the vector on which the objective is also computed."""
+    """Widths of prefixes. The objective is also computed on the prefixes of the vectors with these widths."""
     chunk_size: int | None = None
     """Maximum number of sentences in one encoder pass, with gradient caching.
 
@@ -264,9 +270,8 @@ class RunConfig(Configuration):
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name, including the objective's parameters.
 
-        Fields that a later version added are left out while they have the value that earlier versions implied.
-
-        This keeps the description and digest of runs by earlier versions.
+        A field that a later version added is left out if its value is the one that applies to earlier versions. So the
+        description and the digest of a run by an earlier version stay the same.
         """
         added = OBJECTIVES[self.objective].added_params
         return _without(asdict(self), ADDED_FIELDS) | {"params": _without(asdict(self.params), added)}
@@ -337,9 +342,9 @@ def preset_of(recipe: Recipe[Any], backbone: str) -> str:
     """Return the name of the preset for a backbone: the preset of the same name, else the nearest preset.
 
     The nearest preset matches the backbone's family and size by name: `bert-large-nli-cls-token` and
-    `unsup-simcse-bert-large-uncased` get `bert-large-uncased`. If no preset matches, the recipe's fallback is returned.
-    For a folder, the preset must also match the declared pooling. The pooling of a hub id is known only after loading,
-    which is too late for this choice.
+    `unsup-simcse-bert-large-uncased` get `bert-large-uncased`. If no name matches, `FALLBACK_PRESET` is the nearest
+    preset. If the backbone is a folder that declares a pooling, all presets with this pooling are nearer than the other
+    presets. The pooling of a hub id is known only after loading, which is too late for this choice.
 
     Raises:
         SourceError: the backbone is a folder without a supported encoder.
@@ -356,7 +361,7 @@ def preset_of(recipe: Recipe[Any], backbone: str) -> str:
 
 
 def _without(values: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `values` without the fields that still have the value in `added`."""
+    """Return `values` without the fields that have the same value in `added`."""
     return {name: value for name, value in values.items() if name not in added or value != added[name]}
 
 
@@ -376,12 +381,12 @@ def check_seed(seed: int) -> None:
 
 
 def check_folders(config: Configuration) -> None:
-    """Check the folders of a run that writes files.
+    """Check the folders of a run before it writes files.
 
-    Studies describe runs without folders.
+    `Configuration.check` does not check them, because studies describe runs without folders.
 
     Raises:
-        ConfigError: a folder is empty, which would mean the working directory.
+        ConfigError: the name of a folder is empty, which would mean the working directory.
     """
     for name in ("out", "run"):
         if not getattr(config, name):

@@ -82,7 +82,7 @@ class Run(Protocol[B]):
         """Return the trained module."""
 
     def batches(self) -> Iterator[B]:
-        """Yield the batches after the state's step."""
+        """Yield the batches of the steps after `state.step`."""
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""
@@ -235,7 +235,7 @@ def format_terms(values: Mapping[str, float]) -> str:
 # The run of an objective. It keeps the best weights so far, and stores a diverged step for replay.
 
 EASY_AT, EASY = 10, 0.01
-"""Step number, and InfoNCE loss at that step below which the task is too easy to learn from."""
+"""If the InfoNCE loss at step `EASY_AT` is below `EASY`, the task is too easy to learn from."""
 
 
 @dataclass(kw_only=True)
@@ -346,10 +346,12 @@ def check_weights(state: State) -> None:
 
 
 def save_divergence(state: State, taken: TakenStep[Batch], folder: Path, devices: Devices) -> Path:
-    """Write weights, random states and sentences as they were before the step, which changed no weight.
+    """Write a diverged step to a file for a replay, and return the path of the file.
 
-    Files of earlier divergences are removed, because the resumed run may now diverge at an earlier step. With several
-    processes, only the random state of the first one is stored.
+    The file has the sentences of the step, and the weights and random states from before the step. The weights are the
+    current ones, because a diverged step changes no weights. Files of earlier divergences are removed, because the
+    resumed run may now diverge at an earlier step. With several processes, only the random state of the first one is
+    stored.
     """
     assert taken.before is not None, "training takes snapshots"
     file = folder / f"diverged-{taken.step:08d}.safetensors"

@@ -59,8 +59,8 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
 
     Raises:
         RunError: the folder already has a run; or, with `resume`, it has none; or the bundle can't be written.
-        ValueError: backbone, corpus or data are not usable. The class is one of this package, and the message names the
-            file or option.
+        ValueError: backbone, corpus or data are not usable. The error is of a subclass that this package defines, and
+            its message names the file or option.
         LockError: another process works on the run.
         HardwareError: the machines of several processes do not share the run's folder.
         DivergedError, InterruptedRun: see `training.loop.run_to_end`.
@@ -215,7 +215,7 @@ def _headline(training: Training, autocast: torch.dtype | None, resumed: int | N
 
 
 def _pooling(config: RunConfig) -> str:
-    """Describe the run's pooling, and the pooling that the backbone declares if it differs."""
+    """Describe the run's pooling. If the files of the backbone declare another pooling, describe this pooling, too."""
     own = read_config(resolve(config.backbone)).get("pooling", config.pooling)
     return f"{config.pooling} pooling" + ("" if own == config.pooling else f" but its files declare {own}")
 
@@ -258,9 +258,9 @@ def _check_folders(config: RunConfig, *, resume: bool, force: bool = False) -> N
 
 
 def _is_trained(out: Path) -> bool:
-    """Return whether a folder has trained weights, which could not be restored.
+    """Return whether a folder has trained weights that would be lost if the folder were replaced.
 
-    An assembled bundle does not count, because it can be made again from its adapter.
+    A bundle that was merged from an adapter does not count, because it can be made again from the adapter.
     """
     if not (out / bundle.MANIFEST).exists():
         return False
@@ -294,10 +294,11 @@ def teacher_config(config: RunConfig) -> RunConfig:
     """Return the configuration of the teacher's run, with folders beside those of `config`.
 
     The run's preset can name the teacher's backbone. For example, DCLR's presets for large models name a base model of
-    the same family. Otherwise, the teacher has the run's own backbone and SimCSE's preset of the same name.
+    the same family. Otherwise, the teacher has the run's own backbone. Its preset is SimCSE's preset with the name of
+    the run's preset, if there is one.
 
     Raises:
-        ConfigError: an encoder trained by SimCSE can't be the teacher.
+        ConfigError: the objective needs a teacher that the user names.
     """
     recipe, name = OBJECTIVES[config.objective], config.preset.partition("+")[0]
     if recipe.needs_named_teacher:
@@ -315,7 +316,10 @@ def teacher_config(config: RunConfig) -> RunConfig:
 
 
 def is_published(planned: RunConfig, corpus: str) -> bool:
-    """Return whether the bundle of the planned run exists. `corpus` is the digest of the run's corpus."""
+    """Return whether `planned.out` has a bundle that a run with the configuration `planned` produced.
+
+    That run must also have used the corpus with the digest `corpus`.
+    """
     folder = Path(planned.out)
     if not (folder / bundle.MANIFEST).exists():
         return False
@@ -330,9 +334,9 @@ def is_published(planned: RunConfig, corpus: str) -> bool:
 def _load_named_teacher(
     config: RunConfig, state: State, corpus: Corpus, devices: Devices, *, force: bool
 ) -> Encoder | None:
-    """Load the teacher that the run names, or return None if the teacher must be trained.
+    """Load the teacher that the run names. Return None if the objective needs no teacher, or none is named.
 
-    In the second case, the inputs of the teacher's run are checked.
+    If a teacher is needed but not named, SimCSE will train it. Check the inputs of the teacher's run in this case.
     """
     if not state.objective.needs.teacher:
         if config.teacher is not None:
@@ -357,7 +361,7 @@ def _load_named_teacher(
 
 
 def _check_teacher_backbone(backbone: str) -> None:
-    """Check that the teacher's backbone exists, which can differ from the run's backbone."""
+    """Check that the teacher's backbone exists. The run can have another backbone."""
     try:
         resolve(backbone)
     except SourceError as error:

@@ -83,8 +83,8 @@ class Step:
         """Set up the step.
 
         `start` is a frozen copy of the encoder from before training. `chunk_size` turns on gradient caching, and is the
-        maximum number of sentences in one encoder pass. With None, the whole batch is encoded at once. With `record`,
-        steps are recorded as CUDA graphs (see `training.machine.graphs`).
+        maximum number of sentences in one encoder pass. If it is None, the whole batch is encoded at once. With
+        `record`, steps are recorded as CUDA graphs (see `training.machine.graphs`).
 
         Raises:
             ValueError: the objective needs a teacher but `teacher` is None, or needs the initial encoder but `start` is
@@ -130,8 +130,8 @@ class Step:
     def gradients(self, batch: Batch, *, on_views: Callable[[Tensor], None] | None = None) -> dict[str, Tensor]:
         """Add the gradient of the loss to every weight, and return the terms, the objective's measures and `loss`.
 
-        `on_views` receives the views of the whole batch, (V, N, D), with clean views last. The views keep their
-        autograd graph.
+        `on_views` receives the views of the whole batch, (V, N, D). Views without dropout are the last ones. After the
+        call, the views have the gradient of the loss.
         """
         return self._gradients(self._on_device(batch), on_views=on_views)
 
@@ -327,10 +327,11 @@ def make_step(
 
 
 def can_record(config: RunConfig, state: State, devices: Devices) -> bool:
-    """Return whether a step can be recorded as a CUDA graph, which requires that all its work runs on the device.
+    """Return whether a step can be recorded as a CUDA graph.
 
-    Each of the following prevents recording: several processes, a gradient scaler, an augmentation, an objective that
-    computes on the host, torch.compile, and gradient caching, whose number of parts depends on lengths.
+    All work of a recorded step must run on one CUDA device. Each of the following prevents recording: several
+    processes, a gradient scaler, an augmentation, an objective that waits for the device, torch.compile, and gradient
+    caching, whose number of parts depends on lengths. The model type must be in `RECORDABLE_TYPES`.
     """
     whole = config.chunk_size is None and config.augmentation == "none" and not config.compile
     asks_nobody = not state.scaler.is_enabled() and not state.objective.needs.host
@@ -359,9 +360,10 @@ def make_meter(
 
 
 def load_start(config: RunConfig, devices: Devices) -> Encoder:
-    """Load the whole backbone, frozen.
+    """Load the whole backbone with frozen weights.
 
-    The backbone's own pooling is used, because a student without layers imitates the resulting vectors.
+    The pooling is the run's pooling. If the trained encoder has no layers, the pooling is the backbone's own, because
+    the trained encoder then imitates the backbone's vectors.
     """
     return load_frozen(config.backbone, devices, pooling=config.pooling if config.layers != () else None)
 

@@ -99,7 +99,9 @@ def load(state: Resumable, folder: Path, devices: Devices, *, corpus: str) -> bo
 
 
 def check_corpus(file: Path, begun: str, corpus: str) -> None:
-    """Check, by digest, that the corpus has not changed since the start of the run that wrote `file`.
+    """Check that the corpus has not changed since the start of the run that wrote `file`.
+
+    `begun` is the digest of the corpus at the start of the run, and `corpus` is the digest of the corpus now.
 
     Raises:
         CheckpointError: the corpus has changed.
@@ -110,7 +112,10 @@ def check_corpus(file: Path, begun: str, corpus: str) -> None:
 
 @contextmanager
 def _reading(file: Path, what: str) -> Iterator[None]:
-    """Convert errors of a damaged file inside the block to a `CheckpointError`. `what` names the expected content."""
+    """Convert the errors that a damaged file causes inside the `with` block to a `CheckpointError`.
+
+    `what` names the expected content in the message.
+    """
     try:
         yield
     except CheckpointError:
@@ -124,7 +129,7 @@ def _reading(file: Path, what: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Best:
-    """Step and scores of the best evaluation so far."""
+    """Step and score of the best evaluation so far."""
 
     step: int
     score: float
@@ -285,7 +290,7 @@ def _trained(encoder: Encoder) -> dict[str, Tensor]:
 
 
 def _frozen(encoder: Encoder) -> str:
-    """Return the digest of all weights that `_trained` leaves out."""
+    """Return the digest of all weights and buffers of the encoder that are not trained."""
     trained = _trained(encoder)
     return digest({name: x for name, x in encoder.state_dict().items() if name not in trained})
 

@@ -51,7 +51,7 @@ class Outcome:
 
 
 def publish(config: RunConfig, outcome: Outcome, scores: Mapping[str, TaskScore]) -> Bundle:
-    """Export a run's outcome to `config.out`, with record and scores, and write its adapter to `config.run`."""
+    """Export a run's outcome to `config.out`, with record and scores. Write its adapter, if any, to `config.run`."""
     if outcome.adapter is None:
         return _export(config, outcome, scores)
     with replacing_folder(Path(config.run) / lora.FOLDER) as draft:

@@ -165,7 +165,7 @@ def evaluations(folder: Path, *, until: float = math.inf) -> list[dict[str, Any]
 
 
 def _means(steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the mean of each of the objective's measures that all steps have."""
+    """Return the mean of each of the objective's measures. Leave out a measure that some steps lack."""
     return {
         name: fmean(step[name] for step in steps) for name in MEASURED if steps and all(name in each for each in steps)
     }
@@ -177,7 +177,7 @@ def fsync_metrics(folder: Path) -> None:
     Call this before a checkpoint. Otherwise a power loss could keep the checkpoint but lose metrics before it.
 
     Raises:
-        RunError: the disk fails.
+        OSError: the disk fails; the error names the file.
     """
     metrics = folder / METRICS
     with naming(metrics):

@@ -71,7 +71,7 @@ class SpeedMeter:
     work: OperationCount
     teacher: OperationCount | None
     peak: float
-    """Peak operations per second, measured with a large matrix product, of all devices together."""
+    """Peak operations per second of all devices together, measured with a large matrix product."""
     processes: int = 1
     cached_after: float = math.inf
     """Step after which the vectors of frozen encoders are read from the cache."""

@@ -37,7 +37,8 @@ def adapt(options: argparse.Namespace) -> int:
     If the corpus has too few texts for a covariance of full rank, the whitening is omitted.
 
     Raises:
-        ConfigError: the corpus has single sentences instead of passages, or the objective needs a named teacher.
+        ConfigError: the corpus has single sentences instead of passages, the objective is not supported, or options
+            contradict each other.
         DataError: the file of `--json` can't be written.
     """
     check_writable(*filter(None, [options.json]))
@@ -94,8 +95,8 @@ def adapt(options: argparse.Namespace) -> int:
 def _compare(backbone: str, start: Encoder, made: Mapping[str, Path], collection: Collection) -> dict[str, Any]:
     """Print the retrieval scores of `start` and of the new encoders, and return them for JSON.
 
-    `made` maps each stage to the folder of its encoder. In the result, `best` is the name of the best new encoder, or
-    None if none is better than `start`.
+    `made` maps each stage to the folder of its encoder. In the result, `best` is the stage of the best new encoder. It
+    is None if no new encoder is better than `start`, or if too few passages are held out for a comparison.
     """
     report: dict[str, Any] = {"queries": len(collection.queries), "passages": len(collection.documents)}
     report |= {"encoders": [], "best": None, "examples": []}

@@ -17,7 +17,7 @@ from training.evaluation.pairs import DataError
 
 
 def get(options: argparse.Namespace) -> int:
-    """Fetch the data, and print the folder for `--data` and `--eval-data`."""
+    """Fetch the data, and print its folder. Other commands take this folder as `--data` or `--eval-data`."""
     folder = _folder(options)
     _check_names(options.names)
     for name in dict.fromkeys(options.names):
@@ -42,7 +42,10 @@ def show(options: argparse.Namespace) -> int:
 
 
 def verify(options: argparse.Namespace) -> int:
-    """Check each dataset and print its counts. Stop at the first incomplete dataset."""
+    """Check the named datasets and print their counts. Without names, check all datasets in the folder.
+
+    Stop at the first incomplete dataset.
+    """
     folder = _folder(options)
     _check_names(options.names)
     recorded = checksums.read(folder)

@@ -66,7 +66,7 @@ def evaluate(options: argparse.Namespace) -> int:
 
 
 def _adapter(source: str) -> Path:
-    """Return the folder of the adapter in which the scores are recorded.
+    """Return the folder of the adapter `source`, in which the scores are recorded.
 
     Raises:
         DataError: `source` is not an adapter.
@@ -112,7 +112,8 @@ def check_writable(*files: Path) -> None:
     """Check that the output files can be written, before an evaluation that takes minutes.
 
     Raises:
-        DataError: the folder of a file is missing or read-only, or a file exists and can't be replaced.
+        DataError: the folder of a file is missing or read-only, a path is a folder, a pipe or a device, or two paths
+            are the same.
     """
     for file in files:
         if not file.parent.is_dir():

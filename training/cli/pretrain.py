@@ -28,7 +28,9 @@ def resolve(options: argparse.Namespace) -> PretrainConfig:
     With `--resume`, return the stored configuration if the options do not contradict it.
 
     Raises:
-        ConfigError, RunError, SourceError: the run or the backbone does not exist; the message names the option.
+        ConfigError: an option is invalid, or contradicts the stored configuration; the message names the option.
+        RunError: with `--resume`, there is no run to continue.
+        SourceError: the backbone does not exist.
     """
     given = given_fields(options, ("text_column", "backbone", "tokenizer", "out", "seed"), PretrainConfig())
     if options.resume:

@@ -22,7 +22,7 @@ from training.studies.table import table
 from training.studies.trial import StudyError
 
 OPTION = {"eval_data": "--data", "corpus": "--corpus"}
-"""Keys of a study that are set by an option of their own instead of `--set`, with that option."""
+"""Options that set a key of a study, by the name of the key. All other keys are set by `--set`."""
 
 
 def listed(options: argparse.Namespace) -> int:

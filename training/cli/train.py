@@ -81,7 +81,8 @@ def resolve(options: argparse.Namespace) -> RunConfig:
     With `--resume`, return the stored configuration if the options do not contradict it.
 
     Raises:
-        ConfigError, RunError: there is no such run; the message names the option.
+        ConfigError: the options are incomplete or contradict each other; the message names the option.
+        RunError: with `--resume`, there is no run to continue.
     """
     base = _described(options)
     names = (
@@ -150,7 +151,7 @@ def resumed(folder: str, given: Mapping[str, Any], kind: type[C]) -> C:
     """Return the stored configuration of the run to resume.
 
     Raises:
-        RunError: there is no such run.
+        RunError: `folder` contains no run.
         ConfigError: the options contradict the stored configuration.
     """
     stored = record.stored_config(Path(folder), kind)

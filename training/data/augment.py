@@ -1,4 +1,6 @@
-"""Augmentations of a view in addition to dropout. They are ours, or from ConSERT (Yan et al., ACL 2021) as in DCLR.
+"""Augmentations of a view in addition to dropout.
+
+Token swapping is ours. The others are from ConSERT (Yan et al., ACL 2021), and DCLR's paper compares them.
 
 Random numbers are drawn by separate functions, so each change of tokens is deterministic, given a draw. Padding is at
 the end of a sentence and never changes.
@@ -25,9 +27,9 @@ def draw_token_order(mask: Tensor, rng: torch.Generator | None = None) -> Tensor
 
 
 def draw_swapped_order(mask: Tensor, rate: float, rng: torch.Generator | None = None) -> Tensor:
-    """Draw positions in which a share `rate` of tokens swaps with the next unmoved token: mask (N, L) to (N, L).
+    """Draw a new order of positions: with probability `rate`, a token moves behind the next token that does not move.
 
-    The first and the last token, which are special, stay in place.
+    Shapes: mask (N, L) to positions (N, L). The first and the last token, which are special, stay in place.
     """
     places = torch.arange(mask.shape[1], device=mask.device)
     steps = torch.rand(mask.shape, generator=rng, device=mask.device) < rate
@@ -82,7 +84,7 @@ def _rank(order: Tensor) -> Tensor:
 
 @contextmanager
 def embeddings_changed(encoder: Encoder, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Apply `change` to the output (N, L, D) of the backbone's embedding layer inside the block."""
+    """Apply `change` to the output (N, L, D) of the backbone's embedding layer inside the `with` block."""
     embeddings = getattr(encoder.backbone, "embeddings", None)
     if not isinstance(embeddings, nn.Module):
         raise _no_place(encoder, "embedding layer")
@@ -114,7 +116,7 @@ def token_swapping(encoder: Encoder, ids: Tensor, mask: Tensor, rate: float, rng
 
 
 def _at_places(encoder: Encoder, ids: Tensor, mask: Tensor, places: Tensor) -> Tensor:
-    """Encode with the position ids at `places` (N, L)."""
+    """Encode with position ids that are permuted by `places` (N, L)."""
     if not _takes_positions(encoder):
         raise _no_place(encoder, "position ids")
     # Position ids of RoBERTa-like models begin after the padding id, which their embeddings store under this name.

@@ -37,7 +37,10 @@ class Batch:
         return len(self.sentences)
 
     def lengths(self, views: int) -> list[int]:
-        """Return the lengths in tokens of this process's sentences over all views."""
+        """Return the length in tokens of each view of each sentence that this process encodes.
+
+        `views` is the number of views of a sentence.
+        """
         first = self.tokens if self.first_tokens is None else self.first_tokens
         return [*map(len, first), *[len(each) for each in self.tokens] * (views - 1)]
 

@@ -137,7 +137,7 @@ def open_corpus(
     single sentences are left out.
 
     Raises:
-        CorpusError: a file is missing, damaged, not UTF-8, not text or a pipe, or there are too few sentences.
+        CorpusError: a file is missing, damaged, a pipe, not UTF-8 or not text, or there are too few sentences.
     """
     is_long_enough = is_passage if passages else bool
     if not files and column is not None:
@@ -234,7 +234,7 @@ def _chunks(sentences: Iterator[str], size: int) -> Iterator[list[str]]:
 # The default corpus: the documentation inside every CPython, as sentences or passages.
 
 MIN_WORDS = 10
-"""Minimum number of words in the rest of a section whose summary is used as a query."""
+"""If the first sentence of a section is used as a query, the rest of the section has at least this many words."""
 
 
 def documentation_sentences() -> Iterator[str]:
@@ -244,9 +244,9 @@ def documentation_sentences() -> Iterator[str]:
 
 
 def documentation_passages() -> Iterator[str]:
-    """Yield for each section a line with its name and a line with its text.
+    """Yield a passage for each section: a line with the section's name, and a line with its text.
 
-    Summaries are left out, because they are the queries of the retrieval collection `python-docs`.
+    The text lacks the section's summary, because summaries are the queries of the retrieval collection `python-docs`.
     """
     for section in python_docs.sections():
         named = section.name if section.module == python_docs.TOPICS else f"{section.module} {section.name}"

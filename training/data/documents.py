@@ -47,9 +47,9 @@ def write(files: Sequence[Path], corpus: Path) -> Counts:
 
 
 def texts(files: Iterable[Path]) -> Iterator[str]:
-    """Yield title and text of each object in `.jsonl` and `.ndjson` (BEIR's fields), and each paragraph of other files.
+    """Yield title and text of each object in `.jsonl` and `.ndjson` files, and each paragraph of other files.
 
-    Files may be compressed, .gz or .xz.
+    The objects have BEIR's fields `title` and `text`. Files may be compressed, .gz or .xz.
 
     Raises:
         CorpusError: a file can't be read or is of another format, or a line of JSON has no text.

@@ -20,9 +20,9 @@ class Excerpt:
     """A selection of lines of a corpus. By default, all lines are selected."""
 
     first: int | None = None
-    """Number of lines to select from the beginning. None selects lines without this limit."""
+    """If set, only this number of lines at the beginning of the corpus can be selected."""
     words: tuple[int, ...] | None = None
-    """Minimum and maximum words of a line, counted by `word_starts`."""
+    """Minimum and maximum number of words in a line, as `word_starts` counts them."""
 
     def __post_init__(self) -> None:
         if self.first is not None and self.first < 1:

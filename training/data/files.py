@@ -34,14 +34,14 @@ OPENERS: dict[str, Callable[[IO[bytes]], BufferedIOBase]] = {
     ".xz": lzma.LZMAFile,
 }
 UNREAD = {".bz2", ".zst", ".lz4", ".7z", ".rar", ".zip", ".tar", ".tgz", ".txz"}
-"""Suffixes of unsupported compression, whose bytes must not be read as text."""
+"""Suffixes of unsupported compression formats. These files must not be read as text."""
 DELIMITERS = {".csv": ",;", ".tsv": "\t"}
 """Possible delimiters by file suffix."""
 JSON_LINES = (".jsonl", ".ndjson")
 PARQUET = ".parquet"
 TABLES = (*DELIMITERS, *JSON_LINES, PARQUET)
 UNREAD_TABLES = (".arrow", ".feather", ".xlsx", ".json")
-"""Formats that users can convert to JSON lines or Parquet."""
+"""Suffixes of unsupported table formats. Users can convert these files to JSON lines or Parquet."""
 IN_FOLDERS = (".txt", *TABLES)
 """Suffixes of the files that are read from a folder."""
 COLUMNS = ("text", "sentence")
@@ -109,11 +109,11 @@ def sentences(paths: Iterable[Path], column: str | None = None) -> Iterator[str]
 
 
 def is_table(path: File, column: str | None = None) -> bool:
-    """Return whether a file is a table (True) or text (False), according to its name.
+    """Return whether a file is a table (True) or text (False). The suffix of its name decides.
 
     Raises:
-        CorpusError: the file is neither a table that `rows` reads nor text, or the file is text but a `column` is
-            given.
+        CorpusError: the suffix is that of an unsupported table format, the first bytes show that the file is not text,
+            or the file is text but a `column` is given.
     """
     kind = _without_compression(path).suffix.lower()
     if kind in TABLES:
@@ -127,7 +127,9 @@ def is_table(path: File, column: str | None = None) -> bool:
 
 
 def passages(paths: Iterable[Path], column: str | None = None) -> Iterator[str]:
-    """Yield every line of text files, and the text of each row of tables, after a line with its title if it has one.
+    """Yield every line of text files, and a passage for each row of tables.
+
+    The passage of a row is its text. If the row has a title, the passage begins with a line that contains the title.
 
     Raises:
         CorpusError: see `sentences`.
@@ -140,7 +142,10 @@ def passages(paths: Iterable[Path], column: str | None = None) -> Iterator[str]:
 
 
 def _titled(path: Path, names: Sequence[str]) -> Iterator[str]:
-    """Yield the title, if any, and then the text of each row. A title that is not a string is ignored."""
+    """Yield the text of each row, after a line with the row's title if it has one.
+
+    A title that is not a string is ignored.
+    """
     # If the same column were title and text, a text would be its own query.
     titles = [] if [name.lower() for name in names] == [TITLE] else [TITLE]
     for where, (title, text) in rows(path, (*titles, None), names, advice=COLUMN_ADVICE):
@@ -161,13 +166,14 @@ def rows(
 ) -> Iterator[tuple[str, list[Any]]]:
     """Yield the position of each row of a table, and its values for `columns`.
 
-    A column is given by its possible names, in any case, and the first that exists is read. If None is among the names,
-    the column may be missing, and its values are None. Blank lines are skipped. `bad` is called with the error of each
-    broken row. If `bad` returns, reading continues, and bytes that are not UTF-8 are read as lone surrogates.
+    Each of `columns` contains the possible names of one column. The first name that exists is read. Upper and lower
+    case are the same. If None is among the names, the column may be missing, and its values are then None. Blank lines
+    are skipped. `bad` is called with the error of each broken row, and if it returns, reading continues. Unless `bad`
+    is `raise_error`, bytes that are not UTF-8 become lone surrogates.
 
     Raises:
-        CorpusError: see `lines`; or a row is broken, or a column is missing; the message then ends with
-            `advice`.
+        CorpusError: see `lines`; or the file is not a table, a row is broken, or a column is missing. The message about
+            a missing column ends with `advice`.
     """
     kind = _without_compression(path).suffix.lower()
     if kind in DELIMITERS:
@@ -186,7 +192,7 @@ def lines(paths: Iterable[File], bad: OnBadRow = raise_error) -> Iterator[str]:
     Unless `bad` is `raise_error`, bytes that are not UTF-8 become lone surrogates, and the caller must check for them.
 
     Raises:
-        CorpusError: a file is missing, damaged, not UTF-8, or compressed in another way.
+        CorpusError: a file is missing, damaged, not UTF-8, or compressed in another format.
     """
     errors = "strict" if bad is raise_error else "surrogateescape"
     for path in paths:
@@ -345,7 +351,10 @@ def _parquet_rows(path: File, columns: Sequence[Sequence[str | None]], advice: s
 
 
 def _choose_column(names: Iterable[str], wanted: Sequence[str | None], where: File | str, advice: str) -> str | None:
-    """Return the first wanted column that exists, as spelt in the file. None means that it is missing and optional."""
+    """Return the first wanted column that exists, as spelt in the file.
+
+    If None is in `wanted`, the column is optional, and the result is None if the column is missing.
+    """
     own = {name.strip().lower(): name for name in names}
     asked = [name for name in wanted if name is not None]
     chosen = next((own[name.strip().lower()] for name in asked if name.strip().lower() in own), None)
@@ -424,9 +433,9 @@ _HTML = (
     r"<(html|head|body|title|meta|p|br|hr|div|span|h[1-6]|[uod]l|li|d[td]|table|t[rdh]|pre|font|center|b|i|em)\s*/?>"
 )
 _USED = rf'(?!s\b)(?=[^\W_]|["“<]|{_END})'
-"""Pattern of the text after a tag that is used as markup.
+"""Pattern of the text that follows a tag in markup.
 
-A sentence that begins by mentioning a tag continues with a space, a comma or the like.
+A sentence about a tag can begin with this tag, too. In such a sentence, a space, a comma or a plural s follows the tag.
 """
 MARKUP = (
     r"<(!doctype|\?xml|[a-z][\w:.-]*\s[^<>]*=)",
@@ -445,7 +454,8 @@ def detect_format(head: bytes, delimiters: Mapping[str, str], columns: Collectio
 
     Args:
         delimiters: possible delimiters of a table, by the suffix of its name.
-        columns: names, one of which a table must have; text may have equally many commas in every line.
+        columns: a table must have one of these columns. An equal number of commas in every line is not enough, because
+            text can have it, too.
     """
     if signature := next((name for signature, name in SIGNATURES.items() if head.startswith(signature)), None):
         return signature

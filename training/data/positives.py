@@ -66,7 +66,7 @@ def text_of(passage: str) -> str:
 
 
 def are_passages(texts: Iterable[str]) -> bool:
-    """Return whether at least half of the first non-empty texts are passages."""
+    """Return whether at least half of the first `SAMPLED` non-empty texts are passages."""
     looked_at = list(islice(filter(text_of, texts), SAMPLED))
     return 2 * sum(map(is_passage, looked_at)) >= len(looked_at) > 0
 

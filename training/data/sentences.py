@@ -37,7 +37,10 @@ CODE = re.compile(
 )
 NAME = re.compile(r"\w\(\)|_|\b[a-z]+[A-Z]|\w\.\w|\w/\w|(?<!\S)\W?\.\w")
 NAME_SHARE = 1 / 8
-"""Maximum share of identifiers, paths and the like among the words. Prose about code names its subjects."""
+"""Maximum share of identifiers, paths and the like among the words of a clean sentence.
+
+The share is not 0, because prose about code contains such names.
+"""
 PAIRS = ("()", "[]", "“”")
 LETTERS = 0.75
 """Minimum share of letters and spaces in a clean sentence. Three quarters leave room for years and prices."""
@@ -53,7 +56,7 @@ def clean_sentences(text: str) -> Iterator[str]:
 def all_sentences(paragraph: str) -> Iterator[str]:
     """Yield every sentence of a paragraph, clean or not.
 
-    Joined by spaces, the sentences are the paragraph with single spaces.
+    If the sentences are joined by spaces, the result is the paragraph with single spaces between all words.
     """
     flat = " ".join(paragraph.split())
     start = 0

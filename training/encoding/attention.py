@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 ATTENTION = "isosphere_swift"
-"""Name of this attention among transformers' attention implementations."""
+"""Name of `attention` among transformers' attention implementations."""
 FAMILIES = frozenset(("bert", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta"))
-"""Model types that this attention supports. Their scores have no cap and no bias except the mask, and each head has its
-own keys and values."""
+"""Model types that `attention` supports.
+
+In these models, attention scores have no cap and no bias except the mask, and each head has its own keys and values.
+"""
 PACKED = FAMILIES - {"modernbert"}
 """Model types whose sentences may be packed in one sequence.
 
@@ -148,17 +150,17 @@ def use_attention(backbone: PreTrainedModel) -> None:
 def supports_packing(backbone: PreTrainedModel) -> bool:
     """Return whether sentences can be packed in one sequence.
 
-    Any other attention would let each sentence attend to all sentences.
+    The backbone must use this module's `attention`, and its model type must be in `PACKED`. With another attention,
+    each sentence would attend to all sentences of the sequence.
     """
     return backbone.config._attn_implementation == ATTENTION and backbone.config.model_type in PACKED
 
 
 def mask(*places: Any, **named: Any) -> Tensor | None:
-    """Build the additive mask of eager attention.
+    """Build the additive mask of eager attention, or return None if the argument `attention_mask` is None.
 
-    The mask is built even without padding, because a check for padding would wait for the device.
-
-    Return None if there is no attention mask, because packed sentences have their own masks.
+    The mask is built even without padding, because a check for padding would wait for the device. Packed sentences have
+    no `attention_mask`, because their layout contains their masks.
     """
     if named["attention_mask"] is None:
         return None
@@ -207,8 +209,8 @@ def _look_up_sparsely(encoder: Encoder) -> None:
     """Keep the gradient of the word embeddings sparse until all passes of a step have contributed.
 
     For each pass, torch would write a dense gradient of the whole table, nearly all zeros, into new memory. Here the
-    dense gradient is written once per backward pass into a reused buffer. Copy the gradient to keep it, because the
-    next backward pass overwrites the buffer.
+    dense gradient is written once per backward pass into a reused buffer. The next backward pass overwrites the buffer,
+    so callers must copy a gradient that they want to keep.
     """
     words = encoder.backbone.get_input_embeddings()
     if not isinstance(words, nn.Embedding) or not words.weight.requires_grad:
@@ -263,7 +265,10 @@ class Dropout(nn.Dropout):
 
 @contextmanager
 def exempting(module: nn.Module, share: int | None) -> Iterator[None]:
-    """Inside the block, every `Dropout` of `module` leaves the last 1/`share` of the rows unchanged."""
+    """Exempt the last 1/`share` of the rows from every `Dropout` of `module` inside the `with` block.
+
+    None exempts no rows.
+    """
     dropouts = [each for each in module.modules() if isinstance(each, Dropout)]
     for each in dropouts:
         each.exempt = share

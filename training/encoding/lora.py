@@ -27,7 +27,7 @@ from training.config import ConfigError, RunConfig
 from training.encoding.attention import use_fast_operations
 
 FOLDER = "adapter"
-"""Subfolder of a run's folder for the adapter."""
+"""Name of the adapter's folder inside the run's folder."""
 ALPHA = 480
 """alpha of LoRA's scaling alpha / rank, the same for every rank.
 
@@ -90,9 +90,9 @@ def attach_adapter(encoder: Encoder, rank: int, *, backbone: str, layers: Sequen
 
 
 def merge_adapter(encoder: Encoder) -> Factors | None:
-    """Add s B A to the weights in float64, remove the adapter from the encoder, and return its matrices.
+    """Merge the adapter into the weights, remove it from the encoder, and return its matrices.
 
-    Return None if the encoder has no adapter.
+    The merged weights are computed in float64. Return None if the encoder has no adapter.
     """
     adapted = list(_adapted(encoder))
     if not adapted:
@@ -138,7 +138,7 @@ def _adapted(encoder: Encoder) -> Iterator[tuple[str, Any]]:
 
 
 def load_for_training(config: RunConfig, device: torch.device) -> Encoder:
-    """Load the run's backbone with its dropout on `device`.
+    """Load the run's backbone on `device`, with the layers, dropout rate and adapter of the configuration.
 
     Raises:
         SourceError: the backbone does not exist.
@@ -178,10 +178,10 @@ def has_dropout(encoder: Encoder) -> bool:
 
 
 def check_views_differ(encoder: Encoder, config: RunConfig, views: int) -> None:
-    """Check that the dropout views of a sentence differ.
+    """Check that the views of a sentence differ, and that they suit the run's augmentation.
 
     Raises:
-        ConfigError: the views would be equal.
+        ConfigError: the views would be equal, or they do not suit the augmentation.
     """
     if config.positives is not None and views < 2:
         raise ConfigError(f"augmentation: {config.augmentation} needs two views, but {config.objective} has only one")

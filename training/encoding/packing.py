@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 GRANULE = {"cpu": 64}
-"""Multiple of tokens to which each copy of the batch is padded, by device type.
+"""Number of tokens, by device type. Each view of the batch is padded to a multiple of this number.
 
 Other devices need no padding. On CPUs, oneDNN compiles bf16 matrix products for each number of rows, which takes a
 tenth of a step. With padding, steps of similar length use the same compiled products (docs/log.md).
@@ -42,7 +42,7 @@ class Pass(NamedTuple):
     attention_mask: Tensor
     """Attention mask, (n, L)."""
     first: Pass | None = None
-    """The same sentences' texts for the first view, if these differ from the texts of the remaining views."""
+    """The pass of the same rows for the first view, if this view has different texts."""
 
 
 def encode_passes(encoder: Encoder, passes: Sequence[Pass], copies: int = 1, *, clean: bool = False) -> Tensor:
@@ -120,7 +120,10 @@ def _after_attention(encoder: Encoder) -> nn.Module | None:
 
 @contextmanager
 def _only_first_tokens(packed: PackedLayout, *, of: nn.Module | None) -> Iterator[None]:
-    """Pass only the first token of each sentence to the module `of` inside the block. Its inputs are (1, T, D)."""
+    """Pass only the first token of each sentence to the module `of` inside the `with` block.
+
+    The original inputs of the module are (1, T, D).
+    """
     if of is None:
         yield
         return

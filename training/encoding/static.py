@@ -1,4 +1,4 @@
-"""A static student: an encoder with one vector per token, initialised by a linear fit to the vectors of its base.
+"""A static student: an encoder with one vector per token, initialised by a linear fit to a base encoder.
 
 Sources: Model2Vec (Tulkens and van Dongen, 2024) builds a static encoder from an encoder's vectors of single tokens.
 The weights of frequent tokens are from Arora, Liang and Ma (ICLR 2017).

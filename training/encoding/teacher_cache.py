@@ -51,7 +51,10 @@ class TeacherCache:
         self._places = {key: place for place, key in enumerate(kept)}
 
     def __call__(self, tokens: Sequence[Tokens]) -> Tensor:
-        """Return vectors (n, D') of sentences in the encoder's vocabulary, on its device."""
+        """Return the vectors (n, D') of tokenised sentences, on the encoder's device.
+
+        The tokens are from the encoder's vocabulary.
+        """
         keys = [_key(each) for each in tokens]
         new = {key: each for key, each in zip(keys, tokens, strict=True) if key not in self._places}
         if new and not self._full:

@@ -1,6 +1,6 @@
 """Encoding of views: the vectors of the same sentences from different encoder passes.
 
-All encoder passes of training are in this module.
+All encoder passes of a training step begin in this module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from training.encoding.packing import Pass, encode_passes, group_by_length
 from training.objectives.base import Needs, Views
 
 GRANULE = {"cuda": 8}
-"""Multiple of tokens to which sentences are padded, by device type.
+"""Number of tokens, by device type. Sentences are padded to a multiple of this number.
 
 Other devices need no padding. Padding reduces the number of different shapes, so fewer CUDA graphs must be recorded.
 Matrix units are also faster with such lengths.
@@ -87,11 +87,11 @@ class ViewEncoder(nn.Module):
         self.augmentation = augmentation
 
     def forward(self, passes: Sequence[Pass]) -> Tensor:
-        """Encode the n sentences of all passes to (V, n, D) views, with the clean views last.
+        """Encode the n sentences of all passes to (V, n, D) views.
 
-        If the objective needs clean views, they are computed without dropout. Positive pairs of two texts have two
-        clean views, one for each text. The result is float32 under any `autocast`. If possible, a single run of the
-        encoder computes all views except an augmented one.
+        If the objective needs clean views, which are computed without dropout, they are the last ones. Positive pairs
+        of two texts have two clean views, one for each text. The result is float32 under any `autocast`. If possible, a
+        single run of the encoder computes all views except an augmented one.
         """
         plain, clean = self.needs.views - (self.augmentation is not None), self.needs.clean
         with autocast(self.encoder, self.autocast):
@@ -125,7 +125,7 @@ class Teacher:
     autocast: torch.dtype | None = None
 
     def __call__(self, tokens: Sequence[Tokens]) -> Tensor:
-        """Return vectors (n, D') of sentences in the teacher's vocabulary."""
+        """Return the vectors (n, D') of tokenised sentences. The tokens are from the teacher's vocabulary."""
         passes = make_passes(self.encoder, tokens)
         with torch.no_grad(), dropout_off(self.encoder), autocast(self.encoder, self.autocast):
             (pooled,) = encode_passes(self.encoder, passes)
@@ -134,6 +134,6 @@ class Teacher:
 
 @contextmanager
 def autocast(encoder: Encoder, dtype: torch.dtype | None) -> Iterator[None]:
-    """Compute matrix products in `dtype` inside the block. None keeps float32."""
+    """Compute matrix products in `dtype` inside the `with` block. None keeps float32."""
     with torch.autocast(encoder.device.type, dtype=dtype, enabled=dtype is not None):
         yield

@@ -120,7 +120,10 @@ class Devices:
 
     @contextmanager
     def no_sync(self, module: nn.Module) -> Iterator[None]:
-        """Keep the gradients of a `parallel` module local inside the block. The next backward exchanges them."""
+        """Keep the gradients of a `parallel` module local inside the `with` block.
+
+        The next backward exchanges them.
+        """
         with self._group.no_sync(module) if self._group else nullcontext():
             yield
 

@@ -63,12 +63,12 @@ class RecordedGraph(NamedTuple):
 
 
 class CudaGraphs(Generic[G]):
-    """Launcher of a computation on a CUDA device, which records the computation and replays the recording.
+    """Launcher that records a computation on a CUDA device, and replays the recording.
 
     The computation returns named numbers and may change weights in place. It must not wait for the device. Tensors that
     it reads or writes, apart from its arguments and results, must keep their addresses. At most `MAX_GRAPHS` shapes are
-    recorded. Other shapes run kernel by kernel. If the device has no memory for a recording, no further shape is
-    recorded.
+    recorded. Other shapes run kernel by kernel. If the device has no memory for a recording, all recordings are
+    removed, and no further shape is recorded.
     """
 
     def __init__(self, draws: Sequence[torch.Generator] = ()) -> None:
@@ -103,9 +103,9 @@ class CudaGraphs(Generic[G]):
         return dict(zip(found, values, strict=True))
 
     def _ripe(self, compute: Callable[[G], dict[str, Tensor]], given: G, shapes: Shapes) -> RecordedGraph | None:
-        """Return the graph for inputs of these shapes, or None if the shapes have not occurred often enough.
+        """Record a graph for inputs of these shapes, and return it.
 
-        If the shapes have occurred often enough and have no graph, record one.
+        Return None if the shapes have not occurred often enough, or if no more graphs can be recorded.
         """
         self._met[shapes] += 1
         if self._met[shapes] <= RUNS_BEFORE_RECORDING or len(self._recorded) >= MAX_GRAPHS or not self._room:
@@ -152,7 +152,7 @@ class CudaGraphs(Generic[G]):
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Disable Python's garbage collector inside the block.
+    """Disable Python's garbage collector inside the `with` block.
 
     Freeing a CUDA tensor or graph would end a recording.
     """

@@ -47,7 +47,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Handle SIGTERM like Ctrl-C inside the block.
+    """Handle SIGTERM like Ctrl-C inside the `with` block.
 
     During a run, both signals stop the run at the end of the step. If Ctrl-C is ignored, as under nohup, SIGTERM raises
     `KeyboardInterrupt`. Nothing changes outside the main thread, because only that thread gets signals.

@@ -23,7 +23,8 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 def reuse_memory() -> None:
     """Apply the memory settings to the whole process.
 
-    Call this function before torch creates its first tensor, because torch then reads the environment variables.
+    Some settings are environment variables. Call this function before torch creates its first tensor, because torch
+    reads the variables at that time. The other settings are calls of `mallopt`.
 
     `mallopt` needs Linux and glibc. On other systems, freed memory is not kept.
     """

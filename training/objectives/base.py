@@ -23,7 +23,7 @@ class Needs:
     start: bool = False
     """True if the objective needs vectors that are computed with the encoder's initial weights."""
     host: bool = False
-    """True if the host must wait for the device to compute the loss, for example for eigenvectors."""
+    """True if the host waits for results of the device, such as eigenvectors, to compute the loss or the report."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Objective(Protocol):
 
     @property
     def needs(self) -> Needs:
-        """Return the passes that `__call__` reads from its views."""
+        """Return the encoder passes whose vectors `__call__` reads."""
 
     def __call__(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
         """Compute the scalar terms of the loss.
@@ -87,7 +87,7 @@ class Reports(Protocol):
 
 @runtime_checkable
 class Measures(Protocol):
-    """Protocol of an objective that measures every batch besides computing its terms."""
+    """Protocol of an objective that measures figures of every batch besides its terms."""
 
     def measured(self) -> dict[str, Tensor]:
         """Return scalars of the last batch, on its device and without gradient.
@@ -133,9 +133,12 @@ class Preset(Generic[P]):
     max_length: int = 32
     """Maximum tokens of a sentence or passage."""
     layers: tuple[int, ...] | None = None
-    """Layers of the backbone that the student keeps. None keeps all layers, and an empty list keeps none."""
+    """Layers of the backbone that the trained encoder keeps. None keeps all layers, and an empty list keeps none."""
     teacher_backbone: str | None = None
-    """Backbone of the teacher that SimCSE trains if the user names none. None means the run's own backbone."""
+    """Backbone from which SimCSE trains the teacher, if the user names no teacher.
+
+    None means the run's own backbone.
+    """
 
 
 PASSAGES_SUFFIX = "-passages"
@@ -143,7 +146,7 @@ PASSAGES_SUFFIX = "-passages"
 
 
 PASSAGES_SETTINGS: Mapping[str, Any] = {"augmentation": "cloze", "max_length": 64, "learning_rate": 1e-5, "epochs": 3}
-"""Settings for passages, with a sentence of a passage as the positive of its rest.
+"""Settings for passages. A sentence of a passage and the rest of the passage are a positive pair.
 
 The same settings suit all objectives (ADR 0048).
 """
@@ -152,8 +155,9 @@ The same settings suit all objectives (ADR 0048).
 def minilm_presets(source: str, learning_rate: float, params: P, *, published: P) -> dict[str, Preset[P]]:
     """Return three presets for MiniLM: [CLS] pooling, mean pooling, and passages.
 
-    The [CLS] preset has the `published` parameters and the papers' values for BERT-base, with the same batch size and
-    learning rate for all objectives. `source`, `learning_rate` and `params` are for the preset with mean pooling.
+    The [CLS] preset has the `published` parameters, which are the paper's values for BERT-base. Its batch size and
+    learning rate are the same for all objectives. `source`, `learning_rate` and `params` are for the preset with mean
+    pooling. The preset for passages also has `params`, with the settings in `PASSAGES_SETTINGS`.
     """
     minilm = Preset(source=source, batch_size=64, learning_rate=learning_rate, pooling="mean", params=params)
     on_cls = "the papers' values for BERT-base, on minilm's [CLS]; batch 64 and 3e-5 for every objective"

@@ -29,9 +29,9 @@ from training.objectives.noise import ascend, check_ratio, gaussian_negatives
 def instance_weights(anchors: Tensor, sentences: Tensor, noise: Tensor, threshold: float) -> Tensor:
     """Compute alpha (N, N + M) of equation 5: 0 for a negative whose cosine reaches the threshold, else 1.
 
-    `anchors` and `sentences` (N, D') are the judge's vectors of the batch. If the judge has only one view, both
-    arguments are the same tensor. Positives, on the diagonal, keep weight 1. If D differs from D', all noise (M, D)
-    keeps weight 1, because there is no cosine.
+    `anchors` and `sentences` (N, D') are the judge's vectors of the batch. The judge is the encoder whose cosines are
+    compared with the threshold. If the judge has only one view, both arguments are the same tensor. Positives, on the
+    diagonal, keep weight 1. If D differs from D', all noise (M, D) keeps weight 1, because there is no cosine.
     """
     genuine = cosine_logits(anchors, sentences, 1.0) < threshold
     if noise.shape[1] == anchors.shape[1]:
@@ -109,7 +109,7 @@ class DCLRParams:
     "paper" removes them from the denominator. "reference", the published code, sets their logits to 0.
     """
     threshold: float = 0.9
-    """Phi, the cosine from which on a negative counts as a false negative."""
+    """Phi. A negative whose cosine is at least Phi counts as a false negative."""
     judge: Literal["teacher", "self"] = "teacher"
     """Encoder whose cosines are compared with the threshold to find false negatives."""
     distillation: float = 0.0
@@ -145,7 +145,7 @@ class DCLR(nn.Module):
 
     @property
     def needs(self) -> Needs:
-        """The passes: two views, and a teacher if it judges negatives or is distilled."""
+        """Return the passes that DCLR needs: two views, and a teacher if it judges negatives or is distilled."""
         judges = self.params.weighting != "none" and self.params.judge == "teacher"
         return Needs(views=2, teacher=judges or self.params.distillation > 0)
 

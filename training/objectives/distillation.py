@@ -1,4 +1,4 @@
-"""Distillation: a teacher's vectors and the encoder's initial vectors as targets.
+"""Distillation: a teacher's vectors and the initial encoder's vectors as targets.
 
 Source of the teacher's term: Reimers and Gurevych, EMNLP 2020. In the paper a student reproduces the teacher's vectors.
 Here the student keeps its own space, and an isometry maps this space to the teacher's space. The isometry preserves
@@ -30,7 +30,7 @@ class DistillationParams:
     """The parameters of distillation. The defaults are ours, not from a paper."""
 
     share: float = 0.5
-    """Weight of the teacher's term. The weight of the term for the initial vectors is 1 - `share`."""
+    """Weight of the teacher's term. The term for the initial encoder's vectors has the weight 1 - `share`."""
     similarity: float = 0.0
     """Weight of the term for the teacher's similarities within the batch. Students with few layers need this term."""
     aligned: int = 6000
@@ -49,7 +49,7 @@ class DistillationParams:
 
 
 class Distillation(nn.Module):
-    """Distillation loss between the encoder's vectors and two targets: the teacher's vectors and the initial vectors.
+    """Loss between the encoder's vectors and two targets: the teacher's vectors and the initial encoder's vectors.
 
     The loss is the mean over N sentences of share · (1 - cos(z_i R, t_i)) + (1 - share) · (1 - cos(z_i, s_i)). With
     `similarity`, the mean over all pairs of the batch of similarity · (cos(z_i, z_j) - cos(t_i, t_j))^2 is added.
@@ -74,7 +74,11 @@ class Distillation(nn.Module):
 
     @property
     def needs(self) -> Needs:
-        """The passes. The initial vectors are needed as targets, and to fit the isometry."""
+        """Return the encoder passes that this objective needs.
+
+        The initial encoder's vectors are targets if `share` is below 1. They are also needed to fit the isometry if
+        `aligned` is above 0.
+        """
         aligned = self.params.aligned > 0
         return Needs(views=1, teacher=True, start=aligned or self.params.share < 1, host=aligned)
 

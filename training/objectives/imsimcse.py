@@ -30,8 +30,8 @@ Pair = Literal["dropout", "gaussian-noise", "mean-sampling", "off-dropout", "sha
 * `dropout`: two dropout views;
 * `gaussian-noise`: two dropout views with Gaussian noise added (table 1, "+");
 * `mean-sampling`: two means of K dropout views each (table 1, "-");
-* `off-dropout`: the view without dropout on both sides, or, for a pair of texts, the view of each text;
-* `shared-mean`: the mean of K dropout views on both sides.
+* `off-dropout`: two views without dropout, which are equal unless the sentence is a pair of texts;
+* `shared-mean`: the mean of K dropout views, used as both vectors.
 """
 
 WeightOn = Literal["negatives", "positive-logit"]
@@ -104,9 +104,9 @@ class ImSimCSE(nn.Module):
 
     @property
     def needs(self) -> Needs:
-        """The passes that the active terms need.
+        """Return the encoder passes that the active terms need.
 
-        `host` is true with Barlow Twins, because its rank is computed on the host.
+        `host` is true with Barlow Twins, because the rank of the cross-correlation is computed on the host.
         """
         pairs, samples = self._kinds, self.params.samples
         views = max(2, 2 * samples * ("mean-sampling" in pairs), samples * ("shared-mean" in pairs))
@@ -141,7 +141,7 @@ class ImSimCSE(nn.Module):
 
     @property
     def _kinds(self) -> tuple[Pair, ...]:
-        """The kinds of pairs for positives and negatives, or nothing if the weight of InfoNCE is 0."""
+        """Return the kinds of pairs for positives and negatives, or nothing if the weight of InfoNCE is 0."""
         return (self.params.positives, self.params.negatives) if self.params.contrast_weight else ()
 
     def _pair(self, kind: Pair, noisy: Tensor, clean: Tensor | None, rng: torch.Generator) -> tuple[Tensor, Tensor]:

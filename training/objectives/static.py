@@ -31,9 +31,9 @@ class StaticParams:
 class Static(nn.Module):
     """Mean over the batch of (1 - cos(z_i, s_i)) + similarity · (cos(z_i, z_j) - cos(s_i, s_j))^2.
 
-    z_i (N, D) are the student's vectors, and s_i (N, D) are the vectors of the whole encoder before training. A prefix
-    of z_i is compared with the prefix of s_i. The prefix's similarities are compared with the similarities of the whole
-    s_i.
+    z_i (N, D) are the student's vectors, and s_i (N, D) are the vectors of the whole encoder before training. In
+    Matryoshka training, z_i can be prefixes. In the first term, a prefix z_i is compared with the prefix of s_i that
+    has the same width. In the second term, the similarities of prefixes are compared with those of the whole s_i.
     """
 
     needs = Needs(views=1, start=True)

@@ -32,10 +32,13 @@ def positive_logits(views: Tensor, temperature: float) -> Tensor:
 def multi_positive_loss(logits: Tensor, weights: Sequence[float], reading: MultiPositive) -> Tensor:
     """Compute the mean loss over N anchors, from (P, N, N) logits with positives on the diagonals, and P weights.
 
+    In the formulas, s is the logit of the p-th positive, and lambda_p is its weight. Z is the sum of exp over the row
+    of logits that contains s.
+
     * L1, equation 7: sum_p lambda_p (log Z - s).
-    * L2-eq8, equation 8 as printed: -log sum_p lambda_p exp(-s) Z. This loss is smallest if the positives are least
+    * L2-eq8, equation 8 as printed: -log sum_p lambda_p exp(-s) / Z. This loss is smallest if the positives are least
       similar.
-    * L2-no-minus, as in commented-out published code: -log sum_p lambda_p exp(s) Z.
+    * L2-no-minus, as in commented-out published code: -log sum_p lambda_p exp(s) / Z.
     * L2-intended, the probable intention of equation 8: log sum_p lambda_p Z exp(-s). Its gradient is largest for the
       least similar positive.
     """
@@ -53,7 +56,7 @@ def multi_positive_loss(logits: Tensor, weights: Sequence[float], reading: Multi
 
 
 def positive_log_shares(logits: Tensor) -> Tensor:
-    """Compute s - log Z of (P, N, N) logits, (P, N).
+    """Compute s - log Z (P, N) of (P, N, N) logits, where s is on the diagonal and Z is the sum of exp over a row.
 
     The result is also precise near 0, where the logarithm of a rounded softmax would be exactly 0.
     """
@@ -92,8 +95,8 @@ class WhitenedCSEParams:
     chunking: Literal["views", "reference"] = "views"
     """Rows that are whitened together.
 
-    "views" whitens the rows of each view. "reference", the published code, whitens the rows of each part of the
-    interleaved views.
+    "views" whitens the rows of each view. "reference", as in the published code, whitens the rows of each part that
+    `interleaved` returns.
     """
     multi_positive: MultiPositive = "L1"
     positive_weights: tuple[float, ...] | None = None
@@ -142,7 +145,7 @@ class WhitenedCSE(nn.Module):
 
     @property
     def needs(self) -> Needs:
-        """One dropout pass for each view, or a single pass for all views with `single_feature`."""
+        """Return the passes: one dropout pass for each view, or with `single_feature` a single pass for all views."""
         views = 1 if self.params.single_feature else self.params.views
         return Needs(views=views, host=self.whitening is not None and self.whitening.host)
 

@@ -119,7 +119,7 @@ class MomentumWhitening(nn.Module):
         self.gradient = gradient
 
     def forward(self, views: Tensor, rng: torch.Generator) -> Tensor:  # noqa: ARG002 - nothing is drawn
-        """Whiten (V, N, D) to the same shape. The running statistics become more precise with each step."""
+        """Whiten (V, N, D) to the same shape, after an update of the running statistics by these views."""
         with torch.autocast(views.device.type, enabled=False):
             rows = views.double()
             mean, spread = Statistics(self.mean, self.covariance).updated(rows.flatten(0, 1), self.momentum)
@@ -197,7 +197,7 @@ class _ByEigenvalues(torch.autograd.Function):
 
 
 def _axes(matrix: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Return the eigenvectors of A in columns, and the square roots of the eigenvalues of A + eps I.
+    """Return the eigenvectors of `matrix` A in columns, and the square roots of the eigenvalues of A + eps I.
 
     Negative eigenvalues come from rounding and are set to 0.
     """

@@ -24,7 +24,10 @@ from training.data.corpus import Corpus
 LAST = 100
 """Number of final batches whose mean loss is reported."""
 MOST_RATE = 1e30
-"""Maximum learning rate. Adam's first step is ten times as large, and must be representable in float32."""
+"""Maximum learning rate.
+
+In its first step, Adam computes ten times the learning rate, and this number must be representable in float32.
+"""
 
 
 class PostprocessError(Refused):
@@ -68,7 +71,7 @@ class Postprocess(Generic[P]):
         """Fit the transform and attach it to the encoder.
 
         Raises:
-            PostprocessError: the encoder already has a transform, or the corpus is too small.
+            PostprocessError: the encoder already has a transform, or the transform can't be fitted.
         """
         if encoder.transform is not None:
             raise PostprocessError(

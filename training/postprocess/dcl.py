@@ -1,8 +1,8 @@
 """A linear map of a frozen encoder's pooled vectors, trained by the dimension-wise contrastive loss alone.
 
 Xu, Shao, Chen and Liu, "SimCSE++: Improving Contrastive Learning for Sentence Embeddings from Two Perspectives" (EMNLP
-2023), ACL 2023.emnlp-main.737, arXiv:2305.13192, equation 5. The paper trains the encoder with this loss. On a frozen
-encoder the loss is post-processing.
+2023), ACL 2023.emnlp-main.737, arXiv:2305.13192, equation 5. The paper trains the encoder with this loss. Here the
+encoder is frozen, and the loss trains only the linear map.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def train(batches: Iterable[Tensor], dim: int, params: DCLParams) -> tuple[Tenso
 def fit(encoder: Encoder, corpus: Corpus, params: DCLParams, *, seed: int, stream: TextIO) -> Fitted:
     """Fit a linear map to the vectors of two dropout views by the dimension-wise contrastive loss.
 
-    Under this map, each dimension of one view is most similar to the same dimension of the second view.
+    The loss is low if, under this map, each dimension of one view is most similar to the same dimension of the second.
 
     Raises:
         PostprocessError: the encoder has no dropout, so that two views would be equal, or the corpus has no complete

@@ -68,7 +68,7 @@ class FlowParams:
 
 
 def bits_per_dim(flow: Flow, pooled: Tensor) -> Tensor:
-    """Compute -log2 p(x) / D, the mean over pooled vectors (N, D).
+    """Compute the mean of -log2 p(x) / D over the pooled vectors x (N, D).
 
     The density of a vector is the density of its latents times the determinant of the flow's Jacobian.
     """

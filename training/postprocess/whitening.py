@@ -83,7 +83,7 @@ def whitening_matrix(covariance: Tensor, dims: int | None = None, power: float =
     `dims`, or the number of directions with non-zero variance. A power of 1 whitens, and a power of 0 only rotates.
 
     Raises:
-        PostprocessError: fewer than `dims` directions have variance, or none.
+        PostprocessError: no direction has variance, or fewer than `dims` directions have variance.
     """
     directions, variances, _ = torch.linalg.svd(covariance)
     varying = int((variances > NEGLIGIBLE * variances[0]).sum())
