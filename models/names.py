@@ -10,7 +10,7 @@ RUNTIME_NAMES = ("onnxruntime", "openvino", "tensorrt")
 """Names of the runtimes, which are the keys of `models.runtimes.RUNTIMES`."""
 Device = Literal["auto", "cpu", "cuda"]
 STATIC = "isosphere_static"
-"""Model type of encoders without layers in config.json (see `models.encoder.static`)."""
+"""Value of `model_type` in config.json for encoders without layers (see `models.encoder.static`)."""
 T = TypeVar("T")
 
 

@@ -64,7 +64,7 @@ def size(path: str | Path) -> int:
 
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `file`, to which the block writes the new content.
+    """Yield a temporary path beside `file`, to which the `with` block writes the new content.
 
     If the block succeeds, the temporary file replaces `file`. If `file` is a link, the temporary file replaces the
     link's target. Readers see the old file or the new file, never an incomplete file, even after a kill or power loss.
@@ -123,7 +123,7 @@ def _sweep_parts(file: Path) -> None:
 
 @contextmanager
 def replacing_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder, the draft, beside `folder`. The block writes the new content to the draft.
+    """Yield a temporary folder, the draft, beside `folder`. The `with` block writes the new content to the draft.
 
     If the block succeeds, the draft replaces `folder`. Otherwise the draft is deleted. Readers of `folder` always see
     the old folder or the new folder, even after a kill.
@@ -174,7 +174,7 @@ def _new_draft(folder: Path, holding: ExitStack) -> Path:
 def _swap(draft: Path, folder: Path) -> None:
     """Rename the draft to `folder`. If `folder` exists, both exchange their names.
 
-    If the system can't exchange names, the old `folder` is deleted.
+    If the system can't exchange names, the old `folder` is renamed first, and deleted at the end.
     """
     previous = _previous(folder)
     if not _took_free_name(draft, folder) and not exchange_names(draft, folder):
@@ -216,7 +216,7 @@ def _sweep_drafts(folder: Path) -> None:
 
 @contextmanager
 def locked_exclusively(path: Path) -> Iterator[None]:
-    """Lock a file or folder exclusively inside the block.
+    """Lock a file or folder exclusively until the `with` block ends.
 
     Raises:
         BlockingIOError: the file or folder is already locked.
@@ -257,9 +257,9 @@ def lfs_pointer(file: Path) -> bool:
 
 @contextmanager
 def naming(file: Path) -> Iterator[None]:
-    """Add the name of `file` to an `OSError` of the block.
+    """Add the name of `file` to an `OSError` that the `with` block raises.
 
-    Without this, the error for a full disk names no file.
+    Otherwise the error for a full disk would name no file.
     """
     try:
         yield

@@ -72,9 +72,9 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _bundled(file: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Read pooling, length and prompts from a manifest.
+    """Read pooling, length and prompts from the content of a manifest. Error messages name `file`.
 
-    `models.bundle` would check the whole bundle, but this folder need not be a complete bundle.
+    The folder need not be a complete bundle. So `models.bundle.bundle.load`, which checks all files, is not used.
     """
     if manifest.get("kind") == CROSS_ENCODER:
         raise SourceError(f"{file}: a cross-encoder, which computes no vectors of texts")
