@@ -1,4 +1,7 @@
-"""Names of runtimes, devices and other option values that need no import of other modules, and lazy registries."""
+"""Names of runtimes, devices and other option values, and lazy registries.
+
+This module imports no other module of the project, so its import is fast.
+"""
 
 from __future__ import annotations
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from uuid import uuid4
 
 EXHAUSTED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-"""Numbers of errors that the disk itself causes, and not the path that the user gave."""
+"""Error numbers that mean a problem of the disk, not of the path that the user gave."""
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Constants of Linux's renameat2(2)."""
 UNABLE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
 """Error numbers of a kernel or file system that can't exchange two names."""
 TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
-"""Numbers of errors which show that another writer used the name first."""
+"""Error numbers which show that another writer used the name first."""
 LFS = "a Git LFS pointer, not the file itself: fetch the file with `git lfs pull`"
 
 
@@ -150,7 +150,8 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 def restore_folder(folder: Path) -> None:
     """Repair the state of `folder` after a crash.
 
-    If `folder` is missing, rename the old folder back to this name. Otherwise delete the old folder.
+    A crash of `replacing_folder` can leave the old folder under a hidden name. If `folder` is missing, rename the old
+    folder back to `folder`. Otherwise delete the old folder.
     """
     previous = _previous(folder)
     if previous.exists() and not folder.exists():

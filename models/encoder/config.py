@@ -104,7 +104,7 @@ def _prompts(file: Path, said: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def _modules(folder: Path) -> tuple[Path | None, Sequence[Module]]:
-    """Return the folder of the pooling module, or None without one, and the modules after it.
+    """Return the folder of the pooling module, and the modules after it. Without a pooling, the folder is None.
 
     Raises:
         SourceError: the modules are not a Transformer and a Pooling, followed by supported modules.

@@ -210,7 +210,9 @@ def check_vectors(encoder: Encoder) -> None:
 
 
 def check_reproduces(encoder: Encoder, before: Bundle) -> None:
-    """Check that the encoder reproduces the golden vectors of `before`, even with another version of transformers.
+    """Check that the encoder reproduces the golden vectors of `before`.
+
+    Another version of transformers may have computed these golden vectors.
 
     Raises:
         ExportError: a golden vector of `before` is not reproduced.
