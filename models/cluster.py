@@ -26,10 +26,10 @@ LOCAL = "local"
 
 @contextmanager
 def connected(address: str | None) -> Iterator[bool]:
-    """Connect to the Ray cluster at `address` inside the block, and yield whether this process started Ray.
+    """Connect to the Ray cluster at `address`, and yield whether this process started Ray.
 
-    None means the address in `RAY_ADDRESS`. If there is no address, Ray is started on this machine. If the process is
-    already connected, the connection is used and stays open.
+    None means the address in `RAY_ADDRESS`. If there is no address, Ray is started on this machine. The connection is
+    closed when the `with` block ends. If the process was connected before, that connection is used, and stays open.
 
     Raises:
         Refused: Ray is not installed or not supported, or no cluster answers.
@@ -61,10 +61,10 @@ def connected(address: str | None) -> Iterator[bool]:
 
 @contextmanager
 def own_errors() -> Iterator[None]:
-    """Convert Ray's errors inside the block.
+    """Convert Ray's errors that the `with` block raises.
 
-    If a process of the cluster raised an error of this project, the same error is raised here without Ray's traceback.
-    Ray's own errors are shortened.
+    If a process of the cluster raised a `ValueError`, `OSError` or `Failed`, the same error is raised here without
+    Ray's traceback. Any other error of Ray becomes a `Failed` with a short message.
     """
     from ray.exceptions import RayError
 

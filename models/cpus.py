@@ -1,4 +1,4 @@
-"""Number of CPUs that this process may use, which can be lower than the host's number in a container."""
+"""Number of CPUs that this process may use. In a container, it can be lower than the number of the host's CPUs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 def available(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:
     """Return the number of usable CPUs.
 
-    It is the minimum of the affinity mask and of the quotas of all enclosing cgroups, but at least 1. Quotas are
-    rounded down.
+    The number is the lowest of several limits, but at least 1. The limits are the number of CPUs in the affinity mask,
+    and the quotas of all cgroups that contain the process. Quotas are rounded down.
     """
     affinity = float(len(os.sched_getaffinity(0)))
     return max(1, math.floor(min([affinity, *_quotas(root, membership)])))

@@ -1,4 +1,7 @@
-"""Names of runtimes, devices and other option values that need no import of other modules, and lazy registries."""
+"""Names of runtimes, devices and other option values, and lazy registries.
+
+This module imports no other module of the project, so its import is fast.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ RUNTIME_NAMES = ("onnxruntime", "openvino", "tensorrt")
 """Names of the runtimes, which are the keys of `models.runtimes.RUNTIMES`."""
 Device = Literal["auto", "cpu", "cuda"]
 STATIC = "isosphere_static"
-"""Model type of encoders without layers in config.json (see `models.encoder.static`)."""
+"""Value of `model_type` in config.json for encoders without layers (see `models.encoder.static`)."""
 T = TypeVar("T")
 
 

@@ -2,8 +2,8 @@
 
 A run reads its input twice. The first pass counts the rows and finds bad rows, so that a bad row does not stop a run
 after hours of work. The second pass embeds `ROWS` rows at a time and writes each batch atomically as a part. At the
-end, the parts are joined to the output file. If the command is repeated, it finds the manifest beside the output file
-and computes only the missing parts.
+end, the parts are joined to the output file. A manifest beside the output file records the options and the inputs. If
+the same command is repeated, it computes only the missing parts.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def embed(encoder: Encoder, files: Sequence[str], out: Path, options: Options, *
         stream: receives the progress.
 
     Raises:
-        Refused: an input or an option can't be used, or `out` belongs to another command.
+        Refused: an input or an option can't be used, another process is writing `out`, or `out` was written by another
+            command and `force` is false.
         OSError: the disk failed.
     """
     parts, manifest = out.with_name(f".{out.name}.parts"), out.with_name(f"{out.name}.json")
@@ -224,7 +225,7 @@ def _inputs(files: Sequence[str], out: Path, parts: Path) -> list[Path]:
 
 
 def _read(manifest: Path) -> dict[str, Any]:
-    """Return the manifest of an existing output file, or nothing if this command did not write the file."""
+    """Return the content of a manifest, or an empty dictionary if the file is missing or not JSON."""
     try:
         known = json.loads(manifest.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -252,7 +253,7 @@ def difference(known: dict[str, Any], wanted: dict[str, Any]) -> str:
 
 @contextmanager
 def locked(parts: Path, out: object) -> Iterator[None]:
-    """Create the folder of parts, and lock it inside the block.
+    """Create the folder `parts`, and lock it until the `with` block ends.
 
     Raises:
         Refused: another process is writing `out`.

@@ -43,7 +43,7 @@ class Npy:
 
 
 class Columns:
-    """Copied columns, with types that fit all their values."""
+    """Columns that are copied from the input, with types that fit all their values."""
 
     def __init__(self, names: list[str]) -> None:
         try:
@@ -68,7 +68,9 @@ class Columns:
                 self._learned = self._arrow.unify_schemas([self._learned, found], promote_options="permissive")
 
     def merge(self, others: Columns, first: str, last: str) -> None:
-        """Widen the types so that they also fit the values in `others`, whose rows are between `first` and `last`.
+        """Widen the types so that they also fit the values in `others`.
+
+        Error messages name `first` and `last`, the first and the last file whose values are in `others`.
 
         Raises:
             Refused: see `learn`.

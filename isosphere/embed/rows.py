@@ -31,7 +31,7 @@ def rows(
     A row without an id gets an id that consists of its file name and row number.
 
     Raises:
-        CorpusError: a file can't be read, or has no such column.
+        CorpusError: a file can't be read, or lacks one of the columns.
     """
     for path in paths:
         for place, (text, own_id, *kept) in _values(path, text_column, id_column, columns, bad):

@@ -5,7 +5,8 @@
 * adapter.json, from Isosphere: the base and its SHA-256, pooling, training, scores, golden vectors;
 * README.md: the model card.
 
-The merged weight is W + scaling · B A. Reading and merging need only NumPy, so a server needs no torch.
+For a weight W of the base, the merged weight is W + scaling · B A. Reading and merging need only NumPy, so a server
+needs no torch.
 
 An adapter may keep only some layers of its base. Peft's field `layer_replication` lists these layers, and module names
 count the kept layers from 0. Adapters that were made with `peft` alone have no adapter.json. They use the pooling of
@@ -61,7 +62,7 @@ DTYPES: Mapping[str, Any] = {
     "F8_E4M3": ml_dtypes.float8_e4m3fn,
     "F8_E5M2": ml_dtypes.float8_e5m2,
 }
-"""NumPy's types by their names in safetensors. The reader of safetensors for NumPy lacks float8."""
+"""NumPy's types by their names in safetensors. The safetensors library can't read all of them into NumPy arrays."""
 WITHOUT_EFFECT = {
     "auto_mapping",
     "base_model_name_or_path",
@@ -82,7 +83,7 @@ WITHOUT_EFFECT = {
 }
 """Fields of peft's configuration that do not affect the merged weights."""
 PLAIN_STARTS = (True, False, "gaussian", "orthogonal", "eva")
-"""Values of `init_lora_weights` that leave the base's weights unchanged. PiSSA, for example, changes them."""
+"""Values of `init_lora_weights` that leave the base's weights unchanged. For example, `pissa` changes them."""
 
 
 class AdapterError(Refused):
@@ -133,7 +134,7 @@ class Adapter:
     def sha256(self) -> str:
         """SHA-256 of the adapter's tensors, scaling and layers.
 
-        With the base's weights, these determine the merged weights.
+        Together with the base's weights, they determine the merged weights.
         """
         layers = {} if self.layers is None else {LAYERS: self.config[LAYERS]}
         decides = {
@@ -163,8 +164,8 @@ class Adapter:
     def updates(self, base: Weights) -> dict[str, NDArray[np.float32]]:
         """Return all weights and biases that the adapter changes, by name.
 
-        `base` has only the layers that the adapter keeps, counted from 0. Weights are merged in float64 and rounded to
-        float32.
+        `base` must have only the layers that the adapter keeps, and these must be renumbered from 0. Weights are merged
+        in float64 and rounded to float32.
 
         Raises:
             AdapterError: the base lacks a weight, or the weight's shape differs.

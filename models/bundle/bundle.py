@@ -56,7 +56,7 @@ INT8 = "int8.json"
 It does not affect the fingerprint, because it only affects quantised vectors.
 """
 GOLDEN_COSINE = 0.999
-"""Minimum cosine between a runtime's vectors and the golden vectors, or the vectors of the float32 graph.
+"""Minimum cosine of a runtime's vectors, both to the golden vectors and to the vectors of the float32 reference.
 
 A runtime and precision with a lower cosine may not serve the bundle.
 """
@@ -136,7 +136,7 @@ class Bundle:
         """Range of int8 output, or None for older bundles, which have no range.
 
         Raises:
-            BundleError: the bundle has the file of the range, but this file contains no range.
+            BundleError: the bundle's `int8.json` contains no range.
         """
         if INT8 not in self.manifest.files:
             return None

@@ -16,13 +16,13 @@ from pathlib import Path
 from uuid import uuid4
 
 EXHAUSTED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-"""Numbers of errors that the disk itself causes, and not the path that the user gave."""
+"""Error numbers that mean a problem of the disk, not of the path that the user gave."""
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Constants of Linux's renameat2(2)."""
 UNABLE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}
 """Error numbers of a kernel or file system that can't exchange two names."""
 TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
-"""Numbers of errors which show that another writer used the name first."""
+"""Error numbers which show that another writer used the name first."""
 LFS = "a Git LFS pointer, not the file itself: fetch the file with `git lfs pull`"
 
 
@@ -64,7 +64,7 @@ def size(path: str | Path) -> int:
 
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `file`, to which the block writes the new content.
+    """Yield a temporary path beside `file`, to which the `with` block writes the new content.
 
     If the block succeeds, the temporary file replaces `file`. If `file` is a link, the temporary file replaces the
     link's target. Readers see the old file or the new file, never an incomplete file, even after a kill or power loss.
@@ -123,7 +123,7 @@ def _sweep_parts(file: Path) -> None:
 
 @contextmanager
 def replacing_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder, the draft, beside `folder`. The block writes the new content to the draft.
+    """Yield a temporary folder, the draft, beside `folder`. The `with` block writes the new content to the draft.
 
     If the block succeeds, the draft replaces `folder`. Otherwise the draft is deleted. Readers of `folder` always see
     the old folder or the new folder, even after a kill.
@@ -150,7 +150,8 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 def restore_folder(folder: Path) -> None:
     """Repair the state of `folder` after a crash.
 
-    If `folder` is missing, rename the old folder back to this name. Otherwise delete the old folder.
+    A crash of `replacing_folder` can leave the old folder under a hidden name. If `folder` is missing, rename the old
+    folder back to `folder`. Otherwise delete the old folder.
     """
     previous = _previous(folder)
     if previous.exists() and not folder.exists():
@@ -174,7 +175,7 @@ def _new_draft(folder: Path, holding: ExitStack) -> Path:
 def _swap(draft: Path, folder: Path) -> None:
     """Rename the draft to `folder`. If `folder` exists, both exchange their names.
 
-    If the system can't exchange names, the old `folder` is deleted.
+    If the system can't exchange names, the old `folder` is renamed first, and deleted at the end.
     """
     previous = _previous(folder)
     if not _took_free_name(draft, folder) and not exchange_names(draft, folder):
@@ -216,7 +217,7 @@ def _sweep_drafts(folder: Path) -> None:
 
 @contextmanager
 def locked_exclusively(path: Path) -> Iterator[None]:
-    """Lock a file or folder exclusively inside the block.
+    """Lock a file or folder exclusively until the `with` block ends.
 
     Raises:
         BlockingIOError: the file or folder is already locked.
@@ -257,9 +258,9 @@ def lfs_pointer(file: Path) -> bool:
 
 @contextmanager
 def naming(file: Path) -> Iterator[None]:
-    """Add the name of `file` to an `OSError` of the block.
+    """Add the name of `file` to an `OSError` that the `with` block raises.
 
-    Without this, the error for a full disk names no file.
+    Otherwise the error for a full disk would name no file.
     """
     try:
         yield

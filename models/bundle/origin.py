@@ -64,7 +64,7 @@ class Origin:
 def read(name: str, folder: Path) -> Origin:
     """Read the origin of the encoder `name` from the model card in `folder`.
 
-    `models.bundle.sources.resolve` defines names.
+    The forms of `name` are those of `models.bundle.sources.resolve`.
     """
     card = folder / CARD
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""

@@ -51,7 +51,9 @@ ADAPTERS = Path(__file__).parents[1] / "adapters"
 TEMPLATE = Path(__file__).parents[1] / "export" / "graphs" / MINILM
 """The bundle of `minilm` without its weights (`models.export.assembly`)."""
 ALIKE = ("pooling", "max_length", "dim", "transform", "prompts")
-"""Fields that must be equal in the manifests of adapter and template, for a bundle to be assembled from the template.
+"""Fields of an adapter's manifest that must equal those of the template's manifest (`TEMPLATE`).
+
+Otherwise the adapter's bundle can't be assembled from the template.
 """
 
 WANTED = ["*.json", "*.txt", "*.model", "model*.safetensors", "[0-9]_*/model*.safetensors"]
@@ -306,11 +308,12 @@ def local_bundle(name: str) -> Bundle | None:
 def as_bundle(name: str, kept: Path) -> Path:
     """Return the folder of an encoder's bundle, after exporting the bundle if needed.
 
-    If `name` is not a bundle, its bundle is exported to the cache folder `kept`. The export runs in a separate process,
-    `isosphere export`, so that its memory is freed afterwards.
+    The bundles of `minilm` and of adapters are exported to the cache folder `kept`, once for each encoder. Any other
+    `name` is returned unchanged as the path of a bundle. The export runs in a separate process, `isosphere export`, so
+    that its memory is freed afterwards.
 
     Raises:
-        BundleError: the bundle can't be made; the message is from `isosphere export`.
+        BundleError: the export failed, or needs torch.
         SourceError, AdapterError: the encoder does not exist or is damaged.
     """
     given = Path(name)

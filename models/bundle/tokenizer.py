@@ -186,7 +186,9 @@ def read(file: Path) -> FastTokenizer:
 
 @contextmanager
 def panics_as_errors() -> Iterator[None]:
-    """Convert panics of the `tokenizers` library to exceptions, because handlers of `Exception` do not catch panics.
+    """Convert a panic of the `tokenizers` library in the `with` block to an exception.
+
+    Python code that handles `Exception` does not catch a panic.
 
     Raises:
         TokenizerFailure: the library panicked, for example because a regular expression exceeded its step limit.

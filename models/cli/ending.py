@@ -1,4 +1,4 @@
-"""End of a command's process, even while a thread runs native code that can't be interrupted."""
+"""Threads for native code that can't be interrupted, and the exit of a process in which such threads still run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Table of all commands of the project. The help of each program takes its descriptions from this table.
 
-The table is in the lowest package, so that `isosphere` and the commands `python -m …` print the same texts.
+The table is in `models`, which all other packages may import. So `isosphere` and the commands `python -m …` print the
+same texts.
 """
 
 from __future__ import annotations

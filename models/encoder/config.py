@@ -72,9 +72,9 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _bundled(file: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Read pooling, length and prompts from a manifest.
+    """Read pooling, length and prompts from the content of a manifest. Error messages name `file`.
 
-    `models.bundle` would check the whole bundle, but this folder need not be a complete bundle.
+    The folder need not be a complete bundle. So `models.bundle.bundle.load`, which checks all files, is not used.
     """
     if manifest.get("kind") == CROSS_ENCODER:
         raise SourceError(f"{file}: a cross-encoder, which computes no vectors of texts")
@@ -104,7 +104,7 @@ def _prompts(file: Path, said: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def _modules(folder: Path) -> tuple[Path | None, Sequence[Module]]:
-    """Return the folder of the pooling module, or None without one, and the modules after it.
+    """Return the folder of the pooling module, and the modules after it. Without a pooling, the folder is None.
 
     Raises:
         SourceError: the modules are not a Transformer and a Pooling, followed by supported modules.

@@ -45,8 +45,8 @@ class CrossEncoder(nn.Module):
     def load(cls, source: str | Path, *, max_length: int | None = None) -> Self:
         """Load a cross-encoder from a hub id, a folder or a bundle.
 
-        The default of `max_length` is the tokenizer's maximum length, or 512 if the tokenizer has none. The length
-        never exceeds the number of positions.
+        The default of `max_length` is the tokenizer's maximum length, but at most 512. The length never exceeds the
+        number of positions.
 
         Raises:
             SourceError: the folder has no readable cross-encoder, or a weight is missing or not finite.

@@ -93,12 +93,13 @@ class Encoder(nn.Module):
     ) -> Self:
         """Load an encoder from a hub id, a folder or a bundle. An adapter is merged into its base.
 
-        Pooling and length default to those in the folder's sentence-transformers files. Without these files, the
-        defaults are `cls` and the tokenizer's length or 512. The length never exceeds the number of positions.
-        `prompts` are added to the encoder's prompts, and replace prompts of the same name.
+        By default, pooling and length are those in the folder's manifest or sentence-transformers files. Without these
+        files, the pooling is `cls`, and the length is the tokenizer's maximum length, but at most 512. The length never
+        exceeds the number of positions. `prompts` are added to the encoder's prompts, and replace prompts of the same
+        name.
 
-        Attention uses the eager implementation. It is faster for training with dropout on a CPU, and ONNX Runtime can
-        fuse only its graph.
+        Attention uses transformers' eager implementation, which is faster for training with dropout on a CPU. It is
+        also the only implementation whose attention ONNX Runtime can fuse after an export.
 
         Raises:
             SourceError: the folder has no readable encoder, the transform or the tokenizer does not fit the encoder, or
@@ -269,7 +270,7 @@ def full_precision(x: Tensor) -> Tensor:
 
 @contextmanager
 def dropout_off(encoder: nn.Module) -> Iterator[None]:
-    """Switch to evaluation mode inside the block, and restore the previous mode afterwards.
+    """Switch `encoder` to evaluation mode, and restore the previous mode when the `with` block ends.
 
     The whole module is switched. It would not be enough to switch the `nn.Dropout` modules, because attention dropout
     is a functional call that depends on the attention module's own `training` flag.
@@ -283,10 +284,11 @@ def dropout_off(encoder: nn.Module) -> Iterator[None]:
 
 
 def fast_linear_layers() -> AbstractContextManager[Any]:
-    """Compute linear layers in float32 with oneDNN inside the block, on processors from AMD.
+    """Return a context in which oneDNN computes linear layers in float32, on processors from AMD.
 
-    Torch computes them with MKL, which does not use AVX-512 on other vendors' processors. On a Zen 4, oneDNN takes less
-    than half the time. Gradients can't pass through these layers. Layers under autocast do not change.
+    By default, torch uses Intel's MKL, which does not use AVX-512 on AMD's processors. On a Zen 4, oneDNN takes less
+    than half the time. Gradients can't pass through these layers. On other processors and under autocast, the context
+    has no effect.
     """
     available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     autocast = torch.is_autocast_enabled("cpu")
@@ -311,7 +313,10 @@ def _is_amd() -> bool:
 
 
 def _transform(folder: Path, said: Mapping[str, Any], *, width: int) -> Transform | None:
-    """Load the transform after the pooling, which Isosphere's manifest or sentence-transformers' modules describe."""
+    """Load the transform that follows the pooling.
+
+    `said` is a result of `read_config`. `width` is the dimension of pooled vectors.
+    """
     if fitted := said.get("transform"):
         return transforms.load(folder, fitted)
     return Layers.read(said.get("after_pooling", []), dim=width, truncate=said.get("truncate"))

@@ -80,7 +80,7 @@ POOLINGS: dict[str, Pooling] = {
     "weightedmean": weightedmean,
     "lasttoken": lasttoken,
 }
-"""Poolings by name, which include those of SimCSE, and those of sentence-transformers under its names."""
+"""Poolings by name. The poolings that average layers are from SimCSE. The others have sentence-transformers' names."""
 
 AVERAGED_LAYERS: dict[str, tuple[int, int]] = {
     "first_last": (0, -1),

@@ -34,7 +34,7 @@ class Weights(NamedTuple):
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """Convert libraries' errors about files in `folder` to a `SourceError` with a one-line message."""
+    """Convert an error that a library raises in the `with` block to a one-line `SourceError` that names `folder`."""
     try:
         yield
     except Refused:

@@ -18,7 +18,7 @@ from models.names import STATIC
 
 
 class StaticConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
-    """Configuration of the table."""
+    """Configuration of a `StaticModel`."""
 
     model_type = STATIC
 

@@ -38,11 +38,11 @@ MODULE = "encoder.backbone."
 FAITHFUL = 0.9999
 """Minimum cosine between an assembled bundle's vectors and the golden vectors from torch."""
 UNUSED = "embeddings.position_ids"
-"""Name of a tensor in the published file that current versions of transformers don't read."""
+"""Name of a tensor in the published weight file of `minilm`. Current versions of transformers don't read it."""
 LAYER = re.compile(r"(encoder\.layer\.)(\d+)(\..+)")
 """Pattern of the names of a layer's weights."""
 KEPT = ("objective", "backbone", "dim", "max_length", "pooling", "prompts", "transform", "run", "scores", "golden")
-"""Fields that the bundle's manifest copies from the manifest of the template or the adapter."""
+"""Fields of a bundle's manifest, copied from the adapter's manifest or, for `minilm`, from the template's manifest."""
 
 Weights = Mapping[str, NDArray[np.float32]]
 

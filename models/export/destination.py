@@ -21,7 +21,7 @@ from models.runtimes.choice import Choice
 
 @contextmanager
 def writing(folder: Path) -> Iterator[Path]:
-    """Yield a new folder, which replaces `folder` if the block succeeds and is deleted otherwise.
+    """Yield a new folder, which replaces `folder` if the `with` block succeeds and is deleted otherwise.
 
     Readers of `folder` never see an incomplete bundle (see `models.bundle.disk.replacing_folder` for crashes).
 

@@ -90,8 +90,8 @@ def export(
     of merged weights (`models.bundle.adapter`). `fp16_graph` adds a float16 graph.
 
     `previous` is an earlier bundle of the same encoder. If the encoder reproduces the golden vectors of `previous`, the
-    new bundle gets the config.json of `previous`, and so has the same fingerprint. Otherwise the fingerprint would
-    change with the version of transformers, because each version writes different defaults.
+    new bundle gets the config.json of `previous`, and so has the same fingerprint. A new config.json would change the
+    fingerprint with each version of transformers, because each version writes different defaults.
 
     With `measure_with`, the runtimes of this machine are compared under these options, and the bundle contains the
     measurements. `on_choice` is called with the chosen runtime.
@@ -210,7 +210,9 @@ def check_vectors(encoder: Encoder) -> None:
 
 
 def check_reproduces(encoder: Encoder, before: Bundle) -> None:
-    """Check that the encoder reproduces the golden vectors of `before`, even with another version of transformers.
+    """Check that the encoder reproduces the golden vectors of `before`.
+
+    Another version of transformers may have computed these golden vectors.
 
     Raises:
         ExportError: a golden vector of `before` is not reproduced.
@@ -224,10 +226,12 @@ def check_reproduces(encoder: Encoder, before: Bundle) -> None:
 
 
 def check_parity(encoder: Encoder, file: Path) -> float:
-    """Return the largest difference in any component between ONNX Runtime and torch, over all input shapes of servers.
+    """Return the largest difference between ONNX Runtime and torch, over short, long, empty and padded texts.
+
+    Differences of unit vectors are absolute. Differences of norms and token vectors are relative.
 
     Raises:
-        ExportError: the difference, or the relative difference of norms or token vectors, exceeds `PARITY`.
+        ExportError: the difference exceeds `PARITY`.
     """
     worst = 0.0
     for case, torchs, got, tokens in _torch_and_onnx(encoder, file):
@@ -250,7 +254,7 @@ class _Case(NamedTuple):
 
 
 def _torch_and_onnx(encoder: Encoder, file: Path) -> Iterator[_Case]:
-    """Yield the results of torch, and of ONNX Runtime with the graph `file`, for all input shapes that servers use."""
+    """Yield the results of torch, and of ONNX Runtime with the graph `file`, for several batches of test texts."""
     session, graph = Session(file, [CPU], cpus.available()), UnitVector(encoder)
     for name, batch in _parity_batches(encoder).items():
         with torch.inference_mode(), dropout_off(graph):

@@ -1,8 +1,8 @@
 """Extraction of a low-rank adapter from a fully tuned encoder by singular value decomposition (SVD).
 
-The difference of each linear layer's weight is truncated to its largest singular values, which is the best
-approximation of the given rank (Eckart and Young, 1936). The tuned biases are stored exactly. Differences of embeddings
-and layer norms are discarded.
+For each linear layer, the tuned weight minus the base's weight is truncated to its largest singular values. This is the
+best approximation of the given rank (Eckart and Young, 1936). The tuned biases are stored exactly. Differences of
+embeddings and layer norms are discarded.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def extract(
 ) -> Extracted:
     """Write an adapter for `base` that approximates the tuned encoder `source`. The folder is written atomically.
 
-    `dtype` is one of `DTYPES`. With float8, an adapter of the same file size has twice the rank of float16, but each
-    number has a rounding error of up to 6 %. `layers` are the base's layers from which the tuned encoder was made,
-    counted from 0. None means all layers.
+    `dtype` is one of `DTYPES`. At the same file size, float8 allows twice the rank of float16, but each number has a
+    rounding error of up to 6 %. `layers` are the base's layers from which the tuned encoder was made, counted from 0.
+    None means all layers.
 
     Raises:
         AdapterError: the encoders differ in architecture or vocabulary, or the rank is out of range.
@@ -230,8 +230,8 @@ def _factors(tuned: Encoder, start: Encoder, modules: Sequence[str], rank: int) 
 def _rounded(factors: Mapping[str, NDArray[np.float64]], dtype: str) -> tuple[dict[str, NDArray[Any]], float]:
     """Round A and B of all modules to one of `DTYPES`, and return the rounded factors and the scaling of B A.
 
-    float8 has only four bits of exponent. A and B are therefore first multiplied by a power of two, the largest with
-    which no number exceeds the range of float8.
+    float8 has only four bits of exponent. All numbers are therefore first multiplied by the same power of two, the
+    largest that keeps every number within the range of float8.
     """
     if dtype == "float16":
         return {name: factor.astype(np.float16) for name, factor in factors.items()}, 1

@@ -63,7 +63,7 @@ class Remote(Protocol):
 
 @contextmanager
 def as_remote_error(remote: object, secret: Set[str] = frozenset(), *, fetching: bool = False) -> Iterator[None]:
-    """Convert errors of the block to a `RemoteError`.
+    """Convert an error that the `with` block raises to a `RemoteError`.
 
     The message is one line that names `remote` and hides every `secret`. With `fetching`, errors of the local disk are
     raised unchanged.
@@ -98,8 +98,9 @@ def without_user(url: str) -> str:
 def secrets(url: str) -> Set[str]:
     """Return the texts that messages must not contain: the URL's user and password.
 
-    They are returned encoded, decoded and in pieces. If special characters are not encoded, a library may take only a
-    piece of the password for the password.
+    Both are returned as written, and percent-decoded. Pieces of the password between `/`, `?`, `#` and `@` are
+    returned, too. If such a character is not percent-encoded, a library may take one piece for the whole password, and
+    name it in a message.
     """
     users = {user.removesuffix("@") for user in USER.findall(url)}
     passwords = {user.partition(":")[2] for user in users}

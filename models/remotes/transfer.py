@@ -19,7 +19,10 @@ DOWNLOADS = ".cache"
 
 
 class TransferError(Refused):
-    """The destination contains a different package or other files. The message names them, and says what to do."""
+    """The destination contains a different bundle or adapter, or other files.
+
+    The message names them, and says what to do.
+    """
 
 
 Package = Bundle | Adapter
@@ -84,7 +87,8 @@ def pull(remote: Remote, folder: Path, *, replace: bool = False) -> tuple[Packag
     Return the package and the number of files downloaded.
 
     Raises:
-        BundleError, AdapterError: the remote has neither a bundle nor an adapter, or `folder` contains anything else.
+        BundleError, AdapterError: the remote has neither a bundle nor an adapter, or `folder` has files that belong to
+            neither.
         TransferError: `folder` contains a different package and `replace` is false.
         RemoteError: the remote fails, or the hash of a file differs from the manifest.
         OSError: `folder` can't be written; the message names it.

@@ -49,10 +49,12 @@ class Options:
     threads: int | None = 1
     """Number of CPU threads. None means all CPUs that the quota allows."""
     long_lived: bool = False
-    """Whether the process keeps the runtime for long, as a server does. A runtime with several streams on a CPU then
-    prepares for batches that run alone when it is loaded. By default, it prepares when the first such batch runs, which
-    then takes a few tenths of a second longer. A long-lived runtime may also compile a graph in the background, which
-    takes memory."""
+    """True if the process keeps the runtime for long, as a server does.
+
+    A runtime with several streams on a CPU must prepare for batches that use all threads. A long-lived runtime prepares
+    when it is loaded. Any other runtime prepares when the first such batch runs, which then takes a few tenths of a
+    second longer. A long-lived runtime may also compile a graph in the background, which takes memory.
+    """
 
     @property
     def cpu_threads(self) -> int:
@@ -110,8 +112,8 @@ class Runtime(Protocol):
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:
         """Run one padded batch, `ids` and `mask` each (N, L). Rows keep their order.
 
-        The caller owns the returned arrays. With `alone`, this batch may use all threads. Callers set `alone` in two
-        cases: no other batch runs, or this is one extra batch on a CPU, beside a batch in each of the `streams`.
+        The caller owns the returned arrays. With `alone`, this batch may use all threads. Callers set `alone` if no
+        other batch runs. On a CPU, they may also set it for one extra batch that runs while every stream is busy.
         """
 
     @staticmethod

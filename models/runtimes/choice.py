@@ -29,10 +29,10 @@ class Choice:
     """Measurements of all candidates, which are empty if there was only one candidate."""
 
     def next_best(self, bundle: Bundle, error: Exception, *, among: Sequence[Pair]) -> Choice | None:
-        """Return the choice of the next fastest pair after the chosen pair failed with `error`, or None.
+        """Return the choice of the next fastest pair in `among`, because the chosen pair failed with `error`.
 
-        The result is None if no other pair may serve the bundle. In the new choice, the failed pair's measurement
-        contains the error.
+        In the new choice, the failed pair's measurement contains the error. Return None if no other pair may serve the
+        bundle.
         """
         broken = Measured(*self.pair, error=error_line(error, bundle))
         measured = [broken if row.pair == self.pair else row for row in self.measured]
@@ -42,7 +42,8 @@ class Choice:
     def table(self) -> list[dict[str, Any]]:
         """Return a JSON row for each measured pair.
 
-        A row has the measurements, whether the pair was `chosen`, and otherwise the reason why not.
+        A row has the pair's measurements and two more fields, `chosen` and `why_not`. For the chosen pair, `why_not` is
+        None. For any other pair, it is the reason.
         """
         return [asdict(row) | {"chosen": row.pair == self.pair, "why_not": self._why_not(row)} for row in self.measured]
 
@@ -68,7 +69,7 @@ class Choice:
 
 
 def choose(bundle: Bundle, options: Options, *, runtime: str | None = None, precision: str | None = None) -> Choice:
-    """Choose the fastest pair with this runtime and precision that may serve the bundle. None means any.
+    """Choose the fastest pair that may serve the bundle. It must have `runtime` and `precision`, if given.
 
     All pairs are measured once for each bundle and host, and the measurements are cached. If a pair fails, nothing is
     cached, because the failure may be temporary. A single candidate is chosen without measurement.

@@ -38,7 +38,7 @@ The mean corresponds to about 40 tokens.
 EVERY = 3
 """Step between timed probes: every third probe is timed.
 
-Short rounds ensure that load on the machine affects a pair and the reference equally.
+With fewer probes, rounds are short. Load on the machine then affects a pair and the reference equally.
 """
 ROUNDS = 5
 """Number of rounds. In each round, a pair and the reference are measured one after the other."""
@@ -239,9 +239,10 @@ def _closeness(vectors: NDArray[np.float32], reference: NDArray[np.float32]) -> 
 def rank_loss(vectors: NDArray[np.float32], reference: NDArray[np.float32]) -> float:
     """Return the rank loss of unit vectors (N, D) in comparison with `reference` (N, D).
 
-    The rank loss is 100 × (1 - Spearman correlation) between the cosines of all pairs of rows in the two arrays. This
-    is the loss in points on an STS task whose human scores are the reference's cosines. If all cosines of the reference
-    are equal, the loss is 0. If only the cosines of `vectors` are all equal, the loss is 100.
+    The cosines between all pairs of rows are computed for each of the two arrays. The rank loss is 100 × (1 - Spearman
+    correlation of these two lists). This is the loss in points on an STS task whose human scores are the reference's
+    cosines. If all cosines of the reference are equal, the loss is 0. If only the cosines of `vectors` are all equal,
+    the loss is 100.
     """
     pairs = np.triu_indices(len(vectors), k=1)
     ours, theirs = (_ranks((each.astype(np.float64) @ each.T)[pairs]) for each in (vectors, reference))

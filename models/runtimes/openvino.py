@@ -58,10 +58,10 @@ class OpenVino:
             halve(self._graph)
         without_padding = unpadded(self._graph)
         self._unpads = without_padding is not None
-        """Whether `_concurrent` computes only attention for padding."""
+        """True if the graph of `_concurrent` computes padding only in attention."""
         self._lock = threading.Lock()
         self._compiled: Future[SimpleQueue[Any]] | None = None
-        """The graph for concurrent batches without padding. See `_without_gathers`."""
+        """Inference requests for batches without padding, after the compilation. See `_without_gathers`."""
         concurrent = COMPILERS.submit(self._requests, without_padding or self._graph, self.streams)
         self._long_lived = options.long_lived
         if self._long_lived and self.streams > 1:
@@ -95,10 +95,10 @@ class OpenVino:
             requests.put(request)
 
     def _without_gathers(self) -> SimpleQueue[Any] | None:
-        """Return the graph for batches without padding, which computes the same bits a little faster.
+        """Return inference requests of a graph for batches without padding, or None if it is not compiled.
 
-        In a server, the first such batch begins to compile it in the background. None is returned until then,
-        and if the compilation fails.
+        The graph computes the same bits a little faster. Only a long-lived runtime compiles it. The first call of this
+        method starts the compilation in the background.
         """
         if not self._long_lived:
             return None
@@ -111,7 +111,7 @@ class OpenVino:
 
     @cached_property
     def _alone(self) -> SimpleQueue[Any]:
-        """The graph compiled for one batch on all threads. It takes 40 MB."""
+        """Queue with the inference request for one batch on all threads. Its compiled graph takes 40 MB."""
         return self._requests(self._graph, 1)
 
     def _requests(self, graph: Any, streams: int) -> SimpleQueue[Any]:

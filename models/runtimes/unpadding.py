@@ -1,8 +1,8 @@
 """Rewriting of an OpenVINO graph so that only attention computes padding tokens (ADR 0060).
 
-Linear layers, norms and activations process each token alone. After the rewriting, they process a list of the real
-tokens of a batch. Before attention, a gather copies the tokens of each text into its row of the padded
-batch. After attention, another gather copies the real tokens back.
+Linear layers, norms and activations process each token independently of the other tokens. After the rewriting, they
+process a list of the real tokens of a batch. Before attention, a gather copies the tokens of each text into its row of
+the padded batch. After attention, another gather copies the real tokens back.
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ UNPAD, PAD = "unpad_indices", "pad_indices"
 STEP = 16
 """The number of real tokens is rounded up to a multiple of this number, to limit the number of shapes."""
 TOKENWISE = {"Add", "Subtract", "Multiply", "Divide", "Power", "Sqrt", "Erf", "Gelu", "Relu", "Tanh", "Sigmoid"}
-"""Operators that process each number alone if their other inputs are constants or have the same shape."""
+"""Types of elementwise operators."""
 SPLIT, MERGE, KEYS = [0, 2, 1, 3], [0, 2, 1, 3], [0, 2, 3, 1]
-"""Orders of axes: from (N, L, heads, width) to heads first, back, and to heads first with the keys transposed."""
+"""Axis orders of the transpositions in attention.
+
+`SPLIT` converts (N, L, heads, width) to (N, heads, L, width), and `MERGE` converts it back. `KEYS` converts the keys
+(N, L, heads, width) to (N, heads, width, L).
+"""
 
 Node = Any
 Output = Any
@@ -67,7 +71,10 @@ def unpadded(graph: Any) -> Any | None:
 
 
 class _Rewriting:
-    """Rewriting that visits all operators in topological order. `start` is the input of the first linear layer."""
+    """Rewriting of a graph by calls of `visit` for all operators in topological order.
+
+    `start` is the input of the linear layers in the first attention.
+    """
 
     def __init__(self, start: Output) -> None:
         from openvino import Type, opset13
@@ -79,14 +86,14 @@ class _Rewriting:
         for one in self.inputs:
             one.output(0).get_tensor().set_names({one.get_friendly_name()})
         self._unpadded = {_key(start): self._unpad(start, start.get_partial_shape()[2].get_length())}
-        """The output (T, H) without padding, for each output (N, L, H) of the old graph that has one."""
+        """Outputs (T, H) of real tokens, by the key of the old output (N, L, H) with the same tokens and padding."""
         self._replaced: set[tuple[str, int]] = set()
-        """Outputs whose own operator now processes tokens without padding."""
+        """Keys of outputs that no longer have padding, because their operators now process only real tokens."""
         self._padded: dict[tuple[str, int], Output] = {}
-        """Padded copies (N, L, H) of `_replaced` outputs, for operators that need padding."""
+        """Padded copies (N, L, H) of outputs in `_replaced`, for operators that need padding."""
 
     def visit(self, op: Node) -> None:
-        """Give `op` only real tokens if it processes each token alone, and padded tokens otherwise."""
+        """Connect `op` to inputs with only real tokens if it can process them, and otherwise to inputs with padding."""
         if self._is_tokenwise(op):
             for value in op.inputs():
                 if (unpadded := self._unpadded.get(_key(value.get_source_output()))) is not None:
@@ -104,7 +111,7 @@ class _Rewriting:
             self._unpadded[_key(op.output(0))] = self._unpad(op.input_value(0), width.get_length())
 
     def _is_tokenwise(self, op: Node) -> bool:
-        """Return whether `op` processes each token alone, and all its variable inputs have no padding."""
+        """Return whether `op` processes each token independently, and all its variable inputs exist without padding."""
         kind, inputs = op.get_type_name(), op.input_values()
         real = [_key(value) in self._unpadded for value in inputs]
         if kind == "MVN":
@@ -115,12 +122,12 @@ class _Rewriting:
         return kind in TOKENWISE and any(real) and all(fits)
 
     def _unpad(self, value: Output, width: int) -> Output:
-        """Return the real tokens (T, width) of a padded batch, whose last axes are the `width` numbers of a token."""
+        """Return the real tokens (T, width) of a padded batch (N, L, …), which has `width` numbers for each token."""
         flat = self._ops.reshape(value, _constant([-1, width]), False)
         return self._ops.gather(flat, self._unpad_indices, _constant(0)).output(0)
 
     def _pad(self, value: Output) -> Output:
-        """Return a copy of real tokens with padding. The copy takes over the names of graph outputs."""
+        """Return a padded copy of an output with only real tokens. The copy takes over the output's names."""
         if (padded := self._padded.get(_key(value))) is None:
             padded = self._padded[_key(value)] = self._ops.gather(value, self._pad_indices, _constant(0)).output(0)
             names = value.get_names()
@@ -130,9 +137,10 @@ class _Rewriting:
 
 
 def _simplify(op: Node) -> None:
-    """Give a reshape of heads a constant shape, and let a product of attention transpose its keys itself.
+    """Simplify an operator of attention in place, and ignore all other operators.
 
-    OpenVINO can then compute the transposition as a part of attention.
+    A reshape that splits or merges heads gets a constant shape. The product of queries and keys transposes the keys
+    itself, so that OpenVINO can compute this transposition as a part of attention.
     """
     from openvino import opset13
 
@@ -151,7 +159,7 @@ def _is_plain_product(op: Node) -> bool:
 
 
 def _splits_heads(op: Node) -> bool:
-    """Return whether `op` reshapes the output (N, L, H) of a linear layer to (N, L, heads, width), to transpose it."""
+    """Return whether `op` splits a linear layer's output (N, L, H) into heads, which are transposed next."""
     if not _reshapes(op, 3, 4) or not op.get_output_partial_shape(0)[3].is_static:
         return False
     if _layer_input(op.input_value(0)) is None:
@@ -160,7 +168,7 @@ def _splits_heads(op: Node) -> bool:
 
 
 def _merges_heads(op: Node) -> bool:
-    """Return whether `op` reshapes (N, L, heads, width), a transposition's output, to a linear layer's input."""
+    """Return whether `op` merges transposed heads (N, L, heads, width) into the input (N, L, H) of a linear layer."""
     if not _reshapes(op, 4, 3) or _order(op.input_value(0).get_node()) != MERGE:
         return False
     return all(_is_linear(use.get_node()) for use in op.output(0).get_target_inputs())
@@ -200,7 +208,7 @@ def _is_linear(op: Node) -> bool:
 
 
 def _normalises_tokens(op: Node) -> bool:
-    """Return whether a normalisation of (N, L, H) is over the last axis alone."""
+    """Return whether `op`, a normalisation of (N, L, H), normalises only over the last axis."""
     axes = op.input_value(1).get_node()
     first = axes.input_value(0).get_node() if axes.get_type_name() == "Range" else axes
     alone = str(op.get_input_partial_shape(1)) == "[1]" and first.get_type_name() == "Constant"

@@ -2,8 +2,8 @@
 
 As in `isosphere embed`, a first pass checks and counts all rows, and a second pass embeds them in parts of 4,096 rows.
 Here, all nodes take part in both passes. The input files are divided into shards. One task reads each shard and sends
-its parts to the actors. Each part becomes a file, which is written atomically. If the command is repeated, only missing
-parts are computed. Ray also repeats the missing parts after the loss of a node.
+its parts to actors, which embed them. Each part becomes a file, which is written atomically. If the command is
+repeated, only missing parts are computed. Ray also repeats the missing parts after the loss of a node.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from models.errors import Failed, Refused
 MANIFEST = "_manifest.json"
 """Name of the manifest. Readers of Parquet folders ignore files whose names begin with `_`."""
 SHARD_BYTES = 64_000_000
-"""Bytes of consecutive files that one task reads. A longer file is a shard of its own."""
+"""Maximum bytes of a shard, which is a group of consecutive files that one task reads. A larger file is one shard."""
 
 
 class Shard(NamedTuple):
@@ -62,12 +62,14 @@ def embed(
     """Embed the texts at `places` and write the vectors to the folder `out`. Both may be paths or URLs.
 
     Args:
-        address: a Ray cluster. None starts Ray on this machine.
+        address: address of a Ray cluster. None means the address in `RAY_ADDRESS`. If that is not set, Ray is started
+            on this machine.
         force: replace `out` or its parts even if a command with other options or inputs wrote them.
         stream: receives the progress.
 
     Raises:
-        Refused: an input, an option or the cluster can't be used, or `out` belongs to another command.
+        Refused: an input, an option or the cluster can't be used, another process is writing `out`, or `out` was
+            written by another command and `force` is false.
         Failed, OSError: a place does not answer, or a disk failed.
     """
     folder = Folder(out if is_url(out) else str(Path(out).absolute()))
@@ -120,7 +122,7 @@ def _is_in(file: Path | Url, folder: Folder) -> bool:
 
 
 def _manifest(folder: Folder) -> dict[str, Any]:
-    """Return the manifest of an existing folder, or nothing if this command did not write the folder."""
+    """Return the content of the manifest in `folder`, or an empty dictionary if it is missing or not JSON."""
     if MANIFEST not in folder.names():
         return {}
     try:
@@ -146,7 +148,9 @@ def _check_folder(
 
 
 def _check(files: list[Path | Url], sizes: list[int], options: Options, output: Parquet, stream: TextIO) -> list[Shard]:
-    """Read all files once, on all nodes, number the parts, and return the shards.
+    """Check all rows of the files, and return the shards with the names and sizes of their parts.
+
+    Every file is read once. The nodes of the cluster share this work.
 
     Raises:
         CorpusError: a row is bad and `on_error` is fail, or a file can't be read.

@@ -102,7 +102,7 @@ def _is_read(path: str) -> bool:
 def _opened(url: str) -> Iterator[tuple[Any, str]]:
     """Yield the file system of a URL, and the path on it.
 
-    Convert errors in the block to errors with a one-line message.
+    If the `with` block raises an error, convert it to an error with a one-line message.
     """
     fs, path = open_filesystem(url)
     with as_remote_error(without_user(url), secrets(url)):

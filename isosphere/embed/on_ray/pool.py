@@ -8,7 +8,7 @@ from typing import NamedTuple
 from models.errors import Refused
 
 READ_CPUS = 0.25
-"""CPUs that Ray reserves for a task that reads. Reading mostly waits for disks and networks."""
+"""CPUs that Ray reserves for a task that reads input files. Reading mostly waits for disks and networks."""
 ONE_THREAD_CPUS = 0.5
 """CPUs that Ray reserves for an actor with one thread.
 
@@ -38,7 +38,7 @@ def derive(nodes: Sequence[Resources], free: Resources, *, threads: int | None, 
 
     Args:
         nodes: resources of each node, by Ray's names.
-        free: resources of all nodes that no other job has reserved.
+        free: sum over all nodes of the resources that are not reserved by other jobs.
         threads: threads of an actor. None means all CPUs of the smallest node.
 
     Raises:

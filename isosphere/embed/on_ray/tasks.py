@@ -44,7 +44,7 @@ class Description(NamedTuple):
     """Facts about an encoder that a process of the cluster has loaded."""
 
     model: Model
-    """The model with its selected engine and precision, so that all actors use the same."""
+    """The model with its selected engine and precision. All actors load the encoder with this engine and precision."""
     name: str
     max_length: int
     metadata: dict[str, str]
@@ -106,7 +106,7 @@ class Writer:
         return {"part": [name], "rows": [len(rows)], "sha256": [digest], "truncated": [self._newly_truncated()]}
 
     def _newly_truncated(self) -> int:
-        """Return the number of texts that were truncated since the previous call of this method in any thread."""
+        """Return the number of texts that were truncated since the last call. Calls from other threads count, too."""
         with self._lock:
             before, self._truncated = self._truncated, self._encoder.truncated
             return self._truncated - before
