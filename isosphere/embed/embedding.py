@@ -89,6 +89,8 @@ def embed(encoder: Encoder, files: Sequence[str], out: Path, options: Options, *
         raise Refused(f"{out} {difference(known, wanted)}. --force replaces the file, another --out keeps it")
     done = job.check(output, stream)
     with locked(parts, out):
+        if _read(manifest) != known:
+            raise Refused(f"{out}: another command has written it meanwhile; repeat this command")
         if not same:
             for part in parts.iterdir():
                 part.unlink()

@@ -16,7 +16,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from models.bundle.sources import SourceError
-from models.errors import Refused, on_one_line
+from models.errors import Refused, on_one_line, out_of_memory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -44,6 +44,8 @@ def reading(folder: Path) -> Iterator[None]:
             raise SourceError(f"{folder}: needs code from its folder, and such code is never run") from error
         raise SourceError(f"{folder}: {on_one_line(error)}") from error
     except (LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
+        if out_of_memory(error):
+            raise
         said = f"{type(error).__name__}: {on_one_line(error)}"
         raise SourceError(f"{folder}: a file is not in the format of transformers ({said})") from error
 

@@ -22,7 +22,7 @@ import pytest
 from isosphere import Encoder, load
 from isosphere.command import main
 from isosphere.embed import embedding
-from isosphere.embed.embedding import Done, Options, embed
+from isosphere.embed.embedding import Done, Job, Options, embed
 from isosphere.embed.outputs import Npy
 from models.bundle import disk, quantization
 from models.errors import Refused
@@ -299,6 +299,23 @@ def test_two_processes_do_not_write_one_file(encoder: Encoder, lines: Path, tmp_
     parts.mkdir()
     with disk.locked_exclusively(parts), pytest.raises(Refused, match="another process"):
         run(encoder, lines, out=tmp_path / "out.npy")
+
+
+def test_what_another_command_writes_meanwhile_is_kept(
+    encoder: Encoder, lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, check = tmp_path / "out.npy", Job.check
+
+    def overtaken(*arguments: Any) -> Done:
+        with monkeypatch.context() as patch:
+            patch.setattr(Job, "check", check)
+            run(encoder, lines, out=out, dimensions=8)
+        return check(*arguments)
+
+    monkeypatch.setattr(Job, "check", overtaken)
+    with pytest.raises(Refused, match="another command"):
+        run(encoder, lines, out=out)
+    assert np.load(out).shape[1] == 8
 
 
 def test_an_input_that_changes_meanwhile_is_refused(

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from models.bundle.sources import SourceError
 from models.encoder.encoder import Encoder
+from models.encoder.pretrained import reading
 
 TEXTS = ["The man plays the guitar.", "a", ""]
 
@@ -147,3 +148,9 @@ def test_a_tokenizer_that_needs_code_of_its_own_asks_nobody(with_code: Path, que
     with suppress(SourceError):  # The tokenizer may be the family's own, made from its tokenizer.json.
         Encoder.load(with_code)
     assert not (with_code / "ran").exists() and not questions
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_a_lack_of_memory_is_no_fault_of_the_files(error: Exception) -> None:
+    with pytest.raises(type(error)), reading(Path("encoder")):
+        raise error

@@ -94,6 +94,8 @@ def embed(
         output = Parquet(description.empty, options.columns, description.metadata)
         shards = _check(files, [each[1] for each in states], options, output, stream)
         with locked(folder.path, folder) if folder.path else nullcontext():
+            if _manifest(folder) != known:
+                raise Refused(f"{folder}: another command has written it meanwhile; repeat this command")
             if not same:
                 for name in there:
                     folder.remove(name)
