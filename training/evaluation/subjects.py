@@ -40,7 +40,7 @@ class SubjectError(Refused):
 
 @dataclass(frozen=True)
 class OtherGraph:
-    """The same encoder in a different precision or on a different runtime."""
+    """The encoder of a `Subject`, in another precision or on another runtime than the evaluated one."""
 
     encode: Encode
     """Function that encodes texts. It loads the graph at the first call."""
@@ -180,9 +180,9 @@ def _variant(runtime: str, precision: str) -> str:
 
 
 def _file(opened: Bundle, precision: str) -> Path:
-    """Return the graph file of a precision.
+    """Return the file of the graph that is loaded for a precision.
 
-    A precision without a file of its own is derived from the fp32 graph when that is loaded.
+    If the bundle has no file for the precision, this is the fp32 graph. It is converted when it is loaded.
     """
     return opened.graphs.get(precision, opened.onnx)
 

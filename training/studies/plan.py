@@ -1,6 +1,6 @@
-"""Plan of a study, which its folder stores: its description, its runs in order, and their states.
+"""Plan of a study: its description and its runs in order. The plan is stored in the study's folder.
 
-The module also estimates the hours that runs take.
+The module also finds the states of runs, and estimates the hours that runs take.
 """
 
 from __future__ import annotations

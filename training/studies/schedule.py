@@ -144,8 +144,8 @@ def run_trials(
     Raises:
         StudyError: a line of the record is broken.
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when the active runs have saved checkpoints.
-        OSError, Refused: the study's folder can't be written, or a node of the cluster does not have it. This error is
-            also raised after the active runs have saved checkpoints.
+        OSError, Refused: the study's folder can't be written, or a node of the cluster does not have it. These errors,
+            too, are raised when the active runs have saved checkpoints.
     """
     recorded = record.find(trials) if record else {}
     due = _unfinished([trial for trial in trials if trial.id not in recorded], study, stream)
@@ -197,7 +197,7 @@ def _unfinished(trials: Sequence[Trial], study: Path, stream: TextIO) -> list[Tr
 # Locks that show whether a process works in a run's folder.
 
 ATTEMPTS, PAUSE = 20, 0.05
-"""Number of attempts to take the lock, and seconds between two attempts."""
+"""Number of attempts to lock a folder, and seconds between two attempts."""
 
 
 def is_locked(folder: Path) -> bool:
