@@ -80,8 +80,8 @@ class Geometry:
 def of_pairs(encode: Encode, pairs: Sequence[Pair]) -> dict[str, float]:
     """Compute the measures that a run monitors: `alignment`, `uniformity` and `effective_rank`.
 
-    Alignment is computed from the pairs with a gold score above 4, uniformity from both texts of all pairs. The
-    effective rank is computed from the uncentred vectors of the distinct texts.
+    Alignment is computed from the pairs with a gold score above 4. Uniformity is computed from both texts of all pairs.
+    The effective rank is computed from the uncentred vectors of the distinct texts.
 
     Raises:
         EvaluationError: a vector is not finite, or no pair has a gold score above 4.

@@ -86,8 +86,9 @@ def open_subject(
 ) -> Subject:
     """Open the encoder to evaluate.
 
-    `source` is a name, a path or a server's URL. Bundles, `minilm` and its adapters run as ONNX graphs, all other local
-    encoders run on torch. `key` is the API key of a server.
+    `source` is a name, a path or a server's URL. Bundles, `minilm` and its adapters run as ONNX graphs. All other local
+    encoders run on torch. If `by_torch` or `pooling` is set, every local encoder runs on torch. `key` is the API key of
+    a server.
 
     Raises:
         SubjectError: the options contradict each other, or this machine can't run the bundle with them.

@@ -89,7 +89,7 @@ class Engines:
     machine: Machine
     check: Check
     engines: Sequence[Engine] = ()
-    """Results by pair. Empty if float32 on ONNX Runtime is the only pair, or if the check failed."""
+    """Results of each pair. The list is empty if float32 on ONNX Runtime is the only pair, or if the check failed."""
 
     def dropped(self, candidate: Bundle) -> list[str]:
         """Return the candidate's graphs that the copy leaves out."""

@@ -88,7 +88,7 @@ class Study:
     paper: str = ""
     """The table or figure that the study repeats, for example `DCLR, Table 2`."""
     untestable: str = ""
-    """Reason why only `--published` can test what the paper shows. Empty if the study can test it, too."""
+    """Reason why only `--published` can test what the paper shows. The text is empty if the study can test it, too."""
     published: Mapping[str, Any] = field(default_factory=dict)
     """Changes to the study for `--published`, which uses the backbone of the paper."""
     reported: Reported | None = None

@@ -165,7 +165,7 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """The verdict on the gain over the baseline, in words. It is empty for the baseline itself."""
+        """The verdict on the gain over the baseline, in words. It is empty for a baseline that was run."""
         if self.here is None:
             return NOT_RUN
         if self.gain is None:

@@ -223,7 +223,7 @@ def corpus_digest(files: tuple[str, ...], name: str = "corpus") -> str:
 
 
 def encoder_digest(folder: Path) -> str:
-    """Return a bundle's fingerprint, or for other encoders the SHA-256, in hex, of the files' paths and digests.
+    """Return a bundle's fingerprint. For another encoder, return the SHA-256, in hex, of its files' paths and digests.
 
     Raises:
         BundleError: the folder has a manifest but does not match it.
