@@ -35,7 +35,10 @@ class Collection:
 
     @property
     def missing(self) -> int:
-        """Return the number of judged-relevant documents that are not in the collection. No search can find them."""
+        """Return the number of judgements whose relevant document is not in the collection.
+
+        No search can find these documents.
+        """
         return sum(
             grade > 0 and document not in self.documents
             for grades in self.judgements.values()
@@ -68,7 +71,7 @@ def files(split: str) -> tuple[str, str, str]:
 
 
 def find(data: Path, name: str) -> Collection:
-    """Load a collection or a split from the folder `data`, by a name as in `part`.
+    """Load the collection `name` from the folder `data`. The name may contain a split, as in `part`.
 
     Raises:
         DataError: the collection is missing or broken.

@@ -24,7 +24,7 @@ TOP = 4
 TOP_BATCHES = (32, 64, 128, 256, 512, 1024)
 RANK_BATCH = 64
 MOST_BATCHES = 16
-"""Maximum number of batches over which a figure is averaged."""
+"""Maximum number of batches over which a measure is averaged."""
 NEAREST_BATCHES = 100
 """Maximum number of batches in a mean over nearest neighbours, as in GS-InfoNCE's Figure 1."""
 
@@ -62,12 +62,12 @@ class Geometry:
     """Spectrum of the vectors minus their mean."""
     cosine_histogram: Histogram
     top4_cosine: Mapping[int, float]
-    """Mean cosine of the four nearest neighbours by batch size, for sizes up to the number of sentences."""
+    """Mean cosine of the four nearest in-batch neighbours. The keys are batch sizes, up to the number of sentences."""
     nearest_cosines: Mapping[int, tuple[float, ...]]
-    """Mean cosines of the four nearest neighbours, nearest first, by batch size."""
+    """Mean cosine of each of the four nearest in-batch neighbours, nearest first. The keys are batch sizes."""
     correlation_rank: int
     correlation_rank_of_64: float | None
-    """Mean rank over batches of 64 sentences, or None if there are fewer sentences."""
+    """Mean of `correlation_rank` over batches of 64 sentences, or None if there are fewer sentences."""
     pairs: int
     sentences: int
     dim: int
@@ -80,8 +80,8 @@ class Geometry:
 def of_pairs(encode: Encode, pairs: Sequence[Pair]) -> dict[str, float]:
     """Compute the measures that a run monitors: `alignment`, `uniformity` and `effective_rank`.
 
-    Alignment is computed from the pairs with a gold score above 4, uniformity from both texts of all pairs. The
-    effective rank is computed from the uncentred vectors of the distinct texts.
+    Alignment is computed from the pairs with a gold score above 4. Uniformity is computed from both texts of all pairs.
+    The effective rank is computed from the uncentred vectors of the distinct texts.
 
     Raises:
         EvaluationError: a vector is not finite, or no pair has a gold score above 4.

@@ -63,9 +63,9 @@ def test_collection(corpus: Corpus) -> Collection:
 def collection(passages: Sequence[str], others: Sequence[str]) -> Collection:
     """Make a retrieval collection. The queries of each passage are its own title and one of its sentences.
 
-    The sentence is removed from the passage. Documents have no titles and at most `MAX_WORDS` words. Titles of several
-    passages are not used as queries. `others` are documents without queries. A passage is one line of text. A title, if
-    any, is the line before it.
+    A passage is one line of text. If it has a title, the title is the line before the text. Each text becomes a
+    document of at most `MAX_WORDS` words, without the title and without the sentence that is a query. A title that
+    several passages share is not used as a query. `others` are passages without queries.
     """
     documents: dict[str, str] = {}
     queries: dict[str, str] = {}
@@ -132,11 +132,11 @@ class SearchResult:
         return cls(found, 100 * retrieval.by_query(found, collection)[:, MEASURES.index(NDCG10)])
 
     def gain(self, start: SearchResult) -> Comparison:
-        """Return the difference of the mean score from the score of `start`, with a bootstrap interval over queries."""
+        """Return the mean score minus the mean score of `start`, with a bootstrap interval over queries."""
         return bootstrap.compare_means(self.values, start.values, resamples=RESAMPLES)
 
     def against(self, start: SearchResult) -> str:
-        """Format the mean score, and its difference from the score of `start` with its interval."""
+        """Format the mean score, and its difference from the mean score of `start` with an interval."""
         found = self.gain(start)
         return f"{self.values.mean():.2f}, {found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
 
@@ -193,7 +193,7 @@ def _shown(text: str) -> str:
 # A collection without download: CPython's documentation, with section summaries as queries.
 
 DOCUMENTATION = "python-docs"
-"""Name of the collection."""
+"""Name of the collection that is made from CPython's documentation."""
 
 
 def documentation() -> Collection:
@@ -204,9 +204,10 @@ def documentation() -> Collection:
 def collection_of(documented: Iterable[Section]) -> Collection:
     """Make a collection in which each section's first sentence is the query for the rest of the section.
 
-    If several sections have the same first sentence, all of them are relevant to this query. A section has no query if
-    its first sentence is not clean or the rest is too short. The whole text of this section is then a document. The
-    task is known-item search, an inverse cloze task. No judgements say whether other sections are relevant too.
+    If several sections have the same first sentence, all of them are relevant to this query. If a first sentence is not
+    clean (see `training.data.sentences.is_clean`) or the rest is too short, the section has no query, and its whole
+    text is a document. The task is known-item search, an inverse cloze task. No judgements say whether other sections
+    are relevant too.
     """
     documents: dict[str, str] = {}
     queries: dict[str, str] = {}

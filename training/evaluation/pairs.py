@@ -82,7 +82,7 @@ def sts_benchmark(part: str) -> Callable[[Path], dict[str, list[Pair]]]:
 
 
 def sick(part: str, file: str) -> Callable[[Path], dict[str, list[Pair]]]:
-    """Return a reader for a split of SICK, which uses the relatedness scores."""
+    """Return a reader for a split of SICK. The reader uses the relatedness scores."""
     return lambda folder: {part: list(_table(folder / file, gold=3, a=1, b=2, header=True))}
 
 

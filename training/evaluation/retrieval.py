@@ -43,7 +43,10 @@ class RetrievalScore:
     queries: int
     documents: int
     missing: int = 0
-    """Number of relevant documents that the collection lacks. They count as relevant, but no search finds them."""
+    """Number of judgements whose relevant document is not in the collection.
+
+    These documents count as relevant, but no search finds them.
+    """
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain dictionary. `missing` is included only if it is above 0."""

@@ -24,7 +24,7 @@ COLLAPSED = 0.0
 
 @dataclass(frozen=True)
 class Selection:
-    """The score that selects the best weights of a run, and the figures that are logged with it."""
+    """The score that selects the best weights of a run, and the measures that are logged with the score."""
 
     metric: str
     """Name of the score in metrics and manifest. A higher score is better."""

@@ -123,7 +123,7 @@ class Server:
     def _embed(self, texts: Sequence[str]) -> Iterator[NDArray[np.float32]]:
         """Yield the vector of each text.
 
-        The server is asked for base64, or for lists of numbers if it does not support base64.
+        The request asks for base64. A server that does not know this option answers with lists of numbers.
         """
         answer = self._ask("POST", "/embed", {"inputs": list(texts), "encoding_format": "base64"})
         if not isinstance(answer, list) or len(answer) != len(texts):

@@ -33,7 +33,7 @@ class Aggregates:
     """A task's correlation times 100, aggregated over the task's subsets in three ways."""
 
     all: float
-    """Correlation over all pairs together, which papers report."""
+    """Correlation over all pairs together. Papers report this value."""
     mean: float
     """Mean of the subsets' correlations."""
     wmean: float

@@ -40,7 +40,7 @@ class SubjectError(Refused):
 
 @dataclass(frozen=True)
 class OtherGraph:
-    """The same encoder in a different precision or on a different runtime."""
+    """The encoder of a `Subject`, in another precision or on another runtime than the evaluated one."""
 
     encode: Encode
     """Function that encodes texts. It loads the graph at the first call."""
@@ -86,8 +86,9 @@ def open_subject(
 ) -> Subject:
     """Open the encoder to evaluate.
 
-    `source` is a name, a path or a server's URL. Bundles, `minilm` and its adapters run as ONNX graphs, all other local
-    encoders run on torch. `key` is the API key of a server.
+    `source` is a name, a path or a server's URL. Bundles, `minilm` and its adapters run as ONNX graphs. All other local
+    encoders run on torch. If `by_torch` or `pooling` is set, every local encoder runs on torch. `key` is the API key of
+    a server.
 
     Raises:
         SubjectError: the options contradict each other, or this machine can't run the bundle with them.
@@ -180,9 +181,9 @@ def _variant(runtime: str, precision: str) -> str:
 
 
 def _file(opened: Bundle, precision: str) -> Path:
-    """Return the graph file of a precision.
+    """Return the file of the graph that is loaded for a precision.
 
-    A precision without a file of its own is derived from the fp32 graph when that is loaded.
+    If the bundle has no file for the precision, this is the fp32 graph. It is converted when it is loaded.
     """
     return opened.graphs.get(precision, opened.onnx)
 

@@ -23,7 +23,7 @@ from training.machine.environment import environment
 
 FORMAT = 1
 TASKS = ("sts", "transfer", "retrieval", "geometry")
-"""Names of the task families, and geometry. Single STS and transfer tasks have names of their own."""
+"""Names of the task families, and `geometry`. A single STS or transfer task can be chosen by its own name."""
 LATENCY_TEXTS = 50
 """Number of texts that are encoded one by one to measure latency."""
 SENTENCES_OF = "STS-B dev, first of each pair"
@@ -42,7 +42,7 @@ class EvaluationData:
     retrieval: Mapping[str, Collection] = field(default_factory=dict)
     geometry: Subsets = field(default_factory=dict)
     sentences: Sequence[str] = ()
-    """Sentences of a corpus, whose nearest in-batch neighbours are measured."""
+    """Sentences of a corpus. The nearest in-batch neighbours of these sentences are measured."""
 
 
 def load_data(data: Path, tasks: Sequence[str]) -> EvaluationData:

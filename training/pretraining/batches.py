@@ -34,7 +34,7 @@ class Batch:
     """The sequences of one step, with the masked tokens that this process predicts."""
 
     chunks: Sequence[MaskedTokens]
-    """Chunks of the batch, which are computed one after another."""
+    """Chunks of this process's part of the batch. They are computed one after another."""
     hidden: int
     """Number of masked tokens in the whole batch."""
     lengths: Sequence[int]
@@ -100,7 +100,7 @@ class Batches:
 
 
 def _questions(hidden: MaskedSequences, rows: range, device: torch.device) -> MaskedTokens:
-    """Return the rows with their masked tokens. For CUDA, they are in pinned memory, so that copies are asynchronous.
+    """Return the rows with their masked tokens. For CUDA, the tensors are in pinned memory, for asynchronous copies.
 
     The number of masked tokens is padded with ignored labels, so that most steps have the same number.
     """
@@ -148,8 +148,8 @@ def sequences(
 ) -> Iterator[tuple[Ids, Position]]:
     """Yield batches (rows, length) of the shuffled corpus endlessly, each with the position after it.
 
-    The batches do not depend on where reading starts. From `start`, they are the same as in a reading from the
-    beginning.
+    A call with a later `start` yields the same batches as a call that starts at the beginning, except those before
+    `start`.
     """
     blocks = (concatenate(encode(each)) for each in corpus.batches(BLOCK, seed=seed, start=start.block))
     return cut(blocks, rows=rows, length=length, start=start)

@@ -41,7 +41,7 @@ class PretrainConfig(Configuration):
     """Maximum number of sequences that a device computes at once. None means the device's whole share of a batch."""
     steps: int = 20_000
     warmup: float = 0.05
-    """Share of steps in which the learning rate rises to `learning_rate`. It then falls to zero."""
+    """Share of steps in which the learning rate rises to `learning_rate`. Afterwards, the rate falls to zero."""
     learning_rate: float = 5e-4
     weight_decay: float = 0.01
     """Weight decay of matrices. Norms and biases have none."""

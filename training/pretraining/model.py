@@ -65,7 +65,7 @@ class MaskedLM(nn.Module):
 
     @property
     def encoder(self) -> Encoder:
-        """Return the body as the encoder that objectives use."""
+        """Return the BERT without its head, as an `Encoder`."""
         return self._encoder[0]
 
     def forward(self, ids: Tensor, places: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,9 +88,9 @@ class MaskedLM(nn.Module):
 def separate_sentences(ids: Tensor, cls: int) -> tuple[Tensor, Tensor]:
     """Return an additive mask (n, 1, L, L) and positions (n, L) that separate the sentences of a sequence.
 
-    A sentence begins at its [CLS] token. The end of a sentence from the previous sequence is at the start of a
-    sequence. Sentences must not attend to each other, because the corpus is shuffled. Source: Krell et al., "Efficient
-    Sequence Packing without Cross-contamination" (2021), section 3.2.
+    A sentence begins at its [CLS] token. If a sentence is cut at the end of a sequence, the next sequence starts with
+    the rest of the sentence, without [CLS]. Sentences must not attend to each other, because the corpus is shuffled.
+    Source: Krell et al., "Efficient Sequence Packing without Cross-contamination" (2021), section 3.2.
     """
     begins, places = ids == cls, torch.arange(ids.size(1), device=ids.device).expand_as(ids)
     sentence = begins.cumsum(dim=1)
@@ -109,12 +109,15 @@ RANDOM_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Properties of a tokenizer's tokens for masking. All ids are below V."""
+    """Properties of a tokenizer's tokens, for masking. V is the highest id plus 1."""
 
     special: NDArray[np.bool_]
-    """Special tokens such as [CLS], [SEP] and [UNK], and unused ids, (V,). They are neither masked nor drawn."""
+    """True for special tokens such as [CLS], [SEP] and [UNK], and for unused ids, (V,).
+
+    These ids are never masked, and never chosen as random replacements of masked tokens.
+    """
     inside: NDArray[np.bool_]
-    """Tokens that continue a word, (V,)."""
+    """True for tokens that continue a word, (V,)."""
     mask: int
     cls: int
     unknown: int

@@ -50,8 +50,8 @@ def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> Stat
 
     Raises:
         RunError: the run's folder already has a run and `resume` is false; or the model can't be written.
-        ValueError: tokenizer or corpus are not usable. The class is one of this package, and the message names the file
-            or option.
+        ValueError: the tokenizer or the corpus is not usable. The error is of a subclass that this package defines,
+            and its message names the file or option.
         LockError: another process works on the run.
         HardwareError: the machines of several processes do not share the run's folder.
         DivergedError, InterruptedRun: see `training.loop.run_to_end`.
@@ -98,7 +98,7 @@ class Pretraining:
     """Dtype of matrix products. None is float32."""
     work: OperationCount
     peak: float
-    """Peak operations per second, measured with a large matrix product, of all devices together."""
+    """Peak operations per second of all devices together, measured with a large matrix product."""
     folder: Path
     total_steps: int
     eval_every: int
@@ -309,7 +309,7 @@ def _start(config: PretrainConfig) -> str:
 
 
 def _judged(config: PretrainConfig, census: Census, curve: Sequence[Mapping[str, float]]) -> str:
-    """Return a text about the last evaluation, which is empty if the metrics are lost."""
+    """Return a text about the last evaluation. The text is empty if the run's metrics are lost."""
     last = [each for each in curve if each["step"] == config.steps]
     if not last:
         return ""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 HEAD = "cls.predictions."
 """Prefix of the masked language modelling head's weights, which published sentence encoders lack."""
 UNUSED = ("pooler.", "bert.pooler.", "cls.seq_relationship.")
-"""Prefixes of a BERT's weights that masked language modelling does not train. They are left out."""
+"""Prefixes of a BERT's weights that masked language modelling does not train. These weights are left out."""
 
 
 class Start(NamedTuple):

@@ -59,7 +59,7 @@ class DeviceBatch(NamedTuple):
 
     chunks: Sequence[MaskedTokens]
     hidden: Tensor
-    """Number of masked tokens in the whole batch, ()."""
+    """Number of masked tokens in the whole batch, or 1 if there are none, ()."""
 
     def tensors(self) -> list[Tensor]:
         """Return all tensors."""
@@ -107,7 +107,7 @@ class Step:
         return self._graphs(self._update_from, placed) if self._graphs else self._update_from(placed)
 
     def gradients(self, batch: Batch) -> dict[str, Tensor]:
-        """Add the gradient of the loss to every weight, and return `loss` and `accuracy` of the whole batch."""
+        """Add the gradient of the loss to `grad` of every weight. Return `loss` and `accuracy` of the whole batch."""
         return self._gradients(self._on_device(batch))
 
     def _on_device(self, batch: Batch) -> DeviceBatch:

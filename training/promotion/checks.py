@@ -1,6 +1,6 @@
-"""Checks that a bundle must pass before it is served, and the decision that follows from them.
+"""Checks that a bundle must pass before it is served, and the decision that follows from their results.
 
-The result of a check says whether the bundle passes, with numbers and a sentence.
+The result of a check has a verdict, numbers, and a sentence for the user.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from training.promotion.yardsticks import LEVEL, Scored, Yardstick
 
 GOLDEN_FP32 = 0.9999
 GOLDEN_REDUCED = bundle.GOLDEN_COSINE
-"""Minimum cosine to a golden vector."""
+"""Minimum cosines to a golden vector: for an fp32 graph, and for a graph of reduced precision."""
 
 NOT_WORSE = "not worse"
 
@@ -54,9 +54,9 @@ class Threshold:
     broken: bool
     """True if the served bundle fails verification."""
     best: float | None
-    """Best score, in points, of all bundles that were served, by the same yardstick.
+    """Best score of the current and earlier served bundles, by the same yardstick, or None if there is none.
 
-    This score prevents a gradual decline over several promotions.
+    The comparison with this score prevents a gradual decline over several promotions.
     """
 
 
@@ -136,7 +136,10 @@ def required(candidate: Bundle, evaluations: Sequence[Evaluation], names: Sequen
 
 
 def not_worse(candidate: Bundle, bar: Threshold, judges: Evaluator) -> Check:
-    """Check that the candidate is not worse than the served bundle and the best score of all served bundles."""
+    """Check that the candidate is not worse than the served bundle, and not worse than the best score so far.
+
+    The candidate passes if its score is at most `bar.margin` points below each of them.
+    """
     yardstick = judges.yardstick
     ours = yardstick.judge(judges.encode(candidate), candidate.manifest.prompts)
     numbers: dict[str, Any] = {

@@ -28,7 +28,7 @@ ROUNDS = 9
 LEAST_GAIN = 1.05
 """Minimum speed of a graph of reduced precision, relative to float32.
 
-The threshold is above the measurement error, because two measurements of the same graph differ by less than 5 %.
+Two measurements of the same graph differ by less than 5 %, so the threshold is above the measurement error.
 """
 
 
@@ -61,7 +61,7 @@ class Engine:
     drifts: Mapping[str, float] = field(default_factory=dict)
     """Differences in points between the pair's scores and float32's scores, by metric."""
     own: bool
-    """True if the bundle contains a graph of this reduced precision."""
+    """True if the pair is one of the bundle's own graphs of reduced precision, on ONNX Runtime."""
     drifts_too_far: bool = False
     """True if the pair uses the bundle's own graph, and a score differs too much from float32's.
 
@@ -89,7 +89,7 @@ class Engines:
     machine: Machine
     check: Check
     engines: Sequence[Engine] = ()
-    """Results by pair. Empty if float32 on ONNX Runtime is the only pair, or if the check failed."""
+    """Results of each pair. The list is empty if float32 on ONNX Runtime is the only pair, or if the check failed."""
 
     def dropped(self, candidate: Bundle) -> list[str]:
         """Return the candidate's graphs that the copy leaves out."""
@@ -124,9 +124,10 @@ class Engines:
 def check_engines(candidate: Bundle, judges: Evaluator, machine: Machine) -> Engines:
     """Check every pair of runtime and precision of the machine on the bundle.
 
-    If float32 on ONNX Runtime is the only pair, nothing is measured. A pair is barred if a golden vector or a score
-    differs too much from float32's. The bundle is refused only if one of its own graphs of reduced precision does not
-    run, or if the scores of this graph drift too far (see `Engine.drifts_too_far`).
+    If float32 on ONNX Runtime is the only pair, nothing is measured. A pair is barred if its vectors differ too much
+    from the golden vectors, or if its scores differ too much from float32's. The bundle is refused only if one of its
+    own graphs of reduced precision does not run, or if the scores of this graph drift too far (see
+    `Engine.drifts_too_far`).
     """
     try:
         engines = _measure_all(candidate, judges, machine)
@@ -186,7 +187,7 @@ def _check_one(
 
 
 def _bar(cosine: float, drifts: Mapping[str, float], limits: Mapping[str, float]) -> str | None:
-    """Return the reason why a pair must not serve the bundle, or None. NaN is a reason too."""
+    """Return the reason why a pair must not serve the bundle, or None. A cosine or drift of NaN is also a reason."""
     if not cosine >= GOLDEN_COSINE:
         return f"cosine {cosine:.5f} to a golden vector, below {GOLDEN_COSINE}"
     far = [metric for metric, drift in drifts.items() if not abs(drift) <= limits[metric]]

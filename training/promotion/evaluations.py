@@ -21,7 +21,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "sts": tuple(STS_TASKS),
     "transfer": ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC"),
 }
-"""Families of tasks, by the names that `--require` accepts for them."""
+"""Tasks of each family. The keys are the families' names for `--require`."""
 SCORES = {"sts": ("spearman", "all"), "transfer": ("accuracy",)}
 """Keys of a task's score in an evaluation, by family."""
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)

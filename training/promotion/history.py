@@ -110,9 +110,10 @@ def describe_served(place: Place) -> tuple[dict[str, Any] | None, Bundle | None]
 
 
 def with_copy(place: Place, served: dict[str, Any] | None, found: Bundle | None) -> dict[str, Any] | None:
-    """Return `served` with the name of its copy.
+    """Return the description `served` of the served bundle, with the name of its copy.
 
-    A verified bundle without a copy is copied, because a link will replace it.
+    If the bundle `found` is not yet a copy, copy it, because a link will replace it. Without `found`, the name stays
+    None.
 
     Raises:
         BundleError: the bundle has changed since it was loaded.

@@ -45,7 +45,7 @@ class Place:
 
     @contextmanager
     def locked(self, stream: TextIO) -> Iterator[None]:
-        """Lock the place inside the block.
+        """Lock the place during the `with` block.
 
         If another process has the lock, wait and report this to `stream`. Once the lock is taken, repair the leftovers
         of a crash.
@@ -83,9 +83,9 @@ class Place:
 
         Readers of `default` always see either the old or the new bundle, even after a crash.
 
-        If `default` is a folder, it is exchanged with the link, atomically if the system supports this. If a copy has
-        the same files as the folder, the folder is then removed. Otherwise it is moved to the folder of copies, as
-        `unverified` if its verification fails, and else as `uncopied`.
+        If `default` is a folder, it is exchanged with the link, atomically if the system supports this. The folder is
+        then removed if a copy has the same files. Otherwise it is moved to the folder of copies. Its name there is
+        `unverified` if its verification fails, and `uncopied` if not.
         """
         with naming(self.default):
             self._aside.unlink(missing_ok=True)

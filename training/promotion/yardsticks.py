@@ -179,7 +179,7 @@ class RetrievalYardstick:
 
 
 def _collection_yardstick(data: Path, name: str) -> RetrievalYardstick:
-    """Return the yardstick (the score of a promotion) for a collection with human judgements.
+    """Return the yardstick that uses a collection with human judgements.
 
     Raises:
         DataError: the collection is missing or broken.
@@ -208,13 +208,14 @@ def _corpus_yardstick(files: Sequence[str], column: str | None) -> Yardstick:
 def choose_yardstick(
     data: Path | None, corpus: Sequence[str], collection: str | None = None, *, column: str | None = None
 ) -> Yardstick:
-    """Return the yardstick: the named collection, else STS-B dev if `data` is given, else the corpus.
+    """Return the yardstick of a promotion.
 
-    The default corpus is CPython's documentation.
+    It uses the named collection. Without `collection`, it uses STS-B dev if `data` is given, and otherwise the corpus.
+    If `corpus` is empty, the corpus is CPython's documentation.
 
     Raises:
         DataError, CorpusError: the data or corpus is missing or broken, or a collection is named without data.
-        Refused: both a collection and a corpus are given, so the corpus would be ignored.
+        Refused: both `data` and `corpus` are given, so the corpus would be ignored.
     """
     if data is not None and corpus:
         raise Refused(

@@ -1,4 +1,4 @@
-"""`python -m training.studies FOLDER PARENT`: a process that carries out one run of a study, which starts it."""
+"""`python -m training.studies FOLDER PARENT`: the process that a study starts to carry out one run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Study files. They describe the shared and varied settings of a study, from which its runs follow."""
+"""Study files. A study file describes the shared settings and the varied settings of a study's runs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from training.studies.trial import InputDigests, StudyError, Trial
 
 PARTS = {"name": str, "about": str, "base": dict, "grid": dict, "arm": list}
 OF_A_PAPER = {"paper": str, "untestable": str, "figures": list, "published": dict, "reported": dict}
-"""Parts of a study file, with their types, that only a study of a paper's table or figure has."""
+"""Parts of a study file that only a study of a paper's table or figure has, with their types."""
 RESTATED = ("grid", "arm")
-"""Parts of a study that `published` may replace. The remaining keys of `published` replace `base`."""
+"""Parts of a study that `published` may replace. All other keys of `published` together replace `base`."""
 STUDIES = Path(__file__).parents[2] / "studies"
 """Folder of the named studies. Names include the subfolder: `dclr/table-2`."""
 NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")
@@ -34,7 +34,7 @@ All remaining settings are fields of the run or of its objective.
 """
 
 FOLDERS = ("out", "run")
-"""Fields that the study sets itself."""
+"""Fields of a run that study files can't set, because the study chooses the folders."""
 
 JUDGED_BY = ("backbone", "pooling", "eval_data", "device", "sts", "transfer", "retrieval", "neighbours")
 """Settings that affect the result of an untrained encoder."""
@@ -88,12 +88,12 @@ class Study:
     paper: str = ""
     """The table or figure that the study repeats, for example `DCLR, Table 2`."""
     untestable: str = ""
-    """Reason why only `--published` can test what the paper shows. Empty if the study can test it, too."""
+    """Reason why only `--published` can test what the paper shows. The text is empty if the study can test it, too."""
     published: Mapping[str, Any] = field(default_factory=dict)
     """Changes to the study for `--published`, which uses the backbone of the paper."""
     reported: Reported | None = None
     figures: tuple[str, ...] = ()
-    """Figures of a report that repeat the paper's figure, by name or by the beginning of their names."""
+    """Names, or beginnings of names, of the figures in a report that repeat the paper's figure."""
 
     @classmethod
     def read(cls, file: Path) -> Self:
@@ -153,7 +153,7 @@ class Study:
         return replace(restated, paper=self.paper, reported=self.reported, figures=self.figures)
 
     def override(self, changes: Mapping[str, Any]) -> Self:
-        """Return the study with changed values, which are lists for axes and single values for shared settings.
+        """Return the study with changed values. For an axis, the new value is the list of its points.
 
         Raises:
             StudyError: the value of an axis is not a list, or an arm has a value of its own.
@@ -242,7 +242,10 @@ class Study:
 
 
 def name_of(file: Path) -> str:
-    """Return the default name of a study: its path below `STUDIES`, such as `dclr/table-2`, or else the file's name."""
+    """Return the default name of a study: the path of its file below `STUDIES`, such as `dclr/table-2`.
+
+    For a file in another folder, return the file's name. Neither name has a suffix.
+    """
     resolved = file.resolve()
     if resolved.is_relative_to(STUDIES):
         return resolved.relative_to(STUDIES).with_suffix("").as_posix()

@@ -111,7 +111,7 @@ class Tasks:
             return Failure(trial, log, code=1)
 
     def stop(self) -> None:
-        """Stop all runs. Each run finishes its current step and saves a checkpoint, while its call waits."""
+        """Stop all runs. Each run finishes its current step and saves a checkpoint before its `__call__` returns."""
         import ray
 
         with self._lock:

@@ -1,4 +1,4 @@
-"""Page of a study: self-contained HTML with tables for each metric, then the figures."""
+"""Page of a study: self-contained HTML with the tables of each metric, followed by figures."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ LINE_HEIGHT = 18
 NAME_LENGTH = 27
 """Maximum characters of an arm's name."""
 MAX_ARMS = 8
-"""Maximum number of arms in a figure whose labels are beside the data."""
+"""Maximum number of arms in a figure with labels beside the data."""
 LOGARITHMIC_FROM = 16.0
 """Minimum ratio of the largest to the smallest value for a logarithmic axis."""
 
@@ -93,7 +93,7 @@ OWN_FIGURES = {"STSB": "STS-B", "SICKR": "SICK-R"}
 def figures(summary: Summary, *others: Summary) -> list[Element]:
     """Draw every figure for which there are results.
 
-    Figures that do not depend on a metric show the first summary's best arms.
+    Figures that do not depend on a metric are drawn from the first summary.
     """
     compared = [part for each in (summary, *others) for part in (_arms(each), *_gains(each), *_sweeps(each))]
     return [*compared, *_nearest(summary), *_curves(summary), *_planes(summary)]
@@ -229,7 +229,7 @@ def _sweep(figure: str, title: str, unit: str, axis: str, swept: Mapping[str, Se
     spreads = [(each.value, each.interval, mark) for each, mark in arms if each.interval]
 
     def behind(frame: Frame) -> list[Element]:
-        """Draw, behind the means, the intervals, and a dot for the score of each seed."""
+        """Draw the intervals, and a dot for the score of each seed. The means are drawn on top of them."""
         upright = [(frame.across(x), frame.up(y.low), frame.up(y.high), mark) for x, y, mark in spreads]
         return [svg.line((x, low), (x, high), f"spread {mark}") for x, low, high, mark in upright] + [
             svg.dot((frame.across(each.value), frame.up(y)), "paper", f"{each.label}: {y:.2f}")
@@ -246,9 +246,9 @@ def _sweep(figure: str, title: str, unit: str, axis: str, swept: Mapping[str, Se
 
 
 def _nearest(summary: Summary) -> Iterable[Element]:
-    """Draw, for each arm, the mean cosines of the four nearest neighbours against batch size, all on the same axes.
+    """Draw a figure for each arm, with the mean cosines of the four nearest neighbours against batch size.
 
-    Source: GS-InfoNCE's figure 1.
+    All figures have the same axis of cosines. Source: GS-InfoNCE's figure 1.
     """
     measured = {
         row.label: _by_size([each.nearest_cosines for each in row.results])
@@ -287,9 +287,9 @@ def _scale(name: str, values: Sequence[float]) -> Axis:
 
 
 def _curves(summary: Summary) -> Iterable[Element]:
-    """Draw each arm's learning curve.
+    """Draw the learning curves of the best arms, with a figure for each quantity.
 
-    The curve is the mean over seeds at each step, as in DCLR's figure 4.
+    A curve is the mean over seeds at each step, as in DCLR's figure 4.
     """
     shown = _best(summary)
     for name, (title, axis, _) in QUANTITIES.items():
@@ -305,7 +305,7 @@ def _curves(summary: Summary) -> Iterable[Element]:
 
 
 def _over_steps(results: Sequence[Result], name: str) -> list[tuple[float, float]]:
-    """Return each step that all learning curves contain, with the mean over the results of the value `name`."""
+    """Return the steps that all learning curves contain. Each step has the mean value of `name` over the results."""
     by_step = [
         {float(point["step"]): float(point[name]) for point in result.curve if point.get(name) is not None}
         for result in results

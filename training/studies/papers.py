@@ -1,6 +1,7 @@
 """The studies of this repository, named after the papers' tables and figures.
 
-A list describes their cost and data, and a page for each paper compares them with recorded results.
+A list describes the studies with their data and cost. A page for each paper compares the paper's numbers with recorded
+results.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """The verdict on the gain over the baseline, in words. It is empty for the baseline itself."""
+        """The verdict on the gain over the baseline, in words. It is empty for a baseline that was run."""
         if self.here is None:
             return NOT_RUN
         if self.gain is None:
@@ -208,7 +209,7 @@ def files_of(paper: str, results: Path = RECORDED) -> dict[str, str]:
 
 
 def recorded(study: Study, record: RunRecord) -> list[Result]:
-    """Return the recorded results of a study, which are empty if no run of it was recorded.
+    """Return the recorded results of a study. The list is empty if no run of the study was recorded.
 
     Raises:
         StudyError: see `RunRecord.find`.
@@ -248,7 +249,7 @@ def lines(study: Study, results: Sequence[Result]) -> list[Line]:
 
 
 def verdict(found: Sequence[Line], untestable: str = "") -> str:
-    """Return one sentence about a table as a whole, and how many of its arms were not run.
+    """Return a sentence about a table as a whole, followed by the number of arms that were not run.
 
     Args:
         untestable: the reason why the runs can't test what the paper shows, if there is one.
@@ -297,9 +298,9 @@ def _by_transfer(study: Study) -> bool:
 
 
 def _same_seeds(results: Sequence[Result], others: Sequence[Result]) -> Sequence[Result]:
-    """Return the results with the seeds of `others`, or all if no seed is the same.
+    """Return the results whose seeds also occur in `others`. If no seed occurs in both, return all results.
 
-    While an arm lacks runs, the seeds of its results would otherwise be a part of its difference.
+    An arm that still lacks runs is thus compared with the same seeds of its baseline.
     """
     seeds = {each.axes.get("seed") for each in others}
     return [each for each in results if each.axes.get("seed") in seeds] or results
@@ -341,7 +342,7 @@ def _file(study: Study, option: str) -> str:
 def _drawn(study: Study, results: Sequence[Result]) -> list[Element]:
     """Draw the study's figures if each arm has a result.
 
-    Without two seeds of any arm, there are no differences to draw.
+    A difference of two arms is drawn only if it has an interval, which needs two seeds of each trained arm.
     """
     if not study.figures or _without_run(study, results):
         return []
@@ -378,7 +379,7 @@ def _compares_with_simcse(study: Study) -> bool:
 
 
 def _overview(paper: str, compared: Sequence[Line], drawn: Sequence[Element]) -> list[str]:
-    """Return the Markdown that shows all differences to SimCSE. It is empty if there is none."""
+    """Return the Markdown that shows all differences to SimCSE. The list is empty if nothing is drawn."""
     if not drawn:
         return []
     missing = sum(line.noise is None for line in compared)
@@ -388,7 +389,7 @@ def _overview(paper: str, compared: Sequence[Line], drawn: Sequence[Element]) ->
 
 
 def _differences(compared: Sequence[Line]) -> list[Element]:
-    """Draw the differences that have an interval. The result is empty if there is none."""
+    """Draw the differences that have an interval. The list is empty if no difference has one."""
     gains = [
         Bar(each.label, each.gain, svg.mark(0), (each.gain - each.noise, each.gain + each.noise), each.paper_gain)
         for each in compared
@@ -434,7 +435,10 @@ def _earlier(study: Study, results: Path) -> list[str]:
 
 
 def _relabelled(results: Sequence[Result], labels: Mapping[str, str]) -> list[Result]:
-    """Return the results whose labels are in `labels`, each with the new label as its arm."""
+    """Select results by their labels, and give them new arms.
+
+    `labels` maps each new arm to the label of its results.
+    """
     arms = {label: arm for arm, label in labels.items()}
     return [replace(each, arm=arms[each.label], axes={}) for each in results if each.label in arms]
 

@@ -1,6 +1,6 @@
-"""Plan of a study, which its folder stores: its description, its runs in order, and their states.
+"""Plan of a study: its description and its runs in order. The plan is stored in the study's folder.
 
-The module also estimates the hours that runs take.
+The module also finds the states of runs, and estimates the hours that runs take.
 """
 
 from __future__ import annotations
@@ -132,12 +132,12 @@ DEV, TASKS = 3_000, 32_000
 CORE = 490.0
 """Speed of minilm's forward pass on one core of a Xeon, in sentences per second.
 
-The figure is from benchmarks/results/studies/objectives.jsonl.
+The speed is from benchmarks/results/studies/objectives.jsonl.
 """
 DEVICE = 27_600.0
 """Speed of BERT-base's forward pass on an H100, in sentences per second.
 
-The figure is six times SimCSE's training speed in benchmarks/results/gpu/recorded_steps.json.
+The value is six times SimCSE's training speed in benchmarks/results/gpu/recorded_steps.json.
 """
 LARGE = 3.0
 """Computation of a large model, relative to a base model."""

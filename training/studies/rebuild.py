@@ -44,7 +44,7 @@ OWN = ("after", "excerpt", "soup", "expected", "tolerance", "corpus_sha256", "li
 Built = TypeVar("Built", SoupRecipe, Excerpt)
 METRICS = (sts.STSB_DEV_METRIC, *STS_TASKS, STS_MEAN)
 TOLERANCE = 0.05
-"""Default tolerance of scores in points, because arithmetic differs between machines."""
+"""Default tolerance of scores, in points. Scores differ slightly between machines, because arithmetic differs."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Rebuild:
         """Read a recipe and the recipes that it depends on from TOML files (docs/training.md).
 
         Raises:
-            StudyError: a file can't be read, the predecessors form a cycle, or a part is unknown or of the wrong shape.
+            StudyError: a file can't be read, a recipe depends on itself, or a part is unknown or of the wrong shape.
         """
         values, known = read_toml(file), Path(os.path.realpath(file))
         if known in wanted_by:
@@ -134,7 +134,7 @@ class Rebuild:
         """Return the rebuilds that this rebuild depends on, each once and in order, followed by this rebuild.
 
         Raises:
-            StudyError: two files have the same name.
+            StudyError: two recipes have the same name.
         """
         found: dict[str, Rebuild] = {}
         for step in (*(step for each in self.after for step in each.steps), self):
@@ -182,9 +182,9 @@ class Rebuild:
 def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) -> Iterator[tuple[Rebuild, Bundle]]:
     """Carry out `plan` after the rebuilds that it depends on, and yield each rebuild with its bundle.
 
-    For each rebuild, train the missing ingredients, make the soup and evaluate it. An existing bundle of an earlier
-    rebuild is reused if it has the same ingredients and reaches its scores. All inputs are checked before training.
-    Only STS-B dev selects weights. Progress goes to `stream`.
+    For each rebuild, train the missing ingredients, make the soup and evaluate it. If `plan` depends on a rebuild whose
+    bundle exists, has the same ingredients and reaches the expected scores, that bundle is reused. All inputs are
+    checked before training. Only STS-B dev selects weights. Progress goes to `stream`.
 
     Raises:
         StudyError, CorpusError, DataError: see `Rebuild.trials`; or the data lack a task with an expected score.
@@ -276,9 +276,9 @@ def _ingredient(trial: Trial, folder: Path, stream: TextIO) -> Path:
 
 
 def _is_kept(config: RunConfig) -> bool:
-    """Return whether the bundle of the run exists and is complete.
+    """Return whether the bundle of the run exists, is complete and has the same configuration.
 
-    Paths in the configuration are not compared, because the folder's name contains a digest of the files.
+    Paths in the configuration are not compared, because the name of the run's folder is a hash that covers these files.
     """
     try:
         made = load(Path(config.out)).manifest.run or {}

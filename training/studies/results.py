@@ -1,7 +1,7 @@
 """Results of a study's runs: a file for each run, a file for the study with one line per run, and the record.
 
-The record is a file with one line per run that several studies, processes and machines share. A study does not repeat a
-run that is in its record.
+The record has one line per run. Several studies, processes and machines can share it. A study does not repeat a run
+that is in its record.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RUNS, TRIAL, RESULT, LOG = "runs", "trial.json", "result.json", "log.txt"
 RESULTS = "results.jsonl"
 
 FIELDS = ("scores", "alignment", "uniformity", "curve", "seconds", "best_step")
-"""Fields that a line must have besides `id`, `arm` and `axes`."""
+"""Fields that each line of the results must have, besides `id`, `arm` and `axes`."""
 GEOMETRY = ("alignment", "uniformity", "effective_rank")
 """Fields that are None or absent if STS-B dev was not evaluated. Older lines lack the effective rank."""
 
@@ -44,7 +44,7 @@ class Result:
     alignment: float | None
     uniformity: float | None
     curve: Sequence[Mapping[str, Any]]
-    """Evaluations during training: `step` and the measured figures."""
+    """Evaluations during training. Each has `step` and the measured values."""
     seconds: Mapping[str, float]
     best_step: int
     """Step of the evaluated weights.
@@ -56,10 +56,7 @@ class Result:
     untrained: bool = False
     """True if the encoder was evaluated without training."""
     nearest_cosines: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """Mean cosines of the nearest neighbours by batch size, if requested.
-
-    See `training.studies.scores.TrialScores.nearest`.
-    """
+    """Mean cosines as in `training.studies.scores.TrialScores.nearest`, if requested. The keys are batch sizes."""
 
     @property
     def unimproved(self) -> bool:
@@ -164,7 +161,7 @@ def collect_results(trials: Sequence[Trial], study: Path, recorded: Mapping[str,
 def finished(
     trials: Sequence[Trial], study: Path, recorded: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the fields of each finished run, from the study's folder or else from the recorded runs."""
+    """Yield the fields of each finished run. Runs without a result in the study's folder are taken from `recorded`."""
     for trial in trials:
         values = result_or_none(run_folder(trial, study)) or recorded.get(trial.id)
         if values is not None:
@@ -264,7 +261,7 @@ class RunRecord:
         A trial without corpus and evaluation data is found by its settings.
 
         Raises:
-            StudyError: see `lines`, or the settings of such a trial have runs on several corpora or evaluation data.
+            StudyError: see `lines`; or the record has runs with the settings of such a trial on different data.
         """
         known: dict[str, dict[str, Line]] = {}
         for line in self.lines():
@@ -315,7 +312,7 @@ def _checked(text: bytes) -> Line:
     """Parse a line, and check that it is the result of a run with its settings.
 
     Raises:
-        ValueError: it is not.
+        ValueError: the line is not such a result.
     """
     values: Line = json.loads(text)
     Result.checked(values)

@@ -1,4 +1,4 @@
-"""Scheduler of a study. It starts each run in its own process, one or several at a time.
+"""Scheduler of a study. It starts one or several runs at a time, each in a process of its own.
 
 The processes run on this machine, or on the machines of a Ray cluster (`training.studies.on_ray`). Each process locks
 the folder of its run. When a study is stopped, its runs are stopped, too.
@@ -144,8 +144,8 @@ def run_trials(
     Raises:
         StudyError: a line of the record is broken.
         KeyboardInterrupt: after Ctrl-C or SIGTERM, when the active runs have saved checkpoints.
-        OSError, Refused: the study's folder can't be written, or a node of the cluster does not have it. This error is
-            also raised after the active runs have saved checkpoints.
+        OSError, Refused: the study's folder can't be written, or a node of the cluster does not have it. Like
+            KeyboardInterrupt, these errors are raised when the active runs have saved checkpoints.
     """
     recorded = record.find(trials) if record else {}
     due = _unfinished([trial for trial in trials if trial.id not in recorded], study, stream)
@@ -197,7 +197,7 @@ def _unfinished(trials: Sequence[Trial], study: Path, stream: TextIO) -> list[Tr
 # Locks that show whether a process works in a run's folder.
 
 ATTEMPTS, PAUSE = 20, 0.05
-"""Number of attempts to take the lock, and seconds between two attempts."""
+"""Number of attempts to lock a folder, and seconds between two attempts."""
 
 
 def is_locked(folder: Path) -> bool:

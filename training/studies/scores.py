@@ -32,7 +32,11 @@ DEV = "STSB-dev"
 COSINES, GOLDS = "cosines", "golds"
 PREDICTED, LABELS = "predicted", "labels"
 FOUND, RELEVANT = "answers", "judgements"
-"""Kinds of stored arrays, above: two for STS pairs, two for transfer examples, two for queries."""
+"""Kinds of stored arrays, one for the encoder and one for the human judgements.
+
+`COSINES` and `GOLDS` are for STS pairs, `PREDICTED` and `LABELS` for transfer examples, `FOUND` and `RELEVANT` for
+queries.
+"""
 
 COSINES_FILE, TRANSFER_FILE, RETRIEVAL_FILE = "cosines.npz", "transfer.npz", "retrieval.npz"
 
@@ -66,9 +70,9 @@ class TrialScores:
     relevant: Arrays = field(default_factory=dict)
     """Numbers (Q,) of judged relevant documents per query, for each collection and measure."""
     nearest: Mapping[int, Sequence[float]] = field(default_factory=dict)
-    """Mean cosines of corpus sentences to their four nearest neighbours in a batch, by batch size.
+    """Mean cosines of corpus sentences to their four nearest neighbours in a batch, nearest first.
 
-    The mapping is empty if these cosines were not requested.
+    The keys are batch sizes. The mapping is empty if these cosines were not requested.
     """
 
     def save(self, folder: Path) -> None:
@@ -108,7 +112,8 @@ def evaluate(encoder: Encoder, given: EvaluationData, stream: TextIO) -> TrialSc
     STS-B dev is also scored as a task, and the geometry is computed from its vectors.
 
     Raises:
-        EvaluationError: a vector is not finite, all cosines of a subset are equal, or no pair of STS-B dev is similar.
+        EvaluationError: a vector is not finite, all cosines of a subset are equal, or no pair of STS-B dev has a human
+            score above 4.
     """
     tasks: dict[str, Subsets] = {**given.sts, **({DEV: given.geometry} if given.geometry else {})}
     encode = cached(with_progress(encoder.encode, stream))
@@ -140,7 +145,7 @@ def evaluate(encoder: Encoder, given: EvaluationData, stream: TextIO) -> TrialSc
 
 
 def task_of(collection: str, measure: str) -> str:
-    """Return the key under which scores and arrays hold a retrieval measure on a collection."""
+    """Return the key of a collection's retrieval measure in scores and arrays."""
     return f"{collection} {measure}"
 
 

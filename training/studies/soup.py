@@ -239,10 +239,10 @@ TASK_ARITHMETIC = """\
 """
 
 GRID = tuple(tenths / 10 for tenths in range(-10, 11))
-"""Shares of the initial encoder to try if none is given.
+"""Shares of the initial encoder that are tried if the recipe has no share.
 
-A share of 0 gives the soup, and a share of 1 the initial encoder. With -1, the distance from the initial encoder is
-twice the soup's distance.
+A share of 0 gives the average of the tuned encoders, and a share of 1 gives the initial encoder. With -1, the distance
+from the initial encoder is twice as large as with 0.
 """
 
 
@@ -253,7 +253,10 @@ class SoupRecipe:
     weights: tuple[float, ...] | None = None
     """Weights in the order of the encoders, with any sum. None means equal weights."""
     greedy: bool = False
-    """True for a greedy soup, which adds encoders, best first, only if they do not lower the score on STS-B dev."""
+    """True for a greedy soup.
+
+    Encoders are tried from best to worst. An encoder is added if it does not lower the score on STS-B dev.
+    """
     towards: str | None = None
     """Name or folder of the encoder that the ingredients were tuned from, if the soup includes it."""
     share: float | None = None
@@ -292,8 +295,8 @@ class SoupRecipe:
     def choose(self, count: int, score: Callable[[Shares], float]) -> Shares:
         """Return the shares of `count` encoders.
 
-        The last share is the initial encoder's, if it is averaged too. If the recipe leaves shares open, the shares
-        with the best `score` are chosen.
+        If the recipe includes the initial encoder, its share follows as the last one. If the recipe leaves shares open,
+        the shares with the best `score` are chosen.
         """
         if self.towards is None:
             return greedy(count, score) if self.greedy else self.shares(count)
@@ -369,10 +372,10 @@ class Soup:
     encoder: Encoder
     mixing: SoupRecipe
     ingredients: tuple[Ingredient, ...]
-    """Encoders of the soup. The initial encoder is last, if it is averaged."""
+    """Encoders of the soup. The initial encoder is the last one if the soup includes it."""
     shares: Shares
     tried: Mapping[Shares, float]
-    """Scores of all tried shares, including the soup's own if there was a metric."""
+    """Scores of all shares that were tried, and of the soup's own shares. Without a metric, there are none."""
     metric: str | None
 
     def __str__(self) -> str:
@@ -458,7 +461,7 @@ def is_soup(manifest: Manifest, sources: Sequence[str], mixing: SoupRecipe) -> b
 
 
 def _load_ingredients(sources: Sequence[str], mixing: SoupRecipe) -> list[Ingredient]:
-    """Load the ingredients. If the initial encoder is averaged too, it comes last."""
+    """Load the ingredients. If the soup includes the initial encoder, it is the last one."""
     ingredients = [Ingredient.load(source) for source in sources]
     if mixing.towards is not None:
         ingredients.append(Ingredient.load(mixing.towards, like=ingredients[0].encoder))

@@ -35,7 +35,10 @@ from training.studies.trial import StudyError
 
 RESAMPLES = 1000
 DECIMALS = 2
-"""Number of decimals that are shown. The order of floating-point sums changes cosines only in the sixth decimal."""
+"""Number of decimals that are shown.
+
+They do not depend on the order of floating-point sums, which changes cosines only in the sixth decimal.
+"""
 
 NOTHING_SHARED = "the results share no task, so there is nothing to compare"
 
@@ -52,7 +55,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Metric:
-    """A score that several tasks share."""
+    """A kind of score, such as accuracy, and the tasks that have it."""
 
     name: str
     title: str
@@ -203,7 +206,7 @@ class SeedScores:
 class SeedGain:
     """Difference of two arms' means, with the interval of Welch's t-test over seeds.
 
-    It takes the place of the bootstrap for runs whose per-example scores are not stored here.
+    It replaces the bootstrap if the per-example scores of either arm are not stored on this machine.
     """
 
     difference: float
@@ -226,7 +229,8 @@ class Row:
     gain: Comparison | SeedGain | None
     """Gain over the baseline arm.
 
-    The gain is None for the baseline itself, and for arms of one seed without stored per-example scores.
+    The gain is None for the baseline itself. Without stored per-example scores, it is also None if either arm has one
+    seed.
     """
     noise: float | None
     """Smallest gain that is significant over seeds (see `welch`), or None if either arm has one seed."""
@@ -263,7 +267,7 @@ class Summary:
     against: str
     """Label of the baseline arm."""
     tasks: tuple[str, ...]
-    """Tasks of the mean, which are the tasks that every result has."""
+    """Tasks over which the mean is computed. Every result has these tasks."""
 
     @property
     def measure(self) -> str:

@@ -39,9 +39,10 @@ class Trial:
     untrained: bool = False
     """True if the backbone is evaluated without training."""
     sts: bool = True
-    """True to evaluate on the STS tasks and select weights by STS-B dev.
+    """True to evaluate on the STS tasks.
 
-    If False, self-retrieval selects the weights.
+    If `config` has no `dev_data`, this field also chooses how weights are selected: by dev sets of STS if True, and by
+    a score without labels if False.
     """
     transfer: bool = False
     """True to evaluate on the transfer tasks."""
@@ -59,9 +60,9 @@ class Trial:
 
     @cached_property
     def settings(self) -> str:
-        """Hash of the same without the corpus and the evaluation data.
+        """Hash of everything that `id` covers, except the corpus and the evaluation data.
 
-        It is known even where these data are not, and is equal for runs that differ only by them.
+        It can be computed without these data. Runs that differ only by these data have the same hash.
         """
         config = replace(self.config, corpus=(), text_column=None, eval_data=None, dev_data=None)
         return self._digest(config, {name: digest for name, digest in self.inputs.items() if name in ENCODERS})
@@ -179,9 +180,9 @@ class InputDigests:
     ) -> dict[str, str]:
         """Return the digest of each input of a run, by field of the configuration.
 
-        Fields that contain no path are left out. The digest of evaluation data covers the STS tasks (unless `sts` is
-        false), the transfer tasks (with `transfer`), and the collections named by `retrieval`. An encoder without a
-        local folder is identified by its name.
+        Fields that contain no path are left out. `eval_data` has the digest of the STS tasks, or an empty digest if
+        `sts` is false. The transfer tasks and the collections named by `retrieval` have digests of their own. An
+        encoder without a local folder has no digest, because its name identifies it.
 
         Raises:
             StudyError: the corpus or the scored pairs of `dev_data` are not a file.
@@ -222,7 +223,7 @@ def corpus_digest(files: tuple[str, ...], name: str = "corpus") -> str:
 
 
 def encoder_digest(folder: Path) -> str:
-    """Return a bundle's fingerprint, or for other encoders the SHA-256, in hex, of the files' paths and digests.
+    """Return a bundle's fingerprint. For another encoder, return the SHA-256, in hex, of its files' paths and digests.
 
     Raises:
         BundleError: the folder has a manifest but does not match it.

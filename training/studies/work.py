@@ -96,7 +96,7 @@ def _read_trial(file: Path) -> Trial:
 def _run_config(trial: Trial, folder: Path, stream: TextIO) -> RunConfig:
     """Return the run's configuration, with its folders, its share of the corpus and its teacher.
 
-    Runs of a study share the files of corpus shares and the teachers.
+    All runs of a study use the same files of corpus shares, and the same teachers.
     """
     study, config = folder.parent.parent, trial.config
     if not trial.sts:
@@ -187,7 +187,7 @@ def load_data(trial: Trial) -> EvaluationData:
 
 
 def _first(trial: Trial) -> list[str]:
-    """Return the first sentences of the corpus, in the order of a run with seed 0."""
+    """Return the first `trial.neighbours` sentences of the corpus, in the order of a run with seed 0."""
     config = trial.config
     corpus = open_run_corpus(config, 0)
     if corpus.census.sentences < trial.neighbours:
@@ -201,9 +201,10 @@ def _first(trial: Trial) -> list[str]:
 
 
 def with_teacher(config: RunConfig, folder: Path, stream: TextIO) -> RunConfig:
-    """Return the configuration with a teacher, which is trained in `folder` unless it is given or exists.
+    """Return the configuration with a teacher.
 
-    If the objective needs no teacher, return `config` unchanged.
+    If `config` names no teacher, a teacher is trained in `folder`, unless it is there already. If the objective needs
+    no teacher, the field `teacher` becomes None.
 
     Raises:
         ConfigError: the encoder is too narrow for the objective.

@@ -110,7 +110,7 @@ def _reading_archive(fetched: Path) -> Iterator[None]:
 # Data sets with their sources, files and checks.
 
 Check = Callable[[Path], str]
-"""Type of a function that checks the data folder and describes the counts in words.
+"""Type of a function that checks a dataset in the data folder, and returns a text with the numbers of its examples.
 
 It raises `DataError` if something is wrong.
 """
@@ -141,7 +141,7 @@ class Dataset:
     check: Check
 
     def present(self, folder: Path) -> list[str]:
-        """Return the existing files by path below `folder`.
+        """Return the files of the dataset that exist, as paths relative to `folder`.
 
         Hidden files, which operating systems create, are ignored.
         """
@@ -150,7 +150,7 @@ class Dataset:
 
 
 def scored_pairs(folder: Path) -> str:
-    """Check the data of the seven STS tasks and STS-B dev. Return a text with the counts."""
+    """Check the data of the seven STS tasks and STS-B dev. Return a text with the numbers of tasks and pairs."""
     pairs = 0
     for task in (*STS_TASKS.values(), STSB_DEV):
         pairs += sum(map(len, task.load(folder / SENTEVAL).values()))

@@ -36,9 +36,9 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
 def provide(name: str, dataset: Dataset, folder: Path, stream: TextIO, *, download: Download | None) -> None:
     """Put the complete dataset into `folder` and record its checksums.
 
-    Complete datasets are not fetched again. Missing files come from `downloads/` in `folder`, where the user can put
-    the hub's files, or else from the function `download`. If `download` is None, nothing is fetched. Existing files are
-    never replaced. Progress goes to `stream`.
+    Complete datasets are not fetched again. The user can put the hub's files into `downloads/` in `folder`. The
+    function `download` fetches the other files. If `download` is None, nothing is fetched. Existing files are never
+    replaced. Progress goes to `stream`.
 
     Raises:
         DataError: a file has changed, can't be fetched or is damaged, or the dataset fails its check.
@@ -70,7 +70,10 @@ def provide(name: str, dataset: Dataset, folder: Path, stream: TextIO, *, downlo
 
 
 def _first_problem(name: str, dataset: Dataset, folder: Path, stream: TextIO) -> str | None:
-    """Return a description of a dataset's first problem, or record the dataset and return None if it has no problem."""
+    """Check the dataset in `folder`, and return a description of its first problem.
+
+    If there is no problem, record the dataset's checksums if needed, and return None.
+    """
     if recorded := checksums.read(folder).get(name):
         missing = recorded.missing(folder)
         if missing:
@@ -88,7 +91,7 @@ def _first_problem(name: str, dataset: Dataset, folder: Path, stream: TextIO) ->
 
 
 def _unpacked(dataset: Dataset, fetched: Mapping[Source, Path], draft: Path) -> str:
-    """Unpack all files into the draft folder, check them and return the counts."""
+    """Unpack all files into the folder `draft`. Check the dataset there, and return the text of its check."""
     for source, file in fetched.items():
         source.unpack(file, draft)
     try:
@@ -119,9 +122,9 @@ def _place(files: list[str], draft: Path, folder: Path) -> None:
 
 @contextmanager
 def _draft(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder in `folder`, and remove it after the block.
+    """Create the empty folder `folder`, and remove it after the `with` block.
 
-    The folder of an earlier, killed process is removed first.
+    If an earlier process was killed and left this folder, it is removed first.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()

@@ -54,8 +54,8 @@ def check_evaluations(evaluations: Sequence[Mapping[str, Any]]) -> list[Evaluate
     Equal names are numbered.
 
     Raises:
-        ReportError: there are no evaluations, or an evaluation has a different format, or one of its parts has the
-            wrong types.
+        ReportError: there are no evaluations; or an evaluation has an unsupported format, or a part of it has a wrong
+            type.
     """
     if not evaluations:
         raise ReportError("no evaluation to report")
@@ -101,7 +101,7 @@ SIZE = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 
 
 class Kind(Enum):
-    """Types of single values, with their names."""
+    """Types of single values. The values of this enum are the types' names in messages."""
 
     NUMBER = "a number"
     TEXT = "text"
@@ -110,11 +110,12 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Fields:
-    """Shape of an object whose listed fields, if present and not null, have these shapes. Other fields are allowed."""
+    """Shape of an object with known fields, which may be missing or null. Other fields are allowed."""
 
     of: Mapping[str, Shape]
+    """Shapes of the known fields, by name."""
     whole: bool = False
-    """True if all listed fields are required."""
+    """True if all known fields are required."""
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ def _visible(spectrum: Sequence[float]) -> list[float]:
 
 
 def _cosines(judged: Sequence[Evaluated]) -> list[Element]:
-    """Draw one histogram for each evaluation, all on the same axes."""
+    """Draw one histogram for each evaluation. All histograms have the same axes."""
     known = [each for each in judged if each.get("geometry", "cosine_histogram", "share")]
     edges = [edge for each in known for edge in each.get("geometry", "cosine_histogram", "edges")]
     shares = [share for each in known for share in each.get("geometry", "cosine_histogram", "share")]
@@ -218,9 +218,9 @@ QUANTITIES = {
 
 
 def curve(judged: Sequence[Evaluated]) -> Element | None:
-    """Draw one panel for each quantity, because two scales in one plot would suggest a relation.
+    """Draw the learning curves, with one plot for each quantity.
 
-    The quantities of DCLR's Figure 4 are included.
+    Two scales in one plot would suggest a relation. The quantities of DCLR's Figure 4 are included.
     """
     figures = [figure for name in QUANTITIES if (figure := _panel(name, judged)) is not None]
     if not figures:

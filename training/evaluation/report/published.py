@@ -24,7 +24,7 @@ REPORTED = {
     "roberta-large": ROBERTA_LARGE,
     "bert-large-nli-cls-token": SBERT_LARGE,
 }
-"""The papers' names of backbones that they report, by hub name."""
+"""Hub names of the backbones for which the papers report results, with the papers' names."""
 FAMILIES = {
     "bert": BERT,
     "bert-large": BERT_LARGE,
@@ -32,20 +32,23 @@ FAMILIES = {
     "roberta": ROBERTA,
     "roberta-large": ROBERTA_LARGE,
 }
-"""The papers' backbone that is most similar to a backbone, by a prefix of its name. The longest prefix is used."""
+"""Beginnings of backbones' hub names, with the papers' name of the most similar backbone.
+
+If several beginnings match, the longest is used.
+"""
 
 WHITENED = "Zhuo et al. 2023 (WhitenedCSE)"
 SIMCSE_PLUS = "Xu et al. 2023 (SimCSE++)"
 DIFFCSE = "Chuang et al. 2022 (DiffCSE)"
 LISTED = "as listed in github.com/Doragd/Awesome-Sentence-Embedding, README"
 TWICE = f"{LISTED}, and in github.com/Jiahao004/DistillCSE, README"
-"""Source of rows that two lists of results contain. Each row was checked against its mean."""
+"""Source of rows that two lists of results contain. The mean of each row was checked against its task scores."""
 SEEDS = "github.com/hppRC/simple-simcse, README: the paper's settings over 50 seeds"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a paper's table. Without `tasks`, only the mean of the seven is known."""
+    """A row of a paper's table. If `tasks` is None, only the mean of the seven tasks is known."""
 
     backbone: str
     method: str
@@ -215,9 +218,9 @@ TRANSFER_ROWS = (
 
 
 def reported(backbone: str) -> str | None:
-    """Return the papers' name of a backbone (`BERT-base` for `bert-base-uncased`).
+    """Return the papers' name of a backbone, such as `BERT-base` for `bert-base-uncased`.
 
-    None if no paper reports the backbone.
+    Return None if no paper reports results of the backbone.
     """
     return REPORTED.get(_own_name(backbone))
 
@@ -237,7 +240,10 @@ def _own_name(backbone: str) -> str:
 
 
 def papers(backbones: Iterable[str]) -> dict[str, Any]:
-    """Return the rows for these backbones as JSON. `unreported` has the backbones without rows of their own."""
+    """Return the rows for these backbones as JSON, for STS and for the transfer tasks.
+
+    `unreported` lists the backbones without rows of their own. For these, the rows are those of similar backbones.
+    """
     backbones = list(backbones)
 
     def family_of(tasks: Iterable[str], all_rows: Iterable[Row]) -> dict[str, Any]:
@@ -252,7 +258,8 @@ def papers(backbones: Iterable[str]) -> dict[str, Any]:
 def nearest_rows(rows: Iterable[Row], backbones: Iterable[str]) -> list[Row]:
     """Return the rows of the backbones' families, or the rows of BERT-base if no family has rows.
 
-    The rows are for the same backbone only if `reported` returns its name.
+    A row is for the given backbone itself if the row has the name that `reported` returns. Otherwise it is for a
+    similar backbone.
     """
     rows, families = list(rows), set(map(family, backbones))
     return [row for row in rows if row.backbone in families] or [row for row in rows if row.backbone == BERT]

@@ -70,7 +70,7 @@ def transfer(judged: Sequence[Evaluated]) -> Element | None:
 
 
 def retrieval(judged: Sequence[Evaluated]) -> Element | None:
-    """Show search results on whole collections, and the number of relevant documents that are missing."""
+    """Show search results on whole collections, and the number of judgements whose relevant document is missing."""
     searched = [
         (f"{each.name}, {collection}", found)
         for each in judged

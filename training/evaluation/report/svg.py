@@ -1,6 +1,6 @@
 """Axes and shapes of plots.
 
-A shape has a kind instead of colours and fonts, which the style sheet sets for each kind.
+A shape has a kind, but no colours or fonts. The style sheet sets colours and fonts for each kind.
 """
 
 from __future__ import annotations
