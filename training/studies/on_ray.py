@@ -160,4 +160,4 @@ def _wait_until_saved(run: Path) -> None:
     """
     deadline = time.monotonic() + SECONDS_TO_SAVE
     while is_locked(run) and time.monotonic() < deadline:
-        time.sleep(0.2)
+        time.sleep(POLL_SECONDS)

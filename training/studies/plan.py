@@ -49,7 +49,10 @@ class Plan:
         Raises:
             StudyError, DataError: see `training.studies.work.load_data`.
         """
-        judged = {(each.config.eval_data, each.sts, each.transfer, each.retrieval): each for each in self.trials}
+        judged = {
+            (each.config.eval_data, each.sts, each.transfer, each.retrieval, each.neighbours, each.config.corpus): each
+            for each in self.trials
+        }
         for trial in judged.values():
             load_data(trial)
 

@@ -24,10 +24,11 @@ from training.machine.interrupt import LockError, locked
 from training.run import teacher_config
 from training.studies import work
 from training.studies.description import Study
+from training.studies.plan import Plan
 from training.studies.results import RESULT, TRIAL, run_folder
 from training.studies.scores import COSINES, COSINES_FILE, GOLDS, TRANSFER_FILE, evaluate, load_arrays
 from training.studies.trial import StudyError, Trial
-from training.studies.work import RECORD, SHARES, TEACHERS, _seconds_of_steps, load_data, run_trial
+from training.studies.work import RECORD, SHARES, TEACHERS, _seconds_of_steps, run_trial
 
 MakeStudy = Callable[..., Path]
 
@@ -238,6 +239,6 @@ def test_a_run_measures_the_nearest_in_a_batch_where_it_is_asked_to(make_study: 
 
 
 def test_more_neighbours_than_sentences_are_refused_before_anything_is_trained(make_study: MakeStudy) -> None:
-    (trial,) = trials(make_study("[[arm]]\nname = 'as it was'\nuntrained = true\n", neighbours=6400))
+    arms = "[[arm]]\nname = 'many'\nneighbours = 6400\n[[arm]]\nname = 'none'\n"
     with pytest.raises(StudyError, match="neighbours: 6400 sentences needed, but the corpus has only 240"):
-        load_data(trial)
+        Plan.of(Study.read(make_study(arms))).check_files()
