@@ -42,8 +42,8 @@ TOGETHER = 256
 """Number of passages that are indexed in one step."""
 K1 = 1.2
 RARE = (K1 + 1) * 2
-"""Minimum contribution of a rare term to a BM25 score. A term with exactly this contribution occurs in about one of
-eight passages."""
+"""Threshold of rare terms. A term is rare if its maximum contribution to a BM25 score is at least this number. A term
+with exactly this contribution occurs in about one of eight passages."""
 IndexedRow = tuple[Any, ...]
 """Key of a passage, its text, and the text of each searched field."""
 
