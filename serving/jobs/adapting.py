@@ -76,10 +76,9 @@ def check_allowed(settings: Settings) -> None:
 
 @dataclass(frozen=True)
 class Adaptations:
-    """The folders of running jobs and of adapted encoders. Its methods block.
+    """The folders of running jobs (`working`) and of adapted encoders (`made`). The methods block.
 
-    Each kind has a separate folder for each corpus, so that the folders count towards the disk quota of the corpus's
-    keys.
+    Both folders have a subfolder for each corpus, so that the files count towards the disk quota of the corpus's keys.
     """
 
     working: Path
@@ -124,7 +123,7 @@ def adapted(
     An interrupted job continues from the last checkpoint of its training, with the texts that it had at the start.
 
     Raises:
-        Stopped: the current work was cancelled. The child process has then ended.
+        Stopped: the work was cancelled; the child process has ended.
         Invalid: the corpus has too few passages, or a passage has too few sentences.
         TooLarge, Unhealthy: the child process failed.
         InsufficientStorage: the disk is full.
@@ -170,7 +169,7 @@ def _kept(bundle: Path, made: Path) -> Path:
 
 
 def _next(bundle: Path, corpus: str) -> list[dict[str, Any]]:
-    """Return the requests that load a bundle, and that then embed the corpus with it."""
+    """Return the two requests that load a bundle and then embed the corpus with it."""
     return [
         {"method": "POST", "path": "/admin/models", "body": {"bundle": str(bundle)}},
         {"method": "POST", "path": f"/corpora/{corpus}/reembed", "body": {"model": bundle.name}},

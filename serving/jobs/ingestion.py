@@ -63,8 +63,8 @@ class _Upload:
     read: Callable[[], Generator[Checked]]
     """Function that yields all rows from the first one. It stops when `left` is set."""
     left: Event
-    """Event that makes the reader stop, because the caller has left. Without it, skipping a million rows would occupy a
-    thread for 15 seconds."""
+    """Event that makes the reader stop after the caller has left. Without this event, a reader that skips a million
+    rows would occupy a thread for 15 seconds."""
 
     @classmethod
     def of(cls, job: Running, options: Options, settings: Settings, rule: VectorRule) -> _Upload:
@@ -123,7 +123,7 @@ async def _examine(job: Running, upload: _Upload) -> frozenset[int]:
 
 
 def _looked_at(row: Checked) -> tuple[Checked, int | None]:
-    """Return a row without its document, and the hash of its id.
+    """Return a row without its document, and the hash of the document's id, or None if there is no document.
 
     The document is dropped, because the texts of many rows may have gigabytes.
     """

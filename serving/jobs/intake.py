@@ -53,7 +53,8 @@ class Intake:
         """Number of jobs that are being submitted, by caller."""
         self._closing: list[str] = []
         self.closed = False
-        """True if the server is stopping. Newly accepted jobs are then started by the next server process."""
+        """True if the server is stopping. New jobs are then refused. Jobs that are being submitted are still stored,
+        and the next server process starts them."""
 
     async def take(self, job: Job, spool: Spool | None, answered: Answered | None, taken: Note) -> None:
         """Store a job with its upload and the answer to its request, then call `taken`.

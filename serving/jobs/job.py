@@ -54,8 +54,8 @@ class Job:
     starts: int = 0
     """Number of starts since the last progress. A start that ended with a regular shutdown does not count."""
     errors: tuple[Mapping[str, str], ...] = ()
-    """Errors with the keys `place` (in the upload) and `error`. There are at most `MAX_ERRORS`, with at most
-    `MAX_ERROR_BYTES`."""
+    """Errors, each with the keys `place` (in the upload) and `error` (the message). `MAX_ERRORS` and `MAX_ERROR_BYTES`
+    limit them."""
     error_count: int = 0
     result: Mapping[str, Any] = field(default_factory=dict)
     created: float = 0.0
@@ -147,10 +147,10 @@ Save = Callable[[Job], Awaitable[None]]
 
 
 class Running:
-    """Interface that a job's work function gets: its task, the position to resume from, and methods to report progress.
+    """Interface that the work function of a job gets: the job, the upload, and methods to report progress.
 
-    asyncio cancels the work if its caller cancels the job, or if the server stops. A job that the server stopped is
-    resumed by the next server process. The work after the last checkpoint is then repeated.
+    asyncio cancels the work function if the caller cancels the job, or if the server stops. If the server stops, the
+    next server process resumes the job at the last checkpoint, and repeats the work after the checkpoint.
     """
 
     def __init__(self, job: Job, spool: Path | None, save: Save) -> None:
@@ -187,7 +187,7 @@ class Running:
 
     @property
     def done(self) -> int:
-        """Amount of work done at the last checkpoint."""
+        """Amount of work done at the last checkpoint or report."""
         return self.job.done
 
     def stored_beyond(self, done: int) -> None:
@@ -219,7 +219,7 @@ class Running:
         self._pace.add(job.done)
 
     def error(self, place: str, message: str) -> None:
-        """Report an error in one part of the job, which continues.
+        """Report an error in one part of the job. The job continues.
 
         The next checkpoint stores the error.
         """
@@ -257,7 +257,7 @@ async def retry_while_busy(work: Callable[[], Awaitable[T]]) -> T:
     """Run `work` as bulk work. Retry while the server is overloaded or stopping, the disk is full, or the engine fails.
 
     Raises:
-        ServiceError: an error that a retry can't solve, such as damaged data or a key's full disk quota.
+        ServiceError: a retry can't help, as with a full disk quota of a key, or the engine failed `TRIES` times.
     """
     failures = count(1)
     while True:

@@ -150,7 +150,7 @@ class Jobs:
         self._ledger.close()
 
     def spool(self) -> Spool:
-        """Create a temporary storage for an upload."""
+        """Create temporary storage for an upload."""
         return Spool(self._spools)
 
     async def submit(
@@ -170,7 +170,7 @@ class Jobs:
         `answered` has the idempotency key and the answer of the request. Both are stored together with the job.
 
         Raises:
-            Conflict: the corpus is being deleted.
+            Conflict: the corpus is being deleted or renamed.
             Duplicate: an equal job is queued or running.
             Overloaded: the caller has as many waiting and running jobs as allowed.
             Unhealthy: the server is shutting down.

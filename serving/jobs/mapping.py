@@ -37,8 +37,8 @@ def mapped(corpora: Backend, name: str, progress: Progress) -> tuple[Map, str]:
     Return the map and the generation of the corpus's vectors.
 
     Raises:
-        Stopped: the current work was cancelled.
-        TooLarge, Unhealthy: the process failed.
+        Stopped: the work was cancelled.
+        TooLarge, Unhealthy: the child process failed.
     """
     given = corpora.unplaced(name)
     keys, places = computed(given.dim, given.blocks, progress)

@@ -144,9 +144,10 @@ class Ivf:
         self._codes = codes
 
     def parameters(self, count: int, dim: int) -> Parameters:
-        """Return the number of lists, 4√N, and for PQ the bytes per code.
+        """Return the number of lists and, for PQ, the bytes per code.
 
-        A code has one byte per eight dimensions, at least 8 bytes, rounded down to a divisor of the dimension.
+        There are 4√N lists for N vectors, but at most N/39. A code has one byte for every eight dimensions, and at
+        least 8 bytes. This number is rounded down to a divisor of the dimension.
         """
         lists = {"nlist": max(1, min(int(4 * count**0.5), count // 39))}
         if self._codes != "pq":

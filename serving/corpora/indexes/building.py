@@ -46,7 +46,7 @@ CONFIDENCE = 1.64
 NICENESS = 10
 """Niceness of the building thread. Searches and uploads have priority over it."""
 MOMENT = 1.0
-"""Seconds that `close` waits for the end of a running build."""
+"""Maximum seconds that `close` waits for the end of a running build."""
 Work = Callable[[Pause], None]
 
 
@@ -183,11 +183,11 @@ class Plan:
     least: int = INDEXED_FROM
     """Minimum number of vectors for an approximate index. With fewer vectors, search is exact."""
     dead: float = 0.2
-    """Maximum share of removed vectors in the built parts. Beyond this share, the index is built again without the
+    """Maximum share of removed vectors in the built parts. Above this share, the index is built again without the
     removed vectors."""
     tail: float = 0.1
-    """Maximum number of vectors outside the main part, relative to the built parts. Beyond this number, all parts are
-    built again as one, unless the vectors outside the main part are fewer than `least`."""
+    """Maximum ratio of the vectors outside the main part to the vectors in the built parts. Above this ratio, all parts
+    are built again as one part, if at least `least` vectors are outside the main part."""
     kinds: Sequence[str] = ("hnsw", "ivf-flat", "ivf-sq8", "ivf-pq")
     """Kinds of index in the order in which they are tried. The first kind that fits in memory and reaches the recall
     target is used."""
@@ -220,7 +220,7 @@ class Plan:
         return "hnsw" in self.kinds and tail > (self.least // 2 if built else 3 * self.least // 2)
 
     def fitting(self, kinds: Mapping[str, Kind], count: int, dim: int) -> list[Kind]:
-        """Return the kinds of the plan that can be built with `count` vectors in the allowed memory."""
+        """Return the kinds of the plan for which `count` vectors are within the limits of `memory` and `most`."""
         memory = free_memory() // 2 if self.memory is None else self.memory
         return [
             kinds[name]
@@ -247,12 +247,12 @@ def free_memory(machine: Path = Path("/proc/meminfo"), group: Path = GROUP) -> i
 
 
 def most_queries(count: int) -> int:
-    """Return how many of `count` vectors are held out as queries: at most a tenth."""
+    """Return how many of `count` vectors are held out as queries: a tenth, but at most `QUERIES`."""
     return min(QUERIES, count // 10)
 
 
 def held_out(count: int) -> Rows:
-    """Return the sorted rows of `count` vectors that are held out."""
+    """Choose the vectors that are held out as queries. Return the sorted rows of these vectors among `count` rows."""
     return np.sort(np.random.default_rng(0).choice(count, most_queries(count), replace=False))
 
 

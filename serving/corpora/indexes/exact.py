@@ -64,9 +64,10 @@ def _scored(vectors: faiss.IndexFlatIP, query: Floats, rows: Rows) -> Floats:
 
 
 def _better(found: Ranking, keys: Keys, scored: Callable[[Rows], Floats], scores: Floats, k: int) -> Ranking:
-    """Return the best `k` of `found`, which are the hits of earlier blocks, and of the rows of this block.
+    """Merge the rows of a block into `found`, the best hits of earlier blocks. Return the best `k` hits.
 
-    `scores` are BLAS's scores of the rows. `scored` computes the final scores of selected rows.
+    `keys` are the keys of the block's rows, and `scores` are BLAS's scores of these rows. `scored` computes the final
+    scores of selected rows.
     """
     least = found.scores[-1] if len(found.keys) == k else -np.inf
     in_play = np.flatnonzero(scores >= least - SLACK)

@@ -152,9 +152,9 @@ class OnGpu:
         return found
 
     def _on_device(self, index: _Pair, queries: Floats, wanted: Candidates) -> NDArray[np.int64] | None:
-        """Search the device copy. Return None if there is no copy.
+        """Search the copy on the device. Return None if there is no copy, or if the device fails.
 
-        During a build's measurement, a failure of the device fails the build.
+        While a build measures the index, an error of the device is raised instead, so that the build fails.
         """
         with index.alone:
             if index.gpu is None:
@@ -229,9 +229,10 @@ def _of_the_device(error: Exception) -> bool:
 def _drawn(wanted: Candidates, count: int) -> int:
     """Return how many of `count` rows to request from the device, so that enough rows pass the filter.
 
-    Devices don't support filters. Without extra rows, one removed document would send every search to the CPU. The
-    number of extra rows is five standard deviations of the passing rows, if rows pass at random, plus 16 for removed
-    near duplicates. Too few rows then pass for less than one query in a thousand.
+    Devices don't support filters. Without extra rows, one removed document would send every search to the CPU. If rows
+    pass the filter at random, the expected number of passing rows exceeds `wanted.rows` by five standard deviations.
+    Another 16 rows are requested because of removed near duplicates. With these extra rows, less than one query in a
+    thousand gets too few rows.
     """
     if wanted.bitmap is None:
         return wanted.rows
@@ -240,7 +241,10 @@ def _drawn(wanted: Candidates, count: int) -> int:
 
 
 def _passing(rows: NDArray[np.int64], bitmap: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return (Q, count) rows in which the rows that match `bitmap` come first, in their order, and -1 follows."""
+    """Return the (Q, C) `rows` without the rows that are not in `bitmap`.
+
+    For each query, the remaining rows keep their order, and -1 fills the places at the end.
+    """
     passes = (rows >= 0) & (bitmap[rows >> 3] >> (rows & 7).astype(np.uint8) & 1).astype(np.bool_)
     order = np.argsort(~passes, axis=1, kind="stable")
     return np.take_along_axis(np.where(passes, rows, -1), order, axis=1)

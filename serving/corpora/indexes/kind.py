@@ -1,4 +1,4 @@
-"""Interface of the approximate indexes that `Main` searches. FAISS numbers the vectors by their rows."""
+"""Interface of the kinds of approximate indexes. A search returns the row numbers of the nearest vectors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Kind(Protocol):
         """Build an index over (N, D) unit vectors. The caller sets the number of OpenMP threads."""
 
     def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:
-        """Add the rows of `vectors` that are not in the index yet, because they follow its last row."""
+        """Add the rows of `vectors` after the last row of `index`. Return the complete index."""
 
     def write(self, index: faiss.Index, path: str) -> None:
         """Write those parts of the index that can't be computed from the vectors."""
@@ -66,11 +66,14 @@ class Kind(Protocol):
     def read(self, path: str, vectors: Floats) -> faiss.Index:
         """Read an index that `write` has written.
 
-        `vectors` must be the same vectors, and must exist as long as the index.
+        `vectors` must be the vectors of this index. They must exist as long as the index.
         """
 
     def efforts(self, parameters: Parameters) -> Sequence[int]:
-        """Return the efforts to try in ascending order. Each is cheaper than exact search."""
+        """Return the efforts that a measurement tries, in ascending order.
+
+        A search with any of these efforts must be cheaper than exact search.
+        """
 
     def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
         """Return the rows (Q, number of candidates) of the nearest vectors. Missing candidates are -1."""

@@ -53,9 +53,9 @@ class LiveIndex:
         kinds: Mapping[str, Kind] = KINDS,
         beside: Read | None = None,
     ) -> None:
-        """Open the index from `beside` or from the files in `folder`, if they belong to the source.
+        """Open the index from `beside` or from the files in `folder`, and add later vectors from the source.
 
-        Add later vectors from the source.
+        If neither belongs to the source, read all vectors from the source.
 
         Args:
             folder: the folder of this corpus's index. None means a temporary folder.
@@ -76,10 +76,10 @@ class LiveIndex:
         self._removed_since: list[Keys] | None = None
         """Keys removed since the running build began. None if no build is running."""
         self._growable = True
-        """True if vectors of the tail may move to a growing graph. False after a growing graph has missed the recall
-        target, until the next build."""
+        """True if vectors of the tail may move to a growing graph. If such a graph fails, or misses the recall target,
+        this is False until the next build."""
         self._building = 0
-        """Greatest key in the running build."""
+        """Greatest key in the running build. 0 if no build is running."""
         self._queued = self._growing = False
         self._not_before = 0.0
         self._closed = False
@@ -136,7 +136,8 @@ class LiveIndex:
         """Return the best `k` vectors, or fewer if fewer exist, for each row of the unit vectors `queries` (Q, D).
 
         If `allowed` is given, only these keys are searched. They must be sorted. Without `exact`, some of the best
-        vectors may be missing, as the recall target allows. Others replace them, so each ranking has full length.
+        vectors may be missing, as the recall target allows. Other vectors replace them, so each ranking has full
+        length.
         """
         seen = self._seen
         found = seen.search(queries, k, allowed, exact=exact, threads=self._threads)
@@ -311,7 +312,7 @@ class OpenedIndex(NamedTuple):
 
 @dataclass(frozen=True)
 class IndexOpener:
-    """Opener of an index, from files or from the source. All files must have the same `identity`."""
+    """Opener of an index, from files or from the source. A saved build is used only if it has this `identity`."""
 
     source: Source
     identity: Identity
@@ -323,7 +324,7 @@ class IndexOpener:
     def opened(self, beside: Read | None) -> OpenedIndex:
         """Open the index from `beside`, from the newest valid build in the folder, or from the source, in this order.
 
-        All other builds in the folder are deleted.
+        If the index is not opened from `beside`, all other builds in the folder are deleted.
         """
         return (beside and self._taken(beside)) or self._kept() or self._anew()
 
@@ -420,7 +421,7 @@ class Generations:
 class OldestRows(NamedTuple):
     """The oldest N vectors (N, D) of a tail, with their keys.
 
-    `later` has (Q, D) vectors after them, as queries for the measurement.
+    `later` has (Q, D) newer vectors of the tail, which are the queries of the measurement.
     """
 
     keys: Keys

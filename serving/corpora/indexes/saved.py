@@ -34,12 +34,12 @@ from serving.operations.failpoints import reach
 PIECE = 8 * 1024 * 1024
 """Number of bytes of a file that have one checksum."""
 WIDTHS = (1024, 1021)
-"""Widths of the two layouts of a piece, in words per row. Two words that are in the same column in both layouts are
-1021 x 1024 words apart, which is nearly the whole piece."""
+"""Widths of the two arrangements of a piece in `checksums`, in words per row. Two words that share a column in both
+arrangements are 1021 x 1024 words apart, which is nearly the whole piece."""
 FORMAT = 1
 VECTORS, KEYS, INDEX, MANIFEST = "vectors.f32", "keys.npy", "index.faiss", "manifest.json"
 ROOM = 250_000
-"""Maximum number of vectors that are read into memory. More vectors are copied to a file."""
+"""Minimum number of vectors that `read` writes to a file. If there are fewer vectors, they stay in memory."""
 
 
 class Identity(NamedTuple):
@@ -74,7 +74,7 @@ def write_vectors(folder: Path, dim: int, blocks: Iterable[tuple[Keys, Floats]])
 def write_index(folder: Path, built: Approximate, vectors: Floats) -> Approximate:
     """Write the index next to its vectors. Return the index as it is read from its file.
 
-    The memory of the build is freed.
+    The caller can then free the memory of the build.
     """
     reach("index.before-save")
     path = folder / INDEX
@@ -267,7 +267,10 @@ def _written(path: Path) -> Iterator[Any]:
 
 
 class Source(Protocol):
-    """Source of the vectors of one corpus. The source is always right. Any thread may call its methods."""
+    """Source of the vectors of one corpus. Any thread may call its methods.
+
+    If an index differs from its source, the source is right.
+    """
 
     def vectors(self, after: int) -> Iterator[tuple[Keys, Floats]]:
         """Yield all keys greater than `after` with their vectors, in blocks, in order of keys."""
@@ -301,9 +304,9 @@ class Read:
     manifest: dict[str, Any] = field(default_factory=dict)
 
     def discard(self) -> None:
-        """Delete the files.
+        """Delete the files, unless an index uses them.
 
-        An index renames the files that it uses, so these files are not deleted.
+        An index renames the folder that it uses, so there is nothing to delete at the old path.
         """
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -312,7 +315,8 @@ class Read:
 def read(folder: Path, dim: int, blocks: Iterable[tuple[Keys, Floats]]) -> Read:
     """Read blocks of (n,) keys and (n, D) vectors in order of keys.
 
-    More than `ROOM` vectors are written to the new `folder` as they arrive.
+    If there are at least `ROOM` vectors, all vectors are written to the new `folder`, block by block. If there are
+    fewer, they stay in memory.
     """
     tail, blocks = ExactIndex(dim), iter(blocks)
     for keys, vectors in blocks:
@@ -339,10 +343,11 @@ def _filed(folder: Path, dim: int, blocks: Iterator[tuple[Keys, Floats]]) -> Rea
 def checksums(path: Path, threads: int) -> list[int]:
     """Return a checksum for each piece of the file.
 
-    A piece of the file is laid out in rows of 64-bit words, once for each width. The rows of each layout are XORed to
-    one row. The checksum is the CRC-32 of both rows. It always detects one wrong word. It detects two wrong words
-    unless they share a column in both layouts; see `WIDTHS`. SHA-256 of the piece takes twice as long, and CRC-32 of
-    the piece three times.
+    A piece is read as 64-bit words. The words are arranged in rows in two ways, with the two widths of `WIDTHS`. For
+    each way, all rows are XORed to one row. The checksum is the CRC-32 of these two rows, and of the bytes after the
+    last whole word. It detects one wrong word. It detects two wrong words unless they share a column in both
+    arrangements; see `WIDTHS`. SHA-256 of the piece takes twice as long, and CRC-32 of the piece takes three times as
+    long.
     """
     if not path.stat().st_size:
         return []

@@ -25,8 +25,8 @@ from serving.corpora.values import Keys
 from serving.operations.threads import check_cancelled
 
 EXACT_ROWS = 5_000
-"""Maximum number of rows that match a filter for exact search. For so few rows, exact search is as fast as an
-approximate index."""
+"""Maximum number of matching rows for which a search with a filter is exact. For so few rows, exact search is as fast
+as an approximate index."""
 MEASURED_K = 10
 """The number k of hits in the recall target and in the measured recall."""
 TOGETHER = 256
@@ -56,7 +56,7 @@ class Tuning:
     def effort(self, share: float) -> int | None:
         """Return the effort for `share`, interpolated on a logarithmic scale.
 
-        Below the smallest measured share, return None, which means exact search.
+        Return None, which means exact search, if `share` is below 90 % of the smallest share with an effort.
         """
         if share in self.efforts:
             return self.efforts[share]
@@ -78,8 +78,8 @@ class Approximate(NamedTuple):
 class Marks:
     """Immutable set of the rows that a search may find.
 
-    The set is given by the mask `live` or by the sorted `rows`. Without both, it has all `size` rows. An array with an
-    entry for each row is only made when needed.
+    The set is given by the mask `live` or by the sorted `rows`. If neither is given, it has all `size` rows. An array
+    with an entry for each row is only made when needed.
     """
 
     def __init__(self, size: int, *, live: NDArray[np.bool_] | None = None, rows: Rows | None = None) -> None:
@@ -166,9 +166,10 @@ class Main:
         exact: bool = False,
         threads: int = 1,
     ) -> list[Ranking]:
-        """Return the best `k` live rows for each query. If `allowed` is given, only these sorted keys are searched.
+        """Return the best `k` of the rows in `marks` for each query.
 
-        A ranking has fewer than `k` hits only if fewer rows are live and allowed.
+        If `allowed` is given, only these sorted keys are searched. A ranking has fewer than `k` hits only if fewer rows
+        may be searched.
         """
         if allowed is not None:
             marks = marks.only(self.rows(allowed))
@@ -194,7 +195,10 @@ class Main:
     def candidates(
         self, queries: Floats, k: int, effort: int, bitmap: NDArray[np.uint8] | None, threads: int = 1
     ) -> list[Ranking]:
-        """Search the approximate index, and score its candidates with the vectors. Rankings may have fewer than `k`."""
+        """Search the approximate index, and compute the scores of its candidates from the vectors.
+
+        A ranking may have fewer than `k` hits.
+        """
         assert self.approximate is not None, "without an index, there is no effort"
         kind, _, index = self.approximate
         queries = np.ascontiguousarray(queries, np.float32)
@@ -218,9 +222,9 @@ class Main:
         return flat(self.vectors)
 
     def _effort(self, count: int, k: int) -> int | None:
-        """Return the tuned effort, increased for a larger `k`.
+        """Return the tuned effort, which is increased if `k` is greater than `MEASURED_K`.
 
-        None means that exact search is cheaper, or is the only possible search.
+        Return None for exact search, if it is cheaper or the only possible search.
         """
         if self.approximate is None or count <= max(EXACT_ROWS, k):
             return None
@@ -317,9 +321,9 @@ class IndexState(NamedTuple):
         return IndexState(tuple(part.without(removed) for part in self.parts), tail)
 
     def grown(self, before: Main | None, main: Main, tail: ExactRows) -> IndexState:
-        """Return a copy of the state with the graph `main` in place of `before`, and with the shorter `tail`.
+        """Return a copy of the state with the graph `main` in place of the graph `before`, and with the shorter `tail`.
 
-        Rows that came from `before` or from the old tail are live if they were live there.
+        If `before` is None, the graph is added. A row of `main` is live if it was live in `before` or in the old tail.
         """
         held = self.tail.keys[self.tail.live]
         old = next((part.marks.live for part in self.parts if part.main is before), np.empty(0, np.bool_))
@@ -338,9 +342,9 @@ class IndexState(NamedTuple):
         return IndexState((Part(main, Marks(len(main.keys))), *(part for part in beside if part.marks.count)), tail)
 
     def copy(self, last: Rows) -> Iterator[tuple[Keys, Floats]]:
-        """Yield all live vectors in blocks, in order of keys, except that some vectors come at the end.
+        """Yield all live vectors in blocks, in order of keys. The vectors at the positions `last` come at the end.
 
-        `last` are the sorted positions, among the live vectors, of the vectors at the end.
+        Positions number the live vectors in order of keys. `last` must be sorted.
         """
         sources = [(main.keys, main.vectors, _by_key(main.keys, marks.live)) for main, marks in self.parts]
         sources.append((self.tail.keys, self.tail.vectors, np.flatnonzero(self.tail.live)))
@@ -360,7 +364,7 @@ class IndexState(NamedTuple):
                 )
 
     def after(self, key: int) -> ExactIndex:
-        """Return a new tail with the live vectors of this tail whose keys are greater than `key`."""
+        """Return a new tail with the live vectors of the tail whose keys are greater than `key`."""
         chosen = np.flatnonzero(self.tail.live & (self.tail.keys > key))
         tail = ExactIndex(self.tail.vectors.shape[1])
         tail.add(self.tail.keys[chosen], self.tail.vectors[chosen])
@@ -382,7 +386,8 @@ class Report:
     target: float
     """Requested recall@10."""
     recall: float
-    """recall@10 against exact search, measured on `queries`. It is 1.0 for exact search itself."""
+    """Lowest recall@10 of the approximate parts, compared with exact search. It is 1.0 if there are no approximate
+    parts."""
     recall_by_filter: Mapping[str, float] = field(default_factory=dict)
     """Measured recall@10 by the share of vectors that match a filter."""
     queries: int = 0
@@ -402,7 +407,7 @@ class Report:
 
     @classmethod
     def of(cls, seen: IndexState, *, target: float, memory: int, building: bool) -> Report:
-        """Return the report about the state `seen`. Kind, recall and parameters are those of the foremost part."""
+        """Return the report about the state `seen`. Kind and parameters are those of the foremost part."""
         main, state = seen.foremost, "building" if building else "ready"
         found = cls(
             kind=main.kind,

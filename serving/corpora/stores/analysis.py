@@ -3,12 +3,12 @@
 FTS5's tokenizer neither folds look-alike characters nor splits scripts without spaces into words.
 
 Characters that look alike are folded to the same character. Compatibility forms, case and ignorable characters follow
-Unicode's NFKC_Casefold (https://www.unicode.org/reports/tr44/#NFKC_Casefold). A symbol is never part of a word. Each
-emoji is a word. ASCII text stays unchanged.
+Unicode's NFKC_Casefold (https://www.unicode.org/reports/tr44/#NFKC_Casefold). Each emoji is a word. Other symbols are
+not part of words, except for the radicals of Chinese characters. ASCII text stays unchanged.
 
-A run of a script without spaces becomes overlapping pairs of characters, as in Lucene's CJKAnalyzer, followed by the
-run's last character alone. Every character therefore begins exactly one token, so a query of one character is searched
-as a prefix.
+A run of characters of a script without spaces becomes overlapping pairs, as in Lucene's CJKAnalyzer. The last character
+of the run is also a token of its own. Every character therefore begins exactly one token, so a query of one character
+is searched as a prefix.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _PART = re.compile("[\u2e80-\u2fdf\U0001f1e6-\U0001f1ff]")
 """Pattern of symbols that are parts of words: the letters of flag emoji, and radicals. Text copied from a PDF has
 radicals in place of characters."""
 _RUN_END = "\u2300\u2300"
-"""A token that folding never produces, because folding puts a space between two symbols."""
+"""Token that marks the end of a run. Folding never produces it, because folding puts a space between two symbols."""
 _PICTOGRAPH = re.compile("[\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]")
 
 
@@ -79,7 +79,7 @@ class Spread(NamedTuple):
 
 
 def spread(text: str) -> Spread:
-    """Fold `text`, put spaces around each character of a run, and end each run with `_RUN_END`.
+    """Fold `text`, and split each run of a script without spaces into characters, followed by `_RUN_END`.
 
     `split_phrase` does the same to a phrase.
     """
@@ -120,7 +120,7 @@ def has_unspaced(token: str) -> bool:
 
 
 def ends_run(tokens: Sequence[str], at: int) -> bool:
-    """Return whether `tokens[at]` is the single character at the end of a run. `tokens[at - 1]` also contains it."""
+    """Return whether `tokens[at]` is the last character of a run. The pair `tokens[at - 1]` also contains it."""
     return at > 0 and is_character(tokens[at]) and _is_pair(tokens[at - 1])
 
 
@@ -249,7 +249,7 @@ def _is_in_words(character: str) -> bool:
 _CONTROL = re.compile("[\0-\2]")
 _UNICODE = "unicode61 remove_diacritics 2 categories 'L* M* N* So Co'"
 """FTS5's tokenizer, with Unicode's categories of word characters. Marks (M*) are part of Indic words. Symbols (So) are
-included for emoji, because `indexed` keeps no other symbols."""
+included for emoji and radicals. `indexed` removes all other symbols."""
 TOKENIZERS: dict[Stemming, str] = {
     "none": f'tokenize = "{_UNICODE}"',
     "porter": f'tokenize = "porter {_UNICODE}"',
@@ -264,7 +264,7 @@ class _InMemory(sqlite3.Connection):
 
 
 class Tokenizer(threading.local):
-    """FTS5's tokenizer, used through a table in memory that contains one text at a time."""
+    """FTS5's tokenizer, used through a table in memory. The table contains only the texts of the current call."""
 
     def __init__(self, stemming: Stemming) -> None:
         self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, factory=_InMemory)
@@ -305,12 +305,15 @@ def _decoded(text: bytes) -> str:
 
 
 def _spans(marked: str) -> list[Span]:
-    """Return the spans between the marks. Positions are counted in characters of the text without marks."""
+    """Return the spans between the characters U+0001 and U+0002 in `marked`.
+
+    Positions are counted without these two characters.
+    """
     borders = [found.start() - i for i, found in enumerate(re.finditer("[\1\2]", marked))]
     return [Span(*border) for border in zip(borders[::2], borders[1::2], strict=True)]
 
 
 tokenizers: dict[Stemming, Tokenizer] = {stemming: Tokenizer(stemming) for stemming in TOKENIZERS}
 bulk_tokenizer = Tokenizer("none")
-"""Tokenizer for many texts at a time. FTS5's hash table never shrinks, and would slow down the tokenizers of one text.
-"""
+"""Separate tokenizer for many texts at a time. FTS5's hash table never shrinks, so many texts would make the tokenizers
+for single texts slow."""

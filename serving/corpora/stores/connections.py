@@ -32,7 +32,7 @@ READ_STEPS = 5 * STEPS
 """Number of instructions between two checks for cancellation in a read. Reads check less often, because each check
 waits for Python's interpreter lock."""
 LOG_BYTES = 64 << 20
-"""Maximum bytes of the write-ahead log. If it is larger, readers wait for a checkpoint of the log."""
+"""Bytes of the write-ahead log above which a write also checkpoints the log, unless a long read prevents this."""
 _LOG_PATIENCE_MS = 500
 _KEPT = 4
 """Number of readers that stay open between reads. Each needs two file descriptors."""
@@ -67,7 +67,7 @@ class Connections:
 
     @contextmanager
     def disk_errors(self) -> Iterator[None]:
-        """Convert errors of the disk as `disk_errors` does.
+        """Convert errors of the disk as the function `disk_errors` does.
 
         If the file is damaged, set `damaged`, and add `MEND` to the message.
         """
@@ -247,9 +247,10 @@ class Connections:
             writer.close()
 
     def _bound_log(self, writer: sqlite3.Connection) -> None:
-        """Checkpoint the log if it is too large. Readers wait meanwhile.
+        """Checkpoint the log if it is too large.
 
-        SQLite can't finish a checkpoint while there are always readers.
+        SQLite's automatic checkpoints don't empty the log while there are always readers. This checkpoint waits up to
+        `_LOG_PATIENCE_MS` for the readers of the log. Other writes wait meanwhile.
         """
         beside = self.path.with_name(self.path.name + "-wal")
         size = beside.stat().st_size if beside.exists() else 0
@@ -319,11 +320,11 @@ class Reopenable(Protocol):
     """A resource that is opened on demand."""
 
     def close_if_idle(self) -> None:
-        """Close the resource, unless it is in use. A user of the resource calls `OpenFiles.used` at the end."""
+        """Close the resource, unless it is in use. Users of the resource call `OpenFiles.used` after each use."""
 
 
 class OpenFiles:
-    """Limit on open files. Above `most`, the least recently used file is closed, unless it is in use."""
+    """Limit on open files. If more than `most` files are open, the least recently used file is closed if it is idle."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
@@ -332,7 +333,7 @@ class OpenFiles:
         """Open files. The most recently used file is last."""
 
     def used(self, file: Reopenable) -> None:
-        """Record a use of `file`. If too many files are open, close the least recently used one."""
+        """Record a use of `file`. If too many files are open, close the least recently used file if it is idle."""
         with self._lock:
             self._open.pop(file, None)
             self._open[file] = None

@@ -61,8 +61,8 @@ from serving.operations.failpoints import reach
 _STEP = 1024
 """Number of pages that are returned to the disk in one step. Other threads can write between two steps."""
 _PART = 0.25
-"""Minimum share of unused pages in a file. From this share, pages are returned to the disk even if the file is
-small."""
+"""Minimum share of unused pages in a file. Above this share, the unused pages are returned to the disk even if they
+have fewer bytes than `give_back` requires."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,11 @@ class CorpusFile:
             create(writer, corpus)
 
     def call(self, name: str, *, former: str | None) -> None:
-        """Give the corpus another name. `former` is the name that the file still has. None means no other name."""
+        """Store `name` as the name of the corpus.
+
+        During a rename, the file on disk still has the old name, and `former` is this old name. Otherwise, `former` is
+        None.
+        """
         with self._connections.writing() as writer:
             writer.execute("UPDATE corpora SET name = ?, former = ?", (name, former))
 
@@ -192,7 +196,7 @@ class CorpusFile:
             return records.corpus(reader), records.size(reader)
 
     def size(self) -> Size:
-        """Return the number of documents, bytes of the database without its log, and passages."""
+        """Return three numbers: documents, bytes of the database without its log, and passages."""
         return self._read_description()[1]
 
     def _read_description(self) -> tuple[Corpus, Size]:
@@ -231,7 +235,7 @@ class CorpusFile:
             return [full if full and not isinstance(write, removing) else attempt(writer, write) for write in writes]
 
     def _full(self) -> InsufficientStorage | None:
-        """Return the error for writes that add data, or None if more than `RESERVED_BYTES` are free."""
+        """Return the error for writes that add data, or None if at least `RESERVED_BYTES` are free."""
         if shutil.disk_usage(self.path.parent).free >= RESERVED_BYTES:
             return None
         return InsufficientStorage(
@@ -459,7 +463,7 @@ def give_back(connections: Connections, least: int) -> None:
 
 
 def _forget_words(connections: Connections) -> None:
-    """Clear the word index of a corpus without passages."""
+    """Clear the word index if the corpus has no passages."""
     with connections.writing() as writer:
         if not records.size(writer).passages:
             words.clear(writer)

@@ -4,9 +4,9 @@ A word of 5 letters or more may have one typo, a word of 9 letters or more two t
 letter that is wrong, missing or superfluous, or two neighbouring letters in the wrong order (optimal string alignment
 distance). A typo in the first letter counts twice.
 
-A lookup compares few words of the vocabulary. A word is cut into one more piece than it may have typos, so at least one
-piece has no typo (pigeonhole principle). There is a character between two pieces that belongs to neither, because the
-two letters of a swap may be on both sides of a cut.
+A lookup compares few words of the vocabulary. A word that may have n typos is cut into n + 1 pieces, so at least one
+piece has no typo (pigeonhole principle). One character between two pieces belongs to neither piece, because a swap may
+affect the letters on both sides of a cut.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ ONE_TYPO, TWO_TYPOS = 5, 9
 MAX_WORD = 32
 """Maximum number of letters of a word in the vocabulary."""
 MAX_FOUND = 100
-"""Maximum number of corrections of a word. The nearest corrections are used."""
+"""Maximum number of words that `nearest` returns."""
 MAX_COMPARED = 50_000
 """Maximum number of words of the vocabulary that are compared with a word."""
 TABLE = "CREATE TABLE vocabulary (word TEXT PRIMARY KEY) STRICT, WITHOUT ROWID"
 """The table of the words in all passages, without stemming. Words of a removed passage stay in the table, because
-counting words would rewrite many pages for each document. A correction that no passage contains finds nothing."""
+counting words would rewrite many pages for each document. If such a word is used as a correction, it finds nothing."""
 _SPELLED = re.compile(rf"[^\d_]{{{ONE_TYPO - 1},{MAX_WORD}}}")
 _LAST = chr(sys.maxunicode)
 _Distances = NDArray[np.int8]

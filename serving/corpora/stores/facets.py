@@ -30,13 +30,13 @@ from serving.operations.threads import check_cancelled
 MAX_FIELDS = 64
 """Maximum number of fields in an answer. If there are more, the fields that the corpus got first are returned."""
 COUNTED = 4_000_000
-"""Maximum number of postings that are counted for an answer, which takes about a second. Fields beyond this number have
-no counts."""
+"""Maximum number of postings that are counted for an answer. Counting them takes about a second. The remaining fields
+have no counts."""
 OPEN = 100
 """Maximum number of documents with inconclusive postings that are read for a field. If there are more, the range of the
 field is not returned."""
 READ = 2000
-"""Maximum number of documents whose metadata are read for counts. Counts of more documents come from the postings."""
+"""Maximum number of documents whose metadata are read for counts. For more documents, the postings are counted."""
 _AMONG = "AND document IN (SELECT value FROM json_each(?))"
 _SCALARS = {FALSE: False, TRUE: True, NULL: None}
 _KINDS = {NULL: "null", FALSE: "boolean", TRUE: "boolean", LIST: "list", OBJECT: "object"}
@@ -146,9 +146,9 @@ def posted_kinds(reader: sqlite3.Connection, field: int) -> set[str]:
 
 
 def _unposted(reader: sqlite3.Connection, field: int, path: str) -> tuple[list[Any], bool]:
-    """Return a field's values in the first `OPEN` documents with opaque postings.
+    """Return a field's values in up to `OPEN` documents in which some value of the field has no posting (`OPAQUE`).
 
-    Also return whether these are all such documents.
+    Also return whether there are no further documents of this kind.
     """
     select = "SELECT DISTINCT document AS number FROM postings WHERE field IN (?, ?) AND value = ? LIMIT ?"
     left_open = numbers(reader, select, field, WHOLE, OPAQUE, OPEN + 1)

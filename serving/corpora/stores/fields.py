@@ -1,6 +1,6 @@
 """Postings of metadata: an inverted index from fields and values to documents.
 
-There is a posting, which is a row, for each value at each path, including each element of a list. Postings follow
+A posting is a row for a value at a path of a document. Each element of a list has a posting, too. Postings follow
 SQLite's order (https://www.sqlite.org/datatype3.html, section 4.1): numbers, whole or not, then strings, then blobs.
 Strings are ordered by UTF-8, which is the order by code point, as in Python. Blobs represent values that are neither
 numbers nor strings. A string that is a date also gets a posting for its point in time, in a blob that sorts after all
@@ -24,7 +24,7 @@ from serving.corpora.filters import instant
 from serving.operations.json_body import is_unicode
 
 FALSE, TRUE, NULL, OBJECT, LIST, OPAQUE, DATES = (bytes([kind]) for kind in range(7))
-"""Blobs in sort order: scalars come before `OBJECT`, and instants begin with `DATES`."""
+"""Blobs in sort order: scalars come before `OBJECT`, and the blobs of points in time begin with `DATES`."""
 Value = int | float | str | bytes
 Numbers = NDArray[np.int64]
 """(n,) document numbers."""
@@ -35,10 +35,10 @@ MAX_ELEMENTS = 256
 """Maximum number of values at a path of a document, including elements of lists. If there are more, the posting of the
 path is `OPAQUE`."""
 MAX_FIELDS, MAX_PATH = 256, 512
-"""Maximum number of paths of a document, and maximum characters of a path. Beyond these limits, the whole document is
-opaque, and filters must read it."""
+"""Maximum number of paths of a document, and maximum characters of a path. If a document exceeds a limit, none of its
+values has a posting, so filters must read the document."""
 WHOLE = 0
-"""Number of the field whose postings mark documents that are completely opaque."""
+"""Number of the field in the postings of documents that exceed `MAX_FIELDS` or `MAX_PATH`."""
 BLOCK = 4096
 """Number of documents that are read at a time."""
 
@@ -80,7 +80,7 @@ def check(reader: sqlite3.Connection) -> list[str]:
 
 
 def numbers(connection: sqlite3.Connection, select: str, *values: Value) -> NDArray[np.int64]:
-    """Return the integers that `select` yields as `number`, unordered.
+    """Return the integers that `select` yields as `number`. They are unordered, unless `select` orders them.
 
     SQLite collects them in a single step, so that other threads can run meanwhile.
     """
@@ -100,7 +100,7 @@ def documents(reader: sqlite3.Connection, chosen: Numbers) -> Iterator[tuple[int
 def posted(metadata: Mapping[str, Any]) -> KeysView[tuple[str | None, Value]]:
     """Return the distinct postings of a document as pairs of path and value, in order.
 
-    If the whole document is opaque, the path is None.
+    If the document exceeds `MAX_FIELDS` or `MAX_PATH`, return only the pair of None and `OPAQUE`.
     """
     found: dict[str, list[Any]] = {}
     for path, value in _fields(metadata, ""):
@@ -111,7 +111,7 @@ def posted(metadata: Mapping[str, Any]) -> KeysView[tuple[str | None, Value]]:
 
 
 def posted_date(date: bytes) -> bytes:
-    """Return the posting of an `instant`."""
+    """Return the posting of a point in time, which is a result of `filters.instant`."""
     return DATES + date
 
 
@@ -140,7 +140,7 @@ def stored(value: Any) -> Value:
 def _postings(
     writer: sqlite3.Connection, rows: Iterable[tuple[int, Mapping[str, Any]]]
 ) -> Iterator[tuple[int, Value, int]]:
-    """Yield the postings of one document after another, because a few hundred documents may have millions."""
+    """Yield the postings document by document, because a few hundred documents may have millions of postings."""
     fields = dict[str | None, int]()
     for document, metadata in rows:
         for path, value in posted(metadata):

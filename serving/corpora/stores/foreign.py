@@ -93,7 +93,7 @@ class _Corpus(BaseModel):
 def check_values(path: Path, bounds: Bounds, stop: Stop) -> None:
     """Raise an error if a length or number in a corpus exceeds the limits of requests.
 
-    The schema of the file must be checked before.
+    Call `check_schema` before this function.
 
     Raises:
         StoreError: a value exceeds its limit; the message names the value.
@@ -226,9 +226,9 @@ def _passages(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
 
 
 def _vectors(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
-    """Yield an error for a vector with a NaN or with a component above `MAX_NUMBER`.
+    """Yield an error for a vector that can't have length 1, or has another width than the first vector of its table.
 
-    Such a vector can't have length 1.
+    A vector can't have length 1 if it has a NaN, or a component above `MAX_NUMBER`.
     """
     for table in sorted({table for table, column in _columns(reader) if column == "vector"}):
         width = None

@@ -2,8 +2,8 @@
 
 Postings are inconclusive for some documents (`OPAQUE`). Every condition therefore gives two sets: the documents that
 certainly match, and those that possibly match. The sets of several conditions are combined. At the end, the documents
-that possibly but not certainly match are read. A condition that could remove only a few candidates is therefore
-skipped.
+that possibly but not certainly match are read. If few candidates remain, further conditions are not looked up, because
+reading the candidates is faster.
 """
 
 from __future__ import annotations
@@ -276,7 +276,10 @@ def _lookups(where: _AtPath, field: int) -> tuple[list[_Lookup], list[_Lookup]]:
 
 
 def _tests(name: str, bound: Value) -> list[tuple[str, Value]]:
-    """Return the tests of `_SQL` for an operator. A prefix is a range of strings."""
+    """Return the conditions of `_SQL` for an operator, each with its operand.
+
+    `$startswith` becomes a range of strings.
+    """
     if name != "$startswith":
         return [(name, bound)]
     end = text_after(str(bound))
@@ -286,7 +289,7 @@ def _tests(name: str, bound: Value) -> list[tuple[str, Value]]:
 def _bound(operand: int | float | str | bytes) -> Value | None:
     """Return an operand for a comparison in SQLite. If SQLite can't compare it, return None.
 
-    For None, the caller reads all postings of the field.
+    For None, the caller reads the documents that meet all other conditions on the field.
     """
     if isinstance(operand, bytes):
         return posted_date(operand)
@@ -328,7 +331,7 @@ def keys_matching(reader: sqlite3.Connection, where: Filter) -> Keys:
 class FilterCache:
     """Cache of results by corpus and filter. A result is valid for one version of the corpus.
 
-    Call its methods in a transaction that reads `file`.
+    In each method, `file` is the path of the corpus, and `reader` is a connection to it in a read transaction.
     """
 
     def __init__(self, max_bytes: int = KEPT_BYTES) -> None:

@@ -22,8 +22,8 @@ MAX_WORDS = 64
 MAX_ASKED = 20_000
 """Maximum number of characters of a query that are parsed."""
 MAX_ADDED = 64
-"""Maximum number of words that synonyms add to a query. In a corpus with stemming, also the maximum number of
-completions."""
+"""Maximum number of words that synonyms add to a query, and maximum number of corrections of one word. In a corpus with
+stemming, also the maximum number of completions."""
 MAX_COMPLETIONS = 2000
 """Maximum number of words in the vocabulary that begin with the last word of a query. If there are more, the last word
 is not completed, because FTS5 would read the postings of all these words."""
@@ -43,7 +43,7 @@ class Rules(NamedTuple):
 
     stemming: Stemming = "none"
     synonyms: Mapping[Term, Sequence[str]] = {}
-    """Synonyms: further words to search for, by the stems of the words in a query."""
+    """For the stems of a word or phrase: the synonyms that are also searched if the query has this word or phrase."""
     stop_words: Collection[str] = ()
     weights: Mapping[str, float] = {}
     """Weights of the searched metadata fields, in the order of the columns in the index."""
@@ -74,7 +74,8 @@ class Asked(NamedTuple):
     loose: list[str]
     """Words outside of phrases. Only one word of each stem is listed."""
     last: str | None
-    """Last word of the query. None if other characters follow the word."""
+    """Last word of the query, which may be incomplete. None if white space or a phrase follows it, or if it has a
+    character of a script without spaces."""
 
 
 class Expanded(NamedTuple):
@@ -168,7 +169,8 @@ def expanded(
 def _completions(reader: sqlite3.Connection, word: str, rules: Rules) -> list[Term]:
     """Return terms that find the words which begin with `word`, unless there are more than `MAX_COMPLETIONS`.
 
-    With stemming, FTS5 finds only the stems that begin with a stem. Words with another stem come from the vocabulary.
+    With stemming, FTS5 compares the prefix with stems, so it misses a word whose stem does not begin with the prefix.
+    Terms for these words come from the vocabulary.
     """
     _, stems = _words_and_stems(word, rules.stemming)
     whole: list[Term] = [(word + _PREFIX,)] if stems == [word] else []

@@ -54,8 +54,8 @@ _NUMBERED = f"SELECT {DOCUMENT} FROM (SELECT value FROM json_each(?)) CROSS JOIN
 only once, for lists of any length."""
 _WHOLE = f"""SELECT {DOCUMENT} FROM (SELECT 1 FROM corpora WHERE spans = 0 AND passages = documents)
     CROSS JOIN (SELECT value FROM json_each(?)) CROSS JOIN documents ON number = value"""
-"""SQL statement that selects documents as `_NUMBERED` does, but nothing if a document is split. If no document is
-split, keys of passages are document numbers."""
+"""SQL statement that selects documents as `_NUMBERED` does. If any document is split, it selects nothing. If no
+document is split, keys of passages are document numbers."""
 _PLACE, _MOMENT = struct.Struct("<qqqq"), struct.Struct("<q")
 _OTHER_TYPES = (AttributeError, TypeError, struct.error)
 """Exceptions that computing a checksum raises if a damaged value has the wrong type."""
@@ -82,7 +82,10 @@ _DocumentRow = tuple[int, str, str, str, bytes, int, int | None]
 
 
 class DocumentRow(NamedTuple):
-    """A row of `DOCUMENT`. `number` is the key of the document's first passage. The metadata are JSON."""
+    """Row of the table `documents`, with the columns in `DOCUMENT`.
+
+    `number` is the key of the document's first passage. The metadata are JSON.
+    """
 
     number: int
     id: str
@@ -109,7 +112,7 @@ class DocumentRow(NamedTuple):
 
 
 def document_in(row: _DocumentRow) -> Document:
-    """Return the document in a row of `DOCUMENT`. For speed, the row is a plain tuple.
+    """Return the document in a row with the columns in `DOCUMENT`. For speed, the row is a plain tuple.
 
     Raises:
         DamageError: the row differs from what was written.
@@ -178,7 +181,10 @@ def _checksum(number: int, name: str, text: str, metadata: str, digest: bytes, *
 
 
 class PassageRow(NamedTuple):
-    """A row of `PASSAGE`: the document's number and the passage's span. Both ends are NULL for the whole text."""
+    """Row of the table `passages`, with the columns in `PASSAGE`.
+
+    `document` is the number of the document. `start` and `end` are None if the passage is the whole text.
+    """
 
     key: int
     document: int

@@ -57,7 +57,7 @@ class Refused(NamedTuple):
     why: str
     """Message with the reason and the remedy."""
     damaged: bool
-    """True if the file is damaged. The name of an undamaged file must not be reused."""
+    """True if the file is damaged. Otherwise the file must stay, so no new corpus may have its name."""
 
     @classmethod
     def of(cls, path: Path, error: ServiceError | StoreError) -> Refused:
@@ -339,7 +339,7 @@ class SqliteStore:
             raise refused.error()
 
     def _place(self, name: str) -> Path:
-        """Return the path for a new corpus. If there is a damaged file at this path, it is renamed.
+        """Return the path for a new corpus. A damaged file at this path is also kept under a second name.
 
         Raises:
             Conflict, Damaged: the file at this path must not be replaced.
@@ -390,7 +390,8 @@ class MemoryStore(SqliteStore):
 def hold(folder: Path) -> int:
     """Lock `folder` for this process, and return the lock's file descriptor.
 
-    Only one process may use the folder, because indexes are in memory, so another process would not see its changes.
+    Only one process may use the folder, because indexes are in memory. Another process would not see changes of an
+    index.
 
     Raises:
         StoreError: another process holds the lock.

@@ -1,4 +1,4 @@
-"""Warnings about conditions that no document can meet, because no document has the field or a value of this type."""
+"""Warnings about conditions that no document can meet: no document has the field, or a value of the required type."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ _A = {"object": "an object", "null": "null"}
 def unmatched(reader: sqlite3.Connection, where: Filter) -> list[str]:
     """Return a warning for each condition that no document can meet, in the order of the filter.
 
-    `$exists` and null cause no warning if the field is missing. If a document is opaque as a whole, there are no
-    warnings, because that document may have any field. In an empty corpus every field is missing.
+    If the field is missing, `$exists: false` and null cause no warning. In an empty corpus, every field is missing. If
+    the metadata index lacks all fields of some document, there are no warnings, because this document may have any
+    field.
     """
     ((opaque,),) = reader.execute("SELECT EXISTS (SELECT 1 FROM postings WHERE field = ?)", (WHOLE,))
     return [] if opaque else list(islice(_each_once(_Fields(reader).warnings(where)), MAX_WARNINGS))
@@ -128,9 +129,10 @@ def _joined(parent: str | None, path: str | None) -> str:
 
 
 def _wanted(where: In | Compares | Exists | Element | Near) -> Set[str] | None:
-    """Return the kinds of values that may match `where`.
+    """Return the kinds of values that may match `where`, or None if `where` needs no warning.
 
-    For `$exists`, all kinds may match. None means that a missing field matches, or that no value can match.
+    There is no warning if `where` accepts null, because a missing field then matches. There is also no warning if
+    `where` accepts no value at all (an empty `$in`). For `$exists`, all kinds may match.
     """
     match where:
         case Exists():

@@ -30,20 +30,20 @@ from serving.corpora.values import Keys, Span, Stemming
 from serving.operations.threads import check_cancelled
 
 MARKED_AT_ONCE = 2_000
-"""Number of characters at the beginning of a text that `highlights` searches in its first step."""
+"""Minimum number of characters by which `highlights` extends the searched prefix of a text in each step."""
 MAX_SPANS = 200
 """Maximum number of highlights of a text. Later matches are ignored."""
 MARKS = 1 << 26
-"""Maximum bytes of the mask of allowed keys. A mask is larger only if most passages were replaced, and a list of keys
-then takes less memory."""
+"""Maximum bytes of the mask of allowed keys, which has one byte for each key. If the keys of a corpus exceed this
+number, most of its passages were replaced, and a list of keys takes less memory than a mask."""
 CORRECTED = 0.5
 """Weight of a correction."""
 TOGETHER = 256
 """Number of passages that are indexed in one step."""
 K1 = 1.2
 RARE = (K1 + 1) * 2
-"""Minimum contribution of a rare term to a BM25 score. A term with exactly this contribution occurs in about one of
-eight passages."""
+"""Threshold of rare terms. A term is rare if its maximum contribution to a BM25 score is at least this number. A term
+with exactly this contribution occurs in about one of eight passages."""
 IndexedRow = tuple[Any, ...]
 """Key of a passage, its text, and the text of each searched field."""
 
@@ -90,7 +90,7 @@ def optimize(writer: sqlite3.Connection) -> None:
 
 
 def searched_texts(metadata: Mapping[str, Any], rules: Rules) -> list[str]:
-    """Return the text of each searched field. Elements of a list are lines."""
+    """Return the text of each searched field. Each element of a list becomes a line."""
     return ["\n".join(texts_at(metadata, path)) for path in rules.weights]
 
 
@@ -167,7 +167,7 @@ def highlights(texts: Sequence[str], terms: Sequence[Term], stemming: Stemming) 
 def _highlights(text: str, asked: str, stemming: Stemming) -> list[Span]:
     """Search growing prefixes of the text until `MAX_SPANS` spans are found.
 
-    FTS5 takes time quadratic in the number of marks.
+    This bounds the time, because FTS5 takes time quadratic in the number of highlights.
     """
     check_cancelled()
     spread = analysis.spread(text)
@@ -193,7 +193,7 @@ def _table(rules: Rules) -> str:
 
 
 def _score(rules: Rules) -> str:
-    """Return SQL for the BM25 score of a passage. A word in a field counts as several words in the text."""
+    """Return SQL for the BM25 score of a passage. The weight of a field multiplies the counts of the field's words."""
     weights = f", 1.0, {', '.join(map(repr, rules.weights.values()))}" if rules.weights else ""
     return f"-bm25(words{weights})"
 
@@ -216,9 +216,10 @@ def _best(
     allowed: Keys | None,
     rules: Rules,
 ) -> Ranking:
-    """Return the best `k` passages by the sum of their scores for each expression.
+    """Return the best `k` passages by the sum of their scores for all `expressions`.
 
-    A score with a cap is multiplied by `CORRECTED`.
+    Each expression comes with a maximum score, or with None. Expressions of corrections have a maximum. Their scores
+    are limited to the maximum, and then multiplied by `CORRECTED`.
     """
     if not expressions or (allowed is not None and not len(allowed)):
         return Ranking(np.empty(0, dtype=np.int64), np.empty(0))

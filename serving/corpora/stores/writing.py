@@ -247,9 +247,10 @@ def promise(writer: sqlite3.Connection, wanted: Corpus) -> None:
 
 
 def check_bound(corpus: Corpus, fingerprint: str | None, dim: int | None) -> None:
-    """Raise an error if a corpus can't have this encoder, or vectors of its callers with `dim` numbers.
+    """Raise an error if a corpus is bound to another encoder, or to vectors with another number of dimensions.
 
-    If an argument is None, any value is accepted.
+    The fingerprint `OWN` stands for vectors that come with the documents. If `dim` is None, any number of dimensions is
+    accepted.
 
     Raises:
         Conflict: the corpus has another encoder or dimension; the message gives a remedy.
@@ -273,7 +274,11 @@ def check_bound(corpus: Corpus, fingerprint: str | None, dim: int | None) -> Non
 def _bind(writer: sqlite3.Connection, content: Content) -> None:
     """Set the encoder of an empty corpus to that of `content`. A corpus with documents keeps its encoder.
 
-    A corpus with own vectors never gets an encoder or another dimension, even if it is empty.
+    If the vectors of a corpus come with its documents, the corpus never gets an encoder or another dimension. This also
+    holds for an empty corpus.
+
+    Raises:
+        Conflict: the corpus has another encoder or dimension.
     """
     dim = content.vectors.shape[1]
     fingerprint, bound, held = writer.execute("SELECT fingerprint, dim, documents FROM corpora").fetchone()
@@ -394,17 +399,17 @@ def bury(writer: sqlite3.Connection, keys: Keys) -> None:
 
 
 def accepted(reader: sqlite3.Connection) -> list[str]:
-    """Return the jobs for which ids are recorded, sorted."""
+    """Return the sorted ids of the jobs for which the writes of other requests are recorded."""
     return [job for (job,) in reader.execute("SELECT job FROM uploads ORDER BY job")]
 
 
 def accept(writer: sqlite3.Connection, job: str) -> None:
-    """Start recording the ids of other writes for `job`."""
+    """Start recording for `job` which documents other requests write or remove."""
     writer.execute("INSERT OR IGNORE INTO uploads (job) VALUES (?)", (job,))
 
 
 def release(writer: sqlite3.Connection, job: str) -> None:
-    """Stop recording ids for `job`, because the job has ended."""
+    """Stop recording for `job`, because the job has ended."""
     writer.execute("DELETE FROM uploads WHERE job = ?", (job,))
 
 

@@ -35,7 +35,7 @@ from serving.errors import Invalid
 MAX_TERMS = 4096
 """Maximum number of terms of a row. It is the maximum length of an array in Milvus."""
 MAX_TEXT = 256
-"""Maximum characters of a string in `ranges`. Longer strings are cut, and longer operands are refused."""
+"""Maximum characters of a string in `ranges`. Longer strings are cut. Operands of filters must be shorter than this."""
 MAX_RANGES = 65_536
 """Maximum bytes of a JSON field in Milvus."""
 TERM_LENGTH = 24
@@ -45,7 +45,7 @@ its greatest number is."""
 _ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
 _EVERYTHING, _NOTHING = "passage >= 0", "passage < 0"
 Several = Callable[[str], bool]
-"""Function that returns whether a document has the given term."""
+"""Function that returns whether any document of the corpus matches the given expression."""
 
 
 def literal(text: str) -> str:
@@ -87,8 +87,8 @@ def derived(metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, float | s
 def expression(where: Filter, several: Several) -> str:  # noqa: PLR0911
     """Translate a filter.
 
-    `several` returns whether a document of the corpus matches an expression. It is called for range conditions, which
-    Milvus can't evaluate if a document has several values in the field.
+    `several` returns whether a document of the corpus matches an expression. It is called for a range with two bounds.
+    Milvus can't evaluate such a range if a document has several values in the field.
 
     Raises:
         Invalid: Milvus can't evaluate the filter as a local store would.
@@ -164,7 +164,10 @@ def _compared(where: Compares, path: str, names: list[str], several: Several) ->
 
 
 def _place(value: Any, kind: Kind) -> float | str | None:
-    """Return the sort key of `value` in `ranges`, or None if `value` is of another kind."""
+    """Return `value` in the form in which the field `ranges` of a row compares it.
+
+    Return None if `value` is of another kind, or a number of at least 1e300.
+    """
     if kind == "number":
         return float(value) if is_number(value) and abs(value) < 1e300 else None
     if not isinstance(value, str):

@@ -68,7 +68,7 @@ KINDS: dict[str, IndexKind] = {
 def planned(passages: int, target: float, option: str, *, lite: bool) -> list[str]:
     """Return the types of index to try, best first, for a corpus of about this many passages.
 
-    `option` is the setting `--index`. Milvus Lite is for small corpora, so it is exact unless the option is `cpu`.
+    `option` is the setting `--index`. Milvus Lite is for small corpora, so its index is exact if the option is `auto`.
     """
     if option == "exact" or target >= CERTAIN or (lite and option == "auto"):
         return ["FLAT"]

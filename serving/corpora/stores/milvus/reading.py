@@ -33,7 +33,7 @@ from serving.errors import Invalid
 READ_TOGETHER = 16
 """Maximum number of documents of a page that are read in one step, because each may be large."""
 COUNTED = 10_000
-"""Maximum documents whose metadata are read for the list of fields."""
+"""Maximum number of documents that are read for the list of fields, and maximum number of passages for counts."""
 
 
 def search(record: Record, table: Rows | None, queries: Sequence[Query], options: SearchOptions) -> SearchResult:
@@ -124,7 +124,7 @@ def counts(
     *,
     options: WordOptions,
 ) -> Counts:
-    """Implement `Backend.counts`. Values are counted in the first `COUNTED` passages, by key."""
+    """Implement `Backend.counts`. Values are counted in the documents of the first `COUNTED` passages, by key."""
     check_word_options(options)
     if table is None:
         return Counts(0, {path: [] for path in paths}, complete=True)

@@ -57,7 +57,8 @@ class Recall:
     def count(self, record: Record, passages: int) -> None:
         """Count written passages.
 
-        Measure in the background once there are as many as the corpus had at the last measurement.
+        The recall is measured in the background when as many passages were written as the corpus had at the last
+        measurement.
         """
         if record.table is None or not KINDS[record.table.index].effort:
             return

@@ -65,8 +65,7 @@ class Record:
     stemming: Stemming | None = None
     fingerprint: str | None = None
     dim: int | None = None
-    """Number of dimensions of the encoder `fingerprint`, for which the corpus was created. `table` has the same
-    encoder."""
+    """Number of dimensions of the encoder `fingerprint`. `table` has the same encoder."""
     table: Table | None = None
     """The rows. None before the first document."""
     fresh: Table | None = None
@@ -115,7 +114,7 @@ class Registry:
     Writes of one server to a corpus take turns. Writes of several servers are not ordered: the last one wins.
 
     Raises:
-        StoreError: the database has a collection of this name by another program or by a later version.
+        StoreError: the collection `REGISTRY` of the database belongs to another program.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -171,7 +170,7 @@ class Registry:
         raise NotFound(f"there is no corpus {name!r}")
 
     def lock(self, name: str) -> threading.RLock:
-        """Return the lock of a corpus, which its writes hold."""
+        """Return the lock of a corpus. Each write to the corpus holds this lock."""
         return self._locks.setdefault(name, threading.RLock())
 
     @contextmanager

@@ -35,7 +35,7 @@ HEAD = ("id", "document", "passage", "passages", "start", "end")
 WHOLE = (*HEAD, "text", "metadata", "expires_at")
 UNREAD = ("document", "metadata", "expires_at")
 COPIED = (*WHOLE, WORDS, "terms", "ranges")
-"""All fields except the vector, and the sparse vector that Milvus computes."""
+"""All fields except the two vectors. Milvus computes the sparse vector itself."""
 Row = dict[str, Any]
 
 
@@ -134,7 +134,7 @@ def unread(row: Mapping[str, Any]) -> Document:
 
 
 def _derived(metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, float | str]]:
-    """Return the derived fields, which filters read. See `derived`."""
+    """Return the derived fields `terms` and `ranges`, after a check of the size of the metadata."""
     if len(json.dumps(metadata, ensure_ascii=False).encode()) > MAX_BYTES:
         raise Invalid(f"the metadata have more than the {MAX_BYTES} bytes that Milvus stores")
     return derived(metadata)
@@ -184,7 +184,7 @@ def vector(row: Mapping[str, Any]) -> Floats:
 
 
 def asked(query: str, stemming: Stemming) -> tuple[str, list[str]]:
-    """Return the text of a BM25 query, and the phrases that must occur, as patterns for `words`."""
+    """Return the text of a BM25 query, and the phrases that must occur, as LIKE patterns for the field `words`."""
     parsed = parse(query, Rules(stemming))
     terms = [_tokens(" ".join(term), stemming) for term in parsed.terms]
     phrases = [f"% {' '.join(_tokens(' '.join(phrase), stemming))} %" for phrase in parsed.phrases]
@@ -198,7 +198,7 @@ def _words(text: str, stemming: Stemming) -> str:
 
 
 def _tokens(text: str, stemming: Stemming) -> list[str]:
-    """Return the words of a text by the rules of local word search, in letters that every analyzer of Milvus keeps."""
+    """Return the words of a text by the rules of local word search, in a form that no analyzer of Milvus changes."""
     return [_plain(token) for token in tokenizers[stemming].words(analysis.indexed(text))]
 
 

@@ -46,7 +46,7 @@ class Rows:
     live: str = ""
     """Condition of every read, which excludes documents that have expired."""
     keys: dict[int, str] = field(default_factory=dict)
-    """Primary keys of the passages in all rankings so far."""
+    """Primary keys of the passages in all rankings so far, by the number of the key in rankings (see `rows.number`)."""
 
     # Methods that write.
 
@@ -87,7 +87,10 @@ class Rows:
     def each(
         self, fields: Sequence[str], where: str = "", after: str = "", limit: int = -1, together: int = TOGETHER
     ) -> Iterator[list[Row]]:
-        """Yield blocks of up to `limit` rows in the order of their primary keys, after the key `after`."""
+        """Yield up to `limit` rows after the key `after`, in the order of their primary keys.
+
+        Each yielded block has up to `together` rows.
+        """
         behind = f"id > {literal(after)}" if after else ""
         with self.connection.errors():
             found = self.connection.client.query_iterator(
@@ -106,7 +109,7 @@ class Rows:
                 found.close()
 
     def first_rows(self, where: str = "", after: str = "", limit: int = -1) -> list[Row]:
-        """Return the first rows of up to `limit` documents, in order."""
+        """Return the first row of each document, for up to `limit` documents, in order."""
         return [row for block in self.each(rows.WHOLE, first_of(where), after, limit) for row in block]
 
     def assembled(self, some: Sequence[Row]) -> dict[str, Document]:
@@ -138,7 +141,7 @@ class Rows:
         return [self._ranking(one, k, np.float32) for one in found]
 
     def nearest(self, queries: Floats, k: int, effort: Mapping[str, int]) -> list[list[str]]:
-        """Return the primary keys of the nearest passages of each query, found with these parameters."""
+        """Return the primary keys of the nearest passages of each query. `effort` has the parameters of the search."""
         found = self._search(rows.VECTOR, queries.tolist(), k, "", effort)
         return [[row["id"] for row in one] for one in found]
 

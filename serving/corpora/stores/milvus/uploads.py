@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS overtaken (corpus TEXT, job TEXT, id TEXT, PRIMARY KE
 class Uploads:
     """Accepted uploads by corpus, and the ids that other requests have written or deleted since then.
 
-    Thread-safe and durable.
+    The methods are thread-safe. When a method returns, its change is on disk.
     """
 
     def __init__(self, file: Path) -> None:

@@ -39,7 +39,8 @@ class Writer:
         self._uploads = uploads
         self._recall = recall
         self._compared: dict[str, str] = {}
-        """Primary key up to which a re-embedding has compared a collection with the fresh one."""
+        """For each collection that is being embedded again: the primary key up to which it was compared with the
+        collection of new vectors."""
 
     def put(self, name: str, content: Content) -> None:
         """Implement `Backend.put`.
