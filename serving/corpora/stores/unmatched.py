@@ -136,7 +136,7 @@ def _wanted(where: In | Compares | Exists | Element | Near) -> Set[str] | None:
     """
     match where:
         case Exists():
-            return {*KIND_OF.values()}
+            return {*KIND_OF.values(), "opaque"}
         case Element():
             kinds = {"list"}
         case Near():

@@ -154,7 +154,9 @@ def _compared(where: Compares, path: str, names: list[str], several: Several) ->
     for name, operand in where.bounds:
         place = _place(operand, kind)
         if isinstance(operand, str) and len(operand) >= MAX_TEXT:
-            raise Invalid(f"{path!r} is compared with {len(operand)} characters, more than {MAX_TEXT}", field="filter")
+            raise Invalid(
+                f"{path!r} is compared with {len(operand)} characters; the maximum is {MAX_TEXT - 1}", field="filter"
+            )
         if place is None:
             raise Invalid(f"{path!r} is compared with {operand!r}, which is too large", field="filter")
         sign, end = _OPERATORS[name]

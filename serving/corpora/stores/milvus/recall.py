@@ -51,6 +51,8 @@ class Recall:
         if record.table is None:
             return record
         found = measure(self._collections.rows(record), record.table.index, record.corpus.wanted_recall)
+        if found is None:
+            return record
         with self._registry.changing(name) as now:
             return self._registry.write(replace(now, measured=found)) if now.table == record.table else record
 
@@ -80,13 +82,16 @@ class Recall:
         self._closed = True
 
 
-def measure(corpus: Rows, kind: str, target: float) -> Measured:
+def measure(corpus: Rows, kind: str, target: float) -> Measured | None:
     """Return the lowest effort with which recall@10 reaches `target`, compared with exact search.
 
-    The sample is drawn by hashes of the primary keys. If no effort reaches the target, return the greatest effort.
+    The sample is drawn by hashes of the primary keys. If no effort reaches the target, return the greatest effort. If
+    the corpus is empty, return None.
     """
     begin = perf_counter()
     names = nsmallest(QUERIES, (row["id"] for block in corpus.each(["id"]) for row in block), key=rows.number)
+    if not names:
+        return None
     queries = np.stack([rows.vector(row) for row in _in_order(names, corpus.get(names, ["id", rows.VECTOR]))])
     truth, passages = _nearest(corpus, names, queries)
     for effort in KINDS[kind].efforts or (0,):

@@ -322,6 +322,9 @@ def test_the_effort_of_searches_reaches_the_target(
     hits = [{hit.passage.document.id for hit in one} for one in result.hits]
     recall = np.mean([len(one & {f"d{i}" for i in true}) / 10 for one, true in zip(hits, truth, strict=True)])
     assert recall >= 0.85
+    assert corpora.delete_where(name, compile_filter({})) == 600
+    emptied = corpora.build_now(name)
+    assert emptied and emptied.recall == report.recall, "an empty corpus is not measured"
 
 
 def test_there_are_no_snapshots(corpora: MilvusCorpora) -> None:

@@ -73,6 +73,7 @@ def test_it_is_named(where: Any, warning: str) -> None:
         {"added": {"$gt": "2024-03"}},
         {"long": {"$gt": "y"}},
         {"long": 3},
+        {"long": {"$exists": True}},
         {"gone": None},
         {"yaer": None},
         {"yaer": {"$exists": False}},
