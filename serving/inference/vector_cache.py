@@ -17,7 +17,7 @@ from serving.operations.lru import Lru
 
 
 class Submit(Protocol):
-    """Function that embeds texts by an encoder's queue."""
+    """Function that embeds texts through the queue of an encoder."""
 
     async def __call__(self, texts: Sequence[Tokens], *, bulk: bool = False) -> Answer:
         """Return the vectors and norms of N texts, in the same order."""
