@@ -35,8 +35,8 @@ KEY_LIMITS = {
     "unread-bytes": (int, "bytes of unread answers"),
     "jobs": (int, "waiting and running jobs"),
 }
-"""Options of `isosphere keys add` that limit a key. If an option is not given, the limit is the server's option
-`--key-OPTION`."""
+"""Options of `isosphere keys add` that limit a key. If an option is not given, the server's option `--key-OPTION`
+applies."""
 REST = "The options of `isosphere serve` are also accepted, such as --data, --bundle and --engine."
 
 

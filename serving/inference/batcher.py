@@ -104,7 +104,7 @@ class Batcher:
         """Number of running batches from each queue."""
         self._reserved_until = self._mixed_until = -math.inf
         self._last_owner: Hashable = None
-        """Owner of the latest request. After a request of another owner, batches are small; see `SMALL_PART`."""
+        """Owner of the latest request. If the owner changes, interactive batches become small; see `SMALL_PART`."""
         self._since_bulk = 0
         """Number of interactive batches since the last bulk batch."""
         self._timer: asyncio.TimerHandle | None = None

@@ -160,8 +160,8 @@ class FairQueue(Generic[W]):
     earlier request of the same owner. A request that led the owner's last batch before the arrival is not counted.
     Before each batch of the owner, every other owner leads at most one batch. With a single owner, the batches before
     the text have at most twice the tokens that were queued when the request arrived, plus one batch. A request of any
-    size therefore delays a later request with a single text by one batch, and no sequence of requests delays a text
-    forever.
+    size therefore delays a later request with a single text by at most one batch, and no sequence of requests delays a
+    text forever.
 
     To keep the bound, a new request may lead a batch out of turn. Between two batches led in turn, only requests that
     arrived before the end of the first of the two batches may lead out of turn.
@@ -215,9 +215,9 @@ class FairQueue(Generic[W]):
 
         The batch has no text of the owners in `besides`. These owners keep their turns.
 
-        The batch has at most `budget` tokens. By default, this is the maximum of any batch. The batch also has at most
-        `1 / parts` of the waiting tokens, so that idle streams share the texts. `queued` is the number of queued
-        tokens, including running batches.
+        The batch has at most `budget` tokens. Without `budget`, it has at most the tokens of a full batch. It also has
+        at most `1 / parts` of the waiting tokens, so that idle streams share the texts. `queued` is the number of
+        queued tokens, including running batches.
         """
         self._drop_gone()
         if not self._requests:

@@ -1,6 +1,6 @@
 """Layout of vectors on a plane by t-SNE (van der Maaten and Hinton 2008), with the settings of openTSNE.
 
-The layout starts from the principal components, which preserves the relative positions of clusters (Kobak and Berens
+The layout starts from the principal components. This preserves the relative positions of clusters (Kobak and Berens
 2019). A single thread computes the layout, so equal vectors always get the same map.
 """
 
