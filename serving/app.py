@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from serving.operations.otlp import Collector
 
 ENVIRONMENT = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-"""Environment variables of OpenTelemetry that also configure a collector."""
+"""Environment variables of OpenTelemetry that name a collector of traces, as the setting `otlp_endpoint` does."""
 
 
 class TracingError(RuntimeError):
@@ -43,8 +43,8 @@ def create_app(
 ) -> FastAPI:
     """Create the ASGI application of a service, with the routes of `routers`.
 
-    At startup, its lifespan loads the models. At shutdown, it lets the admitted requests finish. `clock` is the clock
-    for the rate limits of API keys.
+    At startup, the application loads the models. At shutdown, it lets the admitted requests finish. `clock` is the
+    clock for the rate limits of API keys.
 
     Raises:
         KeysError: the file of API keys can't be used.

@@ -156,7 +156,7 @@ class Unhealthy(ServiceError):
 
 
 class Stopped(Unhealthy):
-    """The work was cancelled because its caller has left. Nothing was changed, and no caller receives this error."""
+    """The work was cancelled because its caller has left. Committed changes are kept. No caller receives this error."""
 
 
 class Damaged(Unhealthy):

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 CORPUS_VERBS = ("ingest", "search", "export", "verify", "copy")
 CALLED = {"export": "export-corpus", "verify": "verify-corpus", "copy": "copy-corpus"}
-"""Names of commands that are called differently in `isosphere`, because commands for encoders already have these
-names."""
+"""Commands whose name in `isosphere` differs from their name in this package. In `isosphere`, `export` and `verify` are
+commands for encoders."""
 FORMATS = ("json", "ndjson", "csv", "text", "parquet", "arrow", "markdown", "html", "pdf", "docx")
 MAX_HITS = 1000
 KEYS_FILE = "ISOSPHERE_API_KEYS_FILE"
@@ -35,8 +35,8 @@ KEY_LIMITS = {
     "unread-bytes": (int, "bytes of unread answers"),
     "jobs": (int, "waiting and running jobs"),
 }
-"""Options that set limits of a key. The server has options with the same names for the limits of keys that set none of
-their own."""
+"""Options of `isosphere keys add` that limit a key. If an option is not given, the server's option `--key-OPTION`
+applies."""
 REST = "The options of `isosphere serve` are also accepted, such as --data, --bundle and --engine."
 
 

@@ -74,11 +74,11 @@ class Health:
 class Service:
     """The operations of a server with its encoders and its corpora.
 
-    Each encoder has its own queue. If a method gets no model name, it uses the first model. `prepare` runs after
+    Each encoder has its own queue. Without a model name, most methods use the first model. `prepare` runs after
     loading, before the first request is admitted. For example, it creates the demo corpus.
 
     Raises:
-        BundleError: two models have the same name.
+        BundleError: two models have the same name, or the first model is a cross-encoder.
     """
 
     def __init__(
@@ -145,9 +145,9 @@ class Service:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Load the encoders in the background while the block runs.
+        """Load the encoders in the background while the `with` block runs.
 
-        At the end of the block, admitted requests have `drain_seconds` to finish.
+        At the end of the `with` block, admitted requests have `drain_seconds` to finish.
         """
         self._loading = asyncio.create_task(self._load())
         sweeping = asyncio.create_task(self._remove_expired())
@@ -166,7 +166,7 @@ class Service:
             await asyncio.to_thread(self.library.close)
 
     async def drain(self) -> bool:
-        """Admit no more requests, and wait until the admitted requests are answered.
+        """Admit no more requests, and wait up to `drain_seconds` until the admitted requests are answered.
 
         Return whether all of them finished in time.
         """
@@ -198,7 +198,7 @@ class Service:
     def manifest(self) -> Manifest:
         """Manifest of the default encoder.
 
-        A reload may replace the manifest. Requests therefore use the manifest of their own embedder.
+        A reload may replace the manifest. A request therefore uses the manifest of the embedder that answers it.
         """
         return self.encoders.default.model.manifest
 
@@ -212,16 +212,16 @@ class Service:
         return self.encoders.default.ready_embedder
 
     def remedy(self, corpus: str) -> str:
-        """Return a message that says how to make a corpus searchable after a change of its encoder."""
+        """Return a message that says how to make a corpus searchable if its encoder is not served."""
         if job := self.jobs.under_way(REEMBED, corpus):
             return f"Job {job.id} embeds the corpus again: {progress_of(job, 'passages')} (GET /jobs/{job.id})"
         return f"POST /corpora/{corpus}/reembed embeds the corpus again. Or start the server with that encoder"
 
     @property
     def readiness(self) -> Health:
-        """Return `health`.
+        """State of the server: `health`, or "failing" if `health` is "ready" but an engine fails batch after batch.
 
-        If the service is ready but an engine fails batch after batch, the state is "failing" instead.
+        The reason of "failing" names the engine.
         """
         failing = self.encoders.failing if self.health.state == "ready" else ""
         return Health("failing", failing) if failing else self.health
@@ -229,8 +229,8 @@ class Service:
     async def probed(self) -> Health:
         """Probe failing engines, then return `readiness`.
 
-        A failing engine recovers by these probes. Simultaneous callers share one probe, and no caller waits longer than
-        `PROBE_SECONDS`.
+        After a successful probe, the engine no longer counts as failing. Simultaneous callers share one probe, and no
+        caller waits longer than `PROBE_SECONDS`.
         """
         if self.readiness.state == "failing":
             self._probing = self._probing or asyncio.create_task(self._probe())
@@ -255,7 +255,7 @@ class Service:
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
-        """Admit a request. The server does not stop before the block ends.
+        """Admit a request. When the server stops, it waits up to `drain_seconds` until the `with` block ends.
 
         Raises:
             Unhealthy: the server is loading, draining or failed.
@@ -273,7 +273,7 @@ class Service:
 
     @asynccontextmanager
     async def receiving(self) -> AsyncIterator[None]:
-        """Receive a request's body while the block runs.
+        """Receive a request's body while the `with` block runs.
 
         A drain does not wait for callers who are still sending.
 
@@ -291,7 +291,7 @@ class Service:
             raise Unhealthy(str(self.health), retry_after=RETRY_SECONDS) from None
 
     def report(self, reason: str) -> None:
-        """Set the message that `health` returns during loading."""
+        """Set the reason in `health` while the server is loading. In other states, change nothing."""
         if self.health.state == "loading":
             self.health = Health("loading", reason)
 
@@ -299,11 +299,11 @@ class Service:
     def encoder(self, model: str | None = None) -> Iterator[Embedder]:
         """Admit a request, and yield its encoder.
 
-        Even if a reload replaces the encoder, it stays usable until the block ends.
+        If a reload replaces this encoder, the old encoder stays usable until the `with` block ends.
 
         Raises:
             Unhealthy: the server is loading, draining or failed.
-            NotFound: there are several encoders, and none has this name.
+            NotFound: the name is unknown; see `Encoders.requested`.
         """
         with self.admitted(), self.encoders.requested(model).ready_embedder.held() as embedder:
             yield embedder
@@ -331,9 +331,9 @@ class Service:
     async def scores(
         self, pairs: Sequence[TextPair], options: EmbedOptions, *, model: str | None = None
     ) -> tuple[Floats, Computed, str]:
-        """Return the scores (N,) that a cross-encoder gives to pairs of texts, and the name of its output.
+        """Score N pairs of texts with a cross-encoder, by default with the first cross-encoder.
 
-        The default is the first cross-encoder.
+        Return the scores (N,), facts about the computation, and the name of the cross-encoder's output.
         """
         served = self.encoders.cross_encoder(model)
         with self.admitted(), served.ready_embedder.held() as embedder:

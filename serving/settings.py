@@ -38,7 +38,7 @@ from serving.operations.logs import LogFormat
 ENGINES = ("auto", *RUNTIME_NAMES, "fake")
 STORES = ("sqlite", "memory")
 INDEXED_FROM = 20_000
-"""Default of `--index-from`: the minimum number of passages for which a corpus gets an approximate index."""
+"""Default of `--exact-below`: the minimum number of passages for which a corpus gets an approximate index."""
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s,]+")
 
 
@@ -327,7 +327,7 @@ class Settings(BaseSettings):
 
     @property
     def key_limits(self) -> Limits:
-        """Limits of a key that sets none of its own."""
+        """Default limits of API keys. A key can have its own value for each limit."""
         return Limits(
             requests_per_second=self.key_requests_per_second,
             tokens_per_second=self.key_tokens_per_second,

@@ -20,8 +20,8 @@ from serving.api.schemas.bodies import ClosedBody
 from serving.errors import Forbidden
 
 RELAYED = ("forwarded", "x-forwarded-for", "origin")
-"""Request headers that proxies add, and that browsers add for a web page. If a request has one of them, the peer of the
-connection may not be the real caller."""
+"""Request headers that a proxy adds, or that a browser adds to a request of a web page. If a request has one of these
+headers, the peer of the connection may not be the real caller."""
 
 
 def _local(request: Request) -> None:

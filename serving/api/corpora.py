@@ -86,7 +86,7 @@ async def listing(
     limit: Annotated[int | None, Query(ge=1, le=1000, description="Maximum number of corpora. Default: all.")] = None,
     cursor: Annotated[str | None, Query(description="Cursor of the previous page.")] = None,
 ) -> CorporaAnswer:
-    """List the corpora to which the key has access, by name.
+    """List the corpora to which the key has access, in the order of their names.
 
     While the answer has a `cursor`, there are more corpora.
     """
@@ -112,7 +112,7 @@ async def describe(name: CorpusName, service: ServiceDep) -> CorpusAnswer:
 
 @router.patch("/corpora/{name}", summary="Rename a corpus")
 async def rename(name: CorpusName, body: RenameRequest, service: ServiceDep, request: Request) -> CorpusAnswer:
-    """Rename a corpus. Aliases of the corpus follow, and its snapshots keep the old name.
+    """Rename a corpus. Its aliases then point to the new name. Its snapshots keep the old name.
 
     409 if the new name is taken by a corpus or an alias, or if the corpus has an unfinished job.
     """

@@ -63,8 +63,8 @@ async def listing(
 ) -> DocumentsAnswer:
     """List documents, oldest first or in the order of `sort`.
 
-    A replaced document counts as new. A page of large documents may have fewer than `limit`. While the answer has a
-    `cursor`, there are more documents.
+    A replaced document counts as new. A page of large documents may have fewer than `limit` documents. While the
+    answer has a `cursor`, there are more documents.
     """
     after = None if cursor is None else _after(cursor)
     where = None if filter is None else read_filter(filter)

@@ -38,7 +38,7 @@ from serving.inference.relevance import DECIMALS, MOST_COMPONENTS, squashed
 from serving.operations.bounds import check_some
 
 COMPONENT_BYTES = 13
-"""Maximum bytes of one component of a vector in JSON. It serves to refuse a request whose answer would be too large."""
+"""Estimated bytes of one component of a vector in JSON. /embed_all refuses requests whose answer would be too large."""
 
 router = APIRouter(tags=["inference"], route_class=DirectRoute)
 reranking = APIRouter(tags=["rerank"], route_class=DirectRoute)
@@ -50,8 +50,10 @@ pipelines = APIRouter(prefix="/models/{id:any}/pipeline", tags=["inference"], ro
 async def embed(body: EmbedRequest, service: ServiceDep, request: Request) -> Response:
     """Return a vector for each text.
 
-    The answer is a list of vectors, even for a single text. Token ids must come from the model's tokenizer. With
-    `Accept: application/octet-stream`, the answer is raw numbers, and `x-embedding-shape` is `N,D`.
+    The answer is a list of vectors, even for a single text. Token ids must come from the model's tokenizer.
+
+    With `Accept: application/octet-stream`, the answer is raw numbers. The header `x-embedding-shape` then has the
+    number of vectors and the number of dimensions, such as `32,384`.
     """
     embeddings = await service.embed(body.inputs, body.options(), model=body.model)
     if wants_raw(request):
@@ -72,7 +74,7 @@ async def embed_all(body: EmbedAllRequest, service: ServiceDep) -> Response:
 
 @router.post("/similarity", response_model=list[float] | list[list[float]], summary="Compare texts")
 async def similarity(body: SimilarityRequest, service: ServiceDep) -> Response:
-    """Return cosine similarities: those of one text with many texts, or those of two lists of texts as a matrix."""
+    """Return the cosine similarities of one text with many texts, or the similarity matrix of two lists of texts."""
     inputs, options = body.inputs, body.parameters.options()
     if isinstance(inputs, SentencePairs):
         a, b = inputs.sentences_a, inputs.sentences_b
@@ -221,7 +223,7 @@ async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request:
 async def predict(body: PredictRequest, service: ServiceDep) -> Response:
     """Score pairs of texts by a cross-encoder, which reads both texts of a pair together.
 
-    A score is the sigmoid of the model's output.
+    A score is the sigmoid of the model's output, or with `raw_scores` the output itself.
     """
     options = EmbedOptions(truncate=body.truncate, direction=body.truncation_direction)
     scores, computed, label = await service.scores(body.pairs, options, model=body.model)
@@ -231,7 +233,7 @@ async def predict(body: PredictRequest, service: ServiceDep) -> Response:
 
 
 def _decimal(scores: NDArray[np.floating]) -> list[float]:
-    """Return the scores as Python floats, rounded as in ranking, because float32 has no exact decimals."""
+    """Return the scores as Python floats, rounded to `relevance.DECIMALS`. float32 has no exact decimals."""
     return [round(score, DECIMALS) for score in scores.tolist()]
 
 

@@ -107,7 +107,7 @@ def _accepted(job: Job) -> Answer:
 
 
 def already(duplicate: Duplicate) -> Response:
-    """Return a response with the status 409 that names the equal job, which is queued or running."""
+    """Return a response with the status 409. It names the queued or running job that is equal to the submitted job."""
     content = {"error": duplicate.message, "error_type": duplicate.kind, "job": duplicate.job}
     return json_response(content, status=duplicate.status, headers={"location": f"/jobs/{duplicate.job}"})
 

@@ -1,4 +1,4 @@
-"""Routes of the web page, which serve the files of `serving/web`, and of the API's documentation page."""
+"""Routes of the API's documentation page, and of the web page, whose files are in `serving/web`."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from serving.service import Service
 VALUES = 20
 """Maximum number of values of a facet in the answer."""
 DEEPEST = 100_000_000
-"""Maximum number of hits before a cursor."""
+"""Maximum number of hits on all pages before a cursor."""
 
 router = APIRouter(tags=["search"], route_class=Route, dependencies=CLOSED)
 _DOCUMENTED: dict[str, Any] = {"response_model": SearchAnswer, "response_model_exclude_unset": True}
@@ -177,10 +177,11 @@ async def _search(service: Service, names: Sequence[str], body: SearchRequest) -
 
 
 async def _counts(service: Service, names: Sequence[str], body: SearchRequest, where: Filter | None) -> Counts:
-    """Count the passages that a search chooses from, in all corpora together, and the values of their documents.
+    """Count the passages from which a search chooses its hits, in all corpora together.
 
-    A lexical search chooses from passages with a word of the query that match the filter. Other searches choose from
-    all passages that match the filter.
+    Also count the values of each facet in the documents of these passages. A lexical search chooses from the passages
+    that match the filter and contain a word of the query. Other searches choose from all passages that match the
+    filter.
     """
     query = body.query if body.mode == "lexical" else None
     paths = list(dict.fromkeys(body.facets or ()))
@@ -332,7 +333,7 @@ class _Written:
 
 
 def _result(found: SearchResult, hits: Sequence[Hit], order: str, write: _Written) -> dict[str, Any]:
-    """Return the hits of one query as JSON. The result has a cursor if there may be more hits."""
+    """Return the hits of one query as JSON. Unless `write.unpaged` is true, add a cursor if there may be more hits."""
     body = write.body
     more = len(hits) == body.k and not write.unpaged
     cursor = _cursor(order, found.behind(hits[-1])) if more else None

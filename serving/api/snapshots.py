@@ -135,8 +135,8 @@ async def adapt(name: CorpusName, service: ServiceDep, body: AdaptRequest | None
     new encoder and embed the corpus with it. The served encoders do not change.
 
     Only one adaptation runs at a time, and it takes minutes. 409 if the server already keeps the maximum number of
-    adapted encoders for the corpus, or if the vectors came with the documents. 501 if the extra `train` is not
-    installed, or with `--no-adapt`.
+    adapted encoders for the corpus, if the corpus has no documents, or if the vectors came with the documents. 501 if
+    the extra `train` is not installed, or with `--no-adapt`.
     """
     check_allowed(service.settings)
     asked = body or AdaptRequest()
@@ -157,7 +157,7 @@ async def adapt(name: CorpusName, service: ServiceDep, body: AdaptRequest | None
 
 @router.post("/snapshots", summary="Create a snapshot", **_JOB)
 async def create(name: CorpusName, service: ServiceDep) -> Response:
-    """Start a job that creates a snapshot, which becomes its `result`.
+    """Start a job that creates a snapshot. The `result` of the job describes the snapshot.
 
     The snapshot has the state of the corpus at one moment. Reads and writes continue meanwhile.
     """

@@ -134,8 +134,8 @@ def _model_type(model: Model) -> dict[str, Any]:
 async def ready(service: ServiceDep) -> Response:
     """Answer 200 if the server is ready for requests, else 503 with the reason.
 
-    The server is not ready while it is loading, failing, draining or failed. If the engine is failing, each of these
-    requests also checks whether the engine works again.
+    The server is not ready while it loads or drains, after loading failed, and while an engine fails batch after batch.
+    A request to this route also tests whether a failing engine works again.
     """
     health = await service.probed()
     if health.state == "ready":

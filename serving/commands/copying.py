@@ -74,7 +74,7 @@ class Sum(NamedTuple):
 
 
 def copy(settings: Settings, given: argparse.Namespace) -> int:
-    """Copy a corpus with its vectors, read the copy, and compare the sums of both. Return the exit status.
+    """Copy a corpus with its vectors, read the copy, and compare the `Sum` of both corpora. Return the exit status.
 
     If the copying fails, or if the sums differ, the copy is deleted.
     """
@@ -132,15 +132,18 @@ def _settings_of(settings: Settings, store: str) -> Settings:
 
 
 def _leading_to(settings: Settings, place: Place) -> Place:
-    """Return the place of the corpus to which an alias points.
+    """Replace an alias in `place` by the name of its corpus.
 
-    If the name is not an alias, return the place unchanged.
+    If the name in `place` is not an alias, return `place` unchanged.
     """
     return place._replace(name=corpus_of(_settings_of(settings, place.store), place.name))
 
 
 def _opened(settings: Settings, store: str, held: ExitStack, *, new: bool = False) -> Backend:
-    """Open the corpora in a data folder, or the corpora on Milvus with a temporary data folder."""
+    """Open the corpora in a data folder, or the corpora on Milvus with a temporary data folder.
+
+    With `new`, the data folder need not have corpora yet.
+    """
     opened = _settings_of(settings, store)
     if opened.on_milvus:
         temporary = Path(held.enter_context(tempfile.TemporaryDirectory()))

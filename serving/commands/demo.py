@@ -61,9 +61,9 @@ async def prepare(service: Service) -> None:
 
 
 async def fill(service: Service) -> None:
-    """Upload the documents in a job if the corpus had no upload, or if its last upload failed.
+    """Upload the documents in a job, and wait until the job ends.
 
-    Return when the job ends.
+    Upload them only if the demo corpus is empty and had no upload, or if its last upload failed.
 
     If a kill interrupts the upload, the next server process resumes it. If the encoder has changed, the resumed upload
     fails. The upload is then repeated after the corpus is embedded again. Texts that are already stored are not
@@ -102,9 +102,10 @@ def _is_ours(corpus: Corpus, _size: Size) -> bool:
 
 
 async def _last_uploads(service: Service, corpus: Corpus) -> Collection[Job]:
-    """Wait until the corpus's upload jobs end, and return the newest of the jobs with the same digest.
+    """Wait until the upload jobs of the corpus end, and return them.
 
-    Jobs from before the creation of the corpus are left out.
+    Of several jobs with the same digest, only the newest is returned. Jobs from before the creation of the corpus are
+    left out.
     """
     newest = {
         job.digest: job
@@ -147,7 +148,7 @@ def _paragraphs() -> Iterator[tuple[Section, str]]:
 def _numbered() -> Callable[[tuple[Section, str]], Document]:
     """Return a function that converts a paragraph to a document.
 
-    The function numbers the paragraphs of each name, because overloads share a name.
+    The function numbers the paragraphs of each name, because several docstrings may have the same name.
     """
     seen: Counter[str] = Counter()
 

@@ -236,7 +236,7 @@ class Remote:
 
 
 def _error_of(answer: urllib.error.HTTPError) -> ServiceError:
-    """Convert the HTTP error back to the `ServiceError` that caused it on the server."""
+    """Convert an HTTP error to a `ServiceError` with the same status and message."""
     try:
         message = json.loads(answer.read())["error"]
     except (OSError, ValueError, KeyError, TypeError):

@@ -128,8 +128,8 @@ class Folder:
     async def _add(self, file: str, digest: str, round: Round) -> None:
         """Add the current content of a file, then remove the documents of its earlier content.
 
-        If the corpus already has documents of the current content, the file is not stored again. One commit stores all
-        documents of a file, or a job does. The next server process completes an interrupted job.
+        If the corpus already has documents of the current content, the file is not stored again. All documents of a
+        file are stored by one commit or by one job. If the job is interrupted, the next server or command completes it.
         """
         known = self._stored.get(file, set())
         if digest not in known and not await self._store(file, digest, round):

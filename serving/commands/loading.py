@@ -31,10 +31,10 @@ class Opened(NamedTuple):
 
 
 def begin(settings: Settings) -> Future[Opened]:
-    """Configure the log, open the bundles in the background, and then load the first encoder, also in the background.
+    """Configure the log, and open the bundles in the background. Then load the first encoder, also in the background.
 
     The future has a result when the bundles are open. Its errors are those of `with_bundles` and `opened_models`.
-    The first call of `load` of its first model waits until the encoder is loaded.
+    In the result, the first call of the first model's `load` waits for the encoder that is already being loaded.
     """
     logs.configure(settings.log_format)
     _limit_tokenizers(settings)  # here, because the environment must not change while other threads read it
@@ -74,7 +74,7 @@ def with_bundles(settings: Settings) -> Settings:
     """Replace each configured encoder that is not a bundle by a bundle in the data folder. Return the new settings.
 
     If no encoder is configured and the default folder does not exist, the package's own trained encoder is served.
-    The fake engine reads no folder, so its settings do not change.
+    With the fake engine, which reads no folder, the settings do not change.
 
     Raises:
         BundleError, SourceError, AdapterError: see `as_bundle`.

@@ -42,7 +42,8 @@ body."""
 _TOO_LARGE = f"the head of a request, or its trailers, must not have more than {HEAD_BYTES} bytes"
 _OF_AN_UPGRADE = (b"upgrade", b"http2-settings")
 SECONDS_TO_ASK = 0.5
-"""Seconds to wait before and after the socket closes, so that clients that are just connecting get the status 503."""
+"""Seconds that a stopping server waits before it closes its sockets, and again afterwards. Clients that are just
+connecting can then still get the status 503."""
 SECONDS_TO_SEND = 5
 """Maximum seconds for sending the last answers after the request handlers have finished."""
 SECONDS_IDLE = 75
@@ -317,9 +318,9 @@ class Connection(HttpToolsProtocol):
         self._unwatch()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection when its client has read the last answer.
+        """Close an idle connection after its client has read the last answer.
 
-        The client's time for reading is limited.
+        A client that reads too slowly is disconnected; see `UNREAD_SECONDS`.
         """
         super().timeout_keep_alive_handler()
         if self.transport.get_write_buffer_size() and not self._unread:

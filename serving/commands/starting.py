@@ -31,7 +31,7 @@ def opened_service(
     """Create a service with the given models. See `Service` for `prepare`.
 
     Raises:
-        BundleError: two models have the same name.
+        BundleError: two models have the same name, or the first model is a cross-encoder.
         StoreError: see `opened_corpora`.
     """
     corpora = opened_corpora(settings)
@@ -64,9 +64,9 @@ def opened_corpora(settings: Settings) -> Backend:
 
 
 def corpus_of(settings: Settings, name: str) -> str:
-    """Return the name of the corpus to which an alias in the data folder points.
+    """Return the name of the corpus to which the alias `name` in the data folder points.
 
-    If `name` is not an alias, return it unchanged.
+    If `name` is not an alias, return `name`.
 
     Raises:
         StoreError: the aliases can't be read.
@@ -96,12 +96,12 @@ def local_corpora(settings: Settings, store: Store) -> Corpora:
 
 @asynccontextmanager
 async def ready_service(settings: Settings) -> AsyncIterator[Service]:
-    """Run a service with the configured bundles and corpora while the block runs.
+    """Run a service with the configured bundles and corpora while the `with` block runs.
 
-    The block begins when the service is ready.
+    The `with` block begins when the service is ready.
 
     Raises:
-        Failed: an encoder can't be loaded.
+        Failed: the encoders or the corpora can't be loaded.
     """
     settings = with_bundles(settings)
     service = opened_service(settings, opened_models(settings))

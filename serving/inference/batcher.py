@@ -29,13 +29,13 @@ FAILURES = 3
 """Consecutive failed batches after which an engine counts as failing."""
 RESERVED_SECONDS = 1.0
 """Duration, in seconds, of three states. For this long after an interactive request, bulk work leaves one of several
-streams free. For this long after requests of different keys, batches are small; see `SMALL_PART`. For this long after
-requests of different connections, no batch runs on the event loop; see `ON_THE_LOOP`."""
+streams free. For this long after requests of different keys, interactive batches are small; see `SMALL_PART`. For this
+long after requests of different connections, no batch runs on the event loop; see `ON_THE_LOOP`."""
 BULK_TURN = 8
 """Number of consecutive interactive batches after which waiting bulk work gets the next batch."""
 CULPRITS = 8
-"""Number of requests of a failed batch that are retried separately. If all of these requests fail, too, the engine
-counts as broken."""
+"""Maximum number of requests of a failed batch that fail in separate retries while none succeeds. If this number is
+reached, the engine counts as broken, and the other requests fail without a retry."""
 KEY_SHARE = 0.75
 """Maximum share of the queue's token limit that the requests of one API key may use. A key's only request may exceed
 this share."""
@@ -56,7 +56,8 @@ class Embed(Protocol):
     def __call__(self, batch: Sequence[Tokens], /, *, alone: bool) -> Embedded | Mixed:
         """Embed a batch.
 
-        `alone` means that no other batch runs or waits, or that this batch runs in addition to batches on all streams.
+        With `alone`, the engine may use all threads for this batch. The caller sets `alone` if no other batch runs or
+        waits. The caller also sets `alone` for an extra batch, which runs while all streams are busy.
         """
 
 
@@ -70,8 +71,8 @@ class Batcher:
     `BULK_TURN` interactive batches. Engines that share the streams of a machine must get the same `EngineSlots` as
     `shared`.
 
-    A text of the only caller runs on the event loop if it is short, see `ON_THE_LOOP`. With several callers, the event
-    loop must read the requests that form the next batch.
+    If there is only one caller, a single short text runs on the event loop; see `ON_THE_LOOP`. With several callers,
+    the event loop must stay free to read the requests that form the next batch.
 
     A running batch can't be stopped, and a long text takes many times as long as a short text. With `overtaking`, an
     interactive batch may therefore run in an extra thread, while all streams are busy with batches of other owners.
@@ -103,7 +104,7 @@ class Batcher:
         """Number of running batches from each queue."""
         self._reserved_until = self._mixed_until = -math.inf
         self._last_owner: Hashable = None
-        """Owner of the latest request. After a request of another owner, batches are small; see `SMALL_PART`."""
+        """Owner of the latest request. If the owner changes, interactive batches become small; see `SMALL_PART`."""
         self._since_bulk = 0
         """Number of interactive batches since the last bulk batch."""
         self._timer: asyncio.TimerHandle | None = None
@@ -207,9 +208,9 @@ class Batcher:
         of a text is rounded up to the engine's `length_step`.
 
         An interactive request counts with all its tokens until it is answered. By Little's law, the mean wait is then
-        the time in which the engine processes a full queue, in any order of the texts. If each embedded text made room
-        separately, many requests would wait for their last texts, and the mean wait would be several times as long.
-        Bulk work has no limit on its wait, so each embedded text of bulk work makes room.
+        at most the time that the engine needs for a full queue, in any order of the texts. If each embedded text made
+        room separately, many requests would wait for their last texts, and the mean wait would be several times as
+        long. Bulk work has no limit on its wait, so each embedded text of bulk work makes room.
 
         An empty queue admits any request. A key with several requests gets at most `KEY_SHARE` of the room, so that
         other keys find room.
@@ -314,7 +315,10 @@ class Batcher:
             self._release(request)  # now, because the next request may come before the callback of the future
 
     def _overtake(self) -> None:
-        """Start an interactive batch in the extra thread if all streams run batches of other owners."""
+        """Start an interactive batch in the extra thread if all streams are busy.
+
+        The batch has only texts of owners that have no running batch.
+        """
         if not self._overtaking or self._closed or self._shared.idle or self._shared.overtaken:
             return
         budget, running = self._max_batch_tokens // SMALL_PART, self._shared.owners
@@ -330,9 +334,9 @@ class Batcher:
             await self._run(batch, alone=True)
 
     def _counted(self, batch: Sequence[Item[Request]]) -> AbstractContextManager[None]:
-        """Return a context in which the owners of a batch count as running.
+        """Return a context manager that counts the batch's owners as owners of a running batch.
 
-        Without `overtaking`, the context does nothing.
+        Without `overtaking`, the context manager does nothing.
         """
         return self._shared.running(item.request.owner for item in batch) if self._overtaking else nullcontext()
 
@@ -380,7 +384,7 @@ class Batcher:
     async def _retry_in_halves(self, batch: Sequence[Item[Request]], error: Exception) -> bool:
         """Retry a failed batch in halves until only faulty requests fail. Return whether any request succeeded.
 
-        After `CULPRITS` requests have failed alone and none has succeeded, the remaining requests fail without a retry.
+        After `CULPRITS` separate requests have failed and none has succeeded, the other requests fail without a retry.
         If the engine was already failing before this batch, one failed request is enough.
         """
         works, tries = False, 1 if self.failing else CULPRITS

@@ -205,7 +205,7 @@ class Embedder:
             return TokenEmbeddings(**vars(computed), vectors=answer.vectors, norms=answer.norms, texts=each)
 
     def _token_dim(self) -> int:
-        """Width of token vectors.
+        """Return the width of token vectors.
 
         Raises:
             Invalid: the bundle's graph has no output for token vectors.
@@ -347,7 +347,7 @@ class Embedder:
 
     @contextmanager
     def held(self) -> Iterator[Embedder]:
-        """Keep this encoder open while the block runs, even if a reload replaces it."""
+        """Keep this encoder open while the `with` block runs, even if a reload replaces the encoder."""
         self._holders += 1
         self._free.clear()
         try:

@@ -87,7 +87,7 @@ class TokenEmbeddings(Computed):
 
     @property
     def by_text(self) -> list[Floats]:
-        """Return the token vectors of each text, of shape (L, H) for a text of L tokens."""
+        """Token vectors of each text, of shape (L, H) for a text of L tokens."""
         return np.split(self.vectors, np.cumsum([len(tokens) for tokens in self.texts])[:-1])
 
 

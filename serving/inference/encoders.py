@@ -38,10 +38,10 @@ class Encoders:
     """The served models, one for each bundle. The first is the default model.
 
     A new encoder is loaded and tested, and then replaces the old encoder in one assignment. Running requests keep the
-    old encoder, which is closed after the last of them. Only one change runs at a time.
+    old encoder. It is closed after the last of these requests. Only one change runs at a time.
 
     Raises:
-        BundleError: two bundles have the same name.
+        BundleError: two bundles have the same name, or the first model is a cross-encoder.
     """
 
     def __init__(self, settings: Settings, models: Sequence[Model], metrics: Metrics) -> None:
@@ -137,7 +137,7 @@ class Encoders:
         The default method depends on the kind of model.
 
         Raises:
-            NotFound: see `cross_encoder`.
+            NotFound: see `cross_encoder` and `requested`.
         """
         served = self.cross_encoder(name) if method == "cross_encoder" else self.requested(name)
         crosses = served.model.manifest.kind == CROSS_ENCODER
@@ -159,7 +159,8 @@ class Encoders:
 
         Raises:
             NotFound: there is no model of this name.
-            Conflict: another change is running, or two models would have the same name.
+            Conflict: another change is running, two models would have the same name, or the default model would be a
+                cross-encoder.
             Invalid: a folder has no complete bundle.
             Backend: a bundle does not run on this machine, or does not reproduce its golden vectors.
             Unhealthy: the server began to shut down during the reload.
@@ -170,8 +171,8 @@ class Encoders:
     async def add(self, folder: Path) -> ServedModel:
         """Serve another bundle.
 
-        The folder must be in a folder that also contains a bundle with which the server was started, or be the folder
-        of an adapted encoder.
+        The folder must be inside the parent folder of a bundle with which the server was started, or inside the folder
+        of adapted encoders.
 
         Raises:
             Forbidden: the folder is in another place.
@@ -206,9 +207,9 @@ class Encoders:
 
     @property
     def failing(self) -> str:
-        """Return a message about the engines whose latest batches all failed.
+        """Message about the engines whose latest batches all failed.
 
-        If there are none, the message is empty.
+        The message is empty if there are no such engines.
         """
         return "; ".join(
             f"the last {len(one.batcher.failures)} batches of {one.manifest.name} failed: {one.batcher.failures[-1]}"

@@ -38,7 +38,7 @@ class Engine(Protocol):
     streams: int
     """Maximum number of batches that the engine embeds at the same time."""
     batch_tokens: int
-    """Batch size in padded tokens beyond which throughput does not increase."""
+    """Best number of padded tokens in a batch. Larger batches do not increase the throughput."""
     length_step: int
     """Sequence lengths are padded to a multiple of this number of tokens."""
     choice: Choice
@@ -69,7 +69,8 @@ class Engine(Protocol):
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
         """Embed a padded batch. Row i of the result belongs to text i.
 
-        `alone` means that no other batch is running, or that this batch runs in addition to batches on all streams.
+        With `alone`, the engine may use all threads for this batch. The caller sets `alone` if no other batch runs. The
+        caller also sets `alone` for an extra batch, which runs while all streams are busy.
         """
 
     def embed_tokens(self, batch: Sequence[Tokens], *, alone: bool = False) -> list[Floats]:
@@ -99,7 +100,7 @@ class Model:
     manifest: Manifest
     load: Callable[[EngineOptions], Engine]
     check: Callable[[EngineOptions], None] = lambda _: None
-    """Function that quickly detects whether `load` would certainly fail on this machine. It then raises EngineError."""
+    """Fast function that raises EngineError if `load` would certainly fail on this machine."""
     report: bytes | None = None
     """The promotion report as JSON."""
     report_page: bytes | None = None

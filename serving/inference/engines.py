@@ -1,4 +1,4 @@
-"""Engines by name. Each opens a bundle quickly, and loads its weights later."""
+"""Engines by name. An engine opens a bundle quickly, and loads the weights later."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def open_bundle(folder: Path, *, runtime: str | None = None) -> Model:
 
 @contextmanager
 def _as_asked(runtime: str | None, options: EngineOptions) -> Iterator[None]:
-    """Convert the error of a runtime that refuses its options to an EngineError.
+    """Convert a `RuntimeUnavailable` error in the `with` block to an EngineError.
 
     The message of the EngineError names the requested options.
     """

@@ -24,7 +24,8 @@ from serving.inference.engine import Embedded
 WINDOW = 512
 """Maximum number of waiting texts that are considered for one batch."""
 TEXTS_IN_TURN = 32
-"""Maximum number of consecutive texts of one request in the second half of the window. Requests often have 32 texts."""
+"""Maximum number of texts that a request adds to the window before the next request has its turn. Requests often have
+32 texts."""
 PADDING = 1.25
 """Maximum ratio of padded tokens to real tokens in a batch."""
 
@@ -48,8 +49,8 @@ class Waiting:
     new: bool = True
     """True until a batch contains a text of this request."""
     latest_batch: int = 0
-    """Limit on the wait of a new request: the number of the owner's batch, as counted by `_Line.batches`, that must
-    contain a text of this request."""
+    """Limit on the wait of a new request. When the owner has led this number of batches (see `_Line.batches`), the
+    owner's next batch must contain a text of this request."""
     taken: int = 0
     """Tokens of this request in the batches that it has led in its current turn. See `FairQueue`."""
 
@@ -59,7 +60,7 @@ class Waiting:
 
     @property
     def gone(self) -> bool:
-        """Return whether the caller of this request has left."""
+        """True if the caller of this request has left."""
         return False
 
 
@@ -149,20 +150,21 @@ class FairQueue(Generic[W]):
 
     Each batch is led by a request of that owner. The batch starts with the request's longest waiting text. It is filled
     with texts of nearly the same length from any request, so that there is little padding. Among texts of the same
-    length, those of requests whose turn is next come first.
+    length, the batch prefers texts of the requests whose turn is next.
 
     Requests of one owner take turns, oldest first. In its turn, a request may lead several batches. The turn ends when
     the request's own tokens in these batches would fill one batch, including the allowed padding. The request then
     moves to the end of its owner's requests.
 
     The wait for the first text of a request is bounded. Before this text, its owner leads at most one batch for each
-    earlier request of the same owner. The earlier request that led the owner's last batch is not counted. Before each
-    batch of the owner, every other owner leads at most one batch. With a single owner, the batches before the text have
-    at most twice the tokens that were queued when the request arrived, plus one batch. A request of any size therefore
-    delays a later request with a single text by one batch, and no sequence of requests delays a text forever.
+    earlier request of the same owner. A request that led the owner's last batch before the arrival is not counted.
+    Before each batch of the owner, every other owner leads at most one batch. With a single owner, the batches before
+    the text have at most twice the tokens that were queued when the request arrived, plus one batch. A request of any
+    size therefore delays a later request with a single text by at most one batch, and no sequence of requests delays a
+    text forever.
 
-    To keep the bound, a new request may lead a batch out of turn. After a batch led in turn, only requests that arrived
-    before the end of this batch may lead out of turn, until the next batch led in turn.
+    To keep the bound, a new request may lead a batch out of turn. Between two batches led in turn, only requests that
+    arrived before the end of the first of the two batches may lead out of turn.
     """
 
     def __init__(self, max_batch_tokens: int) -> None:
@@ -213,8 +215,9 @@ class FairQueue(Generic[W]):
 
         The batch has no text of the owners in `besides`. These owners keep their turns.
 
-        The batch is also limited to `1 / parts` of the waiting tokens, so that idle streams share the texts. `queued`
-        is the number of queued tokens, including running batches.
+        The batch has at most `budget` tokens. Without `budget`, it has at most the tokens of a full batch. It also has
+        at most `1 / parts` of the waiting tokens, so that idle streams share the texts. `queued` is the number of
+        queued tokens, including running batches.
         """
         self._drop_gone()
         if not self._requests:
@@ -377,7 +380,7 @@ class EngineSlots:
 
     @contextmanager
     def running(self, owners: Iterable[Hashable]) -> Iterator[None]:
-        """Count the owners of a batch in `owners` while the block runs."""
+        """Count the `owners` of a batch as owners of a running batch while the `with` block runs."""
         counted = Counter(owners)
         self.owners += counted
         try:

@@ -74,7 +74,7 @@ class FakeEngine:
         return Embedded(pooled / norms[:, None], norms)
 
     def embed_tokens(self, batch: Sequence[Tokens], *, alone: bool = False) -> list[Floats]:  # noqa: ARG002
-        """Return the random direction of each token, before their sum becomes the text's vector."""
+        """Return for each text the random directions of its tokens. `embed` adds these directions."""
         return [_directions()[tokens.ids] for tokens in batch]
 
 

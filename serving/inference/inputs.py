@@ -40,8 +40,8 @@ At = Callable[[int], str]
 CHARACTERS_EACH = 5
 """Assumed number of characters per token, to estimate token counts before texts are tokenised."""
 CHARACTERS_PER_TOKEN = 250
-"""Number of characters per token of the model's maximum length, to which texts are truncated before they are tokenised.
-text-embeddings-inference uses the same number."""
+"""Maximum characters of a text for each token of the model's maximum length. Longer texts are truncated before they are
+tokenised. text-embeddings-inference uses the same number."""
 
 
 class Prompts:
@@ -172,7 +172,7 @@ class InputPreparation:
     async def tokens(
         self, inputs: Inputs, options: EmbedOptions, at: At, prompts: Sequence[str] | None = None
     ) -> list[Tokens]:
-        """Return the tokens of texts with their prompts, or of given token ids, truncated to the model's length.
+        """Return the tokens of texts with their prompts, or of given token ids, truncated to the maximum length.
 
         Raises:
             Empty, TooLarge, Invalid, ForeignTokens: the request is not valid.
@@ -210,7 +210,7 @@ class InputPreparation:
         return tokens
 
     async def pair_tokens(self, pairs: Sequence[TextPair], options: EmbedOptions, at: At) -> list[Tokens]:
-        """Return the tokens of pairs of texts, truncated together to the model's length.
+        """Return the tokens of each pair of texts, truncated together to the model's maximum length.
 
         Raises:
             TooLarge, Invalid: the request is not valid.

@@ -37,7 +37,10 @@ class Relevance:
 
     @property
     def bounded(self) -> Floats:
-        """Scores in a fixed range: cosines from -1 to 1, or the sigmoid of a cross-encoder's logits from 0 to 1."""
+        """Scores in a fixed range.
+
+        A cross-encoder's scores are the sigmoid of its logits, from 0 to 1. Other scores are from -1 to 1.
+        """
         return squashed(self.scores) if self.method == "cross_encoder" else self.scores
 
 
@@ -52,7 +55,8 @@ async def relevance(
 ) -> Relevance:
     """Score N texts for a query.
 
-    In error messages, `field` names the texts. An encoder uses the prompts of its bundle for queries and documents.
+    In error messages, `field` names the texts. An encoder uses the prompts of its bundle for queries and documents,
+    unless `options` has a prompt.
 
     Raises:
         ServiceError: see `Embedder.embed`, `Embedder.embed_tokens` and `Embedder.score`.

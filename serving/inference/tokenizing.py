@@ -213,7 +213,7 @@ def in_turns(texts: Sequence[str]) -> Iterator[list[str]]:
 
 
 class Vocabulary:
-    """Vocabulary of an engine's tokenizer. The methods run in the tokenizer's thread."""
+    """Vocabulary of an engine's tokenizer. `pieces` and `decoded` use the tokenizer in its thread."""
 
     def __init__(self, engine: Engine, tokenizing: Tokenizing) -> None:
         self._engine = engine

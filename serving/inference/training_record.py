@@ -9,9 +9,9 @@ from typing import Any
 from models.bundle.bundle import Manifest
 
 PARITY = "onnx_parity"
-"""Key of the exported ONNX graph's numerical error in the manifest's scores. This value is not a benchmark score."""
+"""Key, in the manifest's scores, of the numerical error of the exported ONNX graph. It is not a benchmark score."""
 SUMMARIES = ("mean", "nDCG@10")
-"""Suffixes by which the names of summary scores end, such as the mean of a benchmark."""
+"""Endings of the names of summary scores. A summary score is, for example, the mean of a benchmark."""
 DEFAULT_CORPUS = "python-docs"
 """Name of the training corpus if the training's configuration names no file."""
 

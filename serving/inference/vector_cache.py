@@ -17,7 +17,7 @@ from serving.operations.lru import Lru
 
 
 class Submit(Protocol):
-    """Function that embeds texts by an encoder's queue."""
+    """Function that embeds texts through the queue of an encoder."""
 
     async def __call__(self, texts: Sequence[Tokens], *, bulk: bool = False) -> Answer:
         """Return the vectors and norms of N texts, in the same order."""
@@ -48,10 +48,12 @@ class _Flight:
 class VectorCache:
     """Cache of vectors in front of one encoder's queue.
 
-    The cache key of a vector is the token ids of its text, because a vector depends on nothing else. Simultaneous
-    requests share one run of the engine if each of them needs exactly one vector that is not cached, for the same text
-    and with the same priority. If the run fails, all these requests fail. If all callers leave, the run is cancelled. A
-    request that needs several such vectors never waits for another request's run.
+    The cache key of a vector is the token ids of its text, because a vector depends on nothing else.
+
+    If exactly one vector of a request is not cached, the request can share a run of the engine. It shares the run with
+    simultaneous requests that need only the same vector and have the same priority. If the run fails, all these
+    requests fail. If all callers leave, the run is cancelled. A request that needs several vectors from the engine
+    never waits for another request's run.
     """
 
     submit: Submit

@@ -1,6 +1,6 @@
 """Layout of vectors on a plane by t-SNE (van der Maaten and Hinton 2008), with the settings of openTSNE.
 
-The layout starts from the principal components, which preserves the relative positions of clusters (Kobak and Berens
+The layout starts from the principal components. This preserves the relative positions of clusters (Kobak and Berens
 2019). A single thread computes the layout, so equal vectors always get the same map.
 """
 
@@ -28,7 +28,7 @@ PERPLEXITY = 30
 EXACT = 4096
 """Maximum number of vectors for which neighbours are found by comparing all pairs."""
 PROBED = 16
-"""Number of lists of the inverted file that are searched for the neighbours of a vector."""
+"""Number of lists of the inverted-file index that are searched for the neighbours of a vector."""
 PHASES = (250, 12.0, 0.5), (500, 1.0, 0.8)
 """For each phase: number of iterations, exaggeration of the attraction, and momentum, as in openTSNE."""
 STEPS = 1000
@@ -71,7 +71,7 @@ def placed(vectors: Floats, report: Report) -> NDArray[np.float64]:
 
 
 def neighbours(vectors: Floats, report: Callable[[float], None]) -> tuple[NDArray[np.int64], Floats]:
-    """Return the (N, K) nearest other vectors of each vector, and their distances."""
+    """Return the indices (N, K) of the K nearest other vectors of each vector, and the distances (N, K) to them."""
     count, dim = vectors.shape
     wanted = min(3 * PERPLEXITY, count - 1)
     index: faiss.Index = faiss.IndexFlatIP(dim)

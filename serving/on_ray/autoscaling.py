@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ray.serve.config import AutoscalingContext
 
 QUEUED_TOKENS = "queued_tokens"
-"""Name of the metric that each replica reports: its number of admitted tokens that are not embedded yet."""
+"""Name of the metric that each replica reports: the number of its admitted tokens that are not embedded yet."""
 TARGET_TOKENS = 20_000
 """Target for the mean number of queued tokens per replica. A few CPUs need about one second for this number."""
 

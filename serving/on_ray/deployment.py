@@ -26,9 +26,10 @@ def application(options: dict[str, Any]) -> Any:
     The keys of `options` are the names of settings. A configuration file of Ray Serve gives this function as
     `import_path`, and the options as `args`.
 
+    The encoders are opened later, by the replicas.
+
     Raises:
         ValidationError: an option is unknown, or its value is not valid.
-        Refused, BundleError, SourceError: an encoder does not exist.
     """
     return _application(Settings(**options))
 
@@ -72,9 +73,9 @@ def _application(settings: Settings) -> Any:
             self._mirror: Mirror | None = None
 
         async def check_health(self) -> None:
-            """Raise an error if `/readyz` would answer that the server is not ready.
+            """Raise an error if the encoders could not be loaded, or if an engine fails batch after batch.
 
-            Ray Serve calls this method every few seconds.
+            Ray Serve calls this method every few seconds. The method therefore also copies the metrics to Ray.
             """
             self._mirror = self._mirror or Mirror(self.app.service.metrics.registry)
             self._mirror.update()

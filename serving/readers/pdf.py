@@ -14,8 +14,8 @@ from serving.readers.unreadable import Records, Unreadable, damage
 
 NO_TEXT = "the file has no text and was probably scanned: recognise its text first, for example by `ocrmypdf`"
 SHORT = 0.7
-"""Maximum length of the last line of a paragraph, relative to the longest line of the page. A shorter line that ends a
-sentence also ends the paragraph."""
+"""Share of the length of the page's longest line. A line that is shorter than this share and ends a sentence also ends
+its paragraph."""
 HEADER = 1024
 """Number of bytes at the beginning of a file that must contain the PDF header (ISO 32000, appendix H)."""
 _ENDS = re.compile(r"""[.!?:…]["'”’»)\]]*$""")

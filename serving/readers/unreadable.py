@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 Kind = Literal["Malformed", "Invalid", "TooLarge", "Empty"]
-"""Name of the class of the server's error."""
+"""Name of the class in `serving.errors` with which the server reports the error."""
 
 
 class Unreadable(Exception):
@@ -30,7 +30,7 @@ Records = Iterator[Record]
 
 @contextmanager
 def damage(called: str) -> Iterator[None]:
-    """Convert all errors of a parser to `Unreadable`.
+    """Convert all errors of a parser to `Unreadable`, except `MemoryError` and `RecursionError`.
 
     Damaged files cause more kinds of errors than parsers document.
 

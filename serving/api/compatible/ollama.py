@@ -35,14 +35,14 @@ LATEST = ":latest"
 """Tag that every model has in Ollama's API. Clients may omit it."""
 VERSION = "0.11.11"
 """Version of Ollama whose API these routes follow. It is the first version with the field `dimensions`. Clients refuse
-servers of too old a version, so the routes do not report the version of Isosphere."""
+servers whose version is too old, so the routes do not report the version of Isosphere."""
 
 
 @embedding.post("/embed", response_model=OllamaEmbeddings, summary="Embed texts (Ollama)")
 async def embed(body: OllamaEmbedRequest, service: ServiceDep) -> Response:
     """Return a unit vector for each text.
 
-    A request without texts gets no vectors. Clients send it to check whether a model exists.
+    A request without texts gets no vectors. Clients send such a request to check whether a model exists.
     """
     model = _asked(body, service)
     answer = {"model": body.model, "embeddings": [], "total_duration": 0, "load_duration": 0, "prompt_eval_count": 0}

@@ -22,8 +22,10 @@ async def embeddings(body: OpenAIEmbeddingsRequest, service: ServiceDep, request
     """Embed texts or token ids.
 
     If the server has only one model, `model` may have any value. Token ids must come from the model's tokenizer, and
-    are embedded unchanged. With `Accept: application/octet-stream`, the answer is raw numbers, and `x-embedding-shape`
-    is `N,D`.
+    are embedded unchanged.
+
+    With `Accept: application/octet-stream`, the answer is raw numbers. The header `x-embedding-shape` then has the
+    number of vectors and the number of dimensions, such as `32,384`.
     """
     result = await service.embed(body.input, body.options(), "input", model=body.model)
     if wants_raw(request):

@@ -51,9 +51,9 @@ class TrailingSlash:
         await self._app(scope, receive, send)
 
     def _takes(self, scope: Scope) -> bool:
-        """Return whether a route has this path, for any method.
+        """Return whether a route has the path in `scope`, for any method.
 
-        A parameter `{id:any}` must not match an empty string here.
+        A route whose parameter `{id:any}` would be empty does not count.
         """
         for route in self._routes:
             match, found = route.matches(scope)
@@ -65,8 +65,9 @@ class TrailingSlash:
 class Edge:
     """Pure ASGI middleware: request ids, the access log, CORS for `origins`, and answers to unexpected errors.
 
-    Every response has `x-request-id`: the caller's own id, or a new one. Log lines name the route by its template,
-    since a path may quote documents. CORS headers are also added to error answers, so that browsers can read them.
+    Every response has the header `x-request-id`, with the id that the caller sent or with a new id. Log lines name the
+    route by its template, because a path may quote documents. CORS headers are also added to error answers, so that
+    browsers can read them.
     """
 
     def __init__(self, app: ASGIApp, origins: tuple[str, ...] = ()) -> None:

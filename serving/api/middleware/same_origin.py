@@ -26,7 +26,7 @@ class SameOrigin:
 
     The middleware recognises foreign requests as Go's `http.CrossOriginProtection` does: by `Sec-Fetch-Site`, or by
     `Origin` and `Host`. DNS rebinding can make a browser treat a foreign page as a page of the same origin. With
-    `local`, or if only this machine can reach the server, the `Host` must therefore be a name of this machine.
+    `local`, a request to a loopback address must therefore have a local name or address as its `Host`.
     """
 
     def __init__(self, app: ASGIApp, origins: tuple[str, ...], *, local: bool) -> None:

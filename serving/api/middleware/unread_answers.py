@@ -35,8 +35,8 @@ class UnreadLimit:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle the request.
 
-        The head of an answer is sent after its whole body is known, because the size of the body decides whether an
-        error is sent instead.
+        The head of an answer is sent together with the first piece of its body. If this piece is the whole body, its
+        size decides whether an error is sent instead.
         """
         if scope["type"] != "http":
             await self._app(scope, receive, send)
@@ -81,7 +81,7 @@ class UnreadLimit:
 
 
 def _is_read(scope: Scope) -> bool:
-    """Return whether the request changes nothing. Only then may its answer be replaced by an error."""
+    """Return whether an error may replace the answer: the request changes nothing, and its path is not in `PROBES`."""
     method, path = scope["method"], scope["path"]
     return path not in PROBES and (method in SAFE or scope_for(method, path) == "read")
 

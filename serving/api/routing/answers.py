@@ -87,7 +87,7 @@ def _little_endian(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def embedding_headers(embeddings: Computed) -> dict[str, str]:
-    """Return headers with the counts and times of a request, for bodies that contain only vectors.
+    """Return headers with facts about a request, for answers whose body has no fields for these facts.
 
     Times are whole milliseconds, as in text-embeddings-inference.
     """

@@ -35,7 +35,7 @@ class Authentication:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward public and allowed requests, with the key in the scope's state.
 
-        Answer 401 or 403 to other requests.
+        Answer 401, 403 or, if the key is over a limit, 429 to other requests.
         """
         if scope["type"] != "http" or _is_public(scope["method"], scope["path"]):
             await self._app(scope, receive, send)
@@ -58,12 +58,14 @@ class Authentication:
 
 
 def key_of(request: Request) -> Key | None:
-    """Return the API key of the request, or None if the server requires no keys."""
+    """Return the API key of the request. None for public paths, and for servers that require no keys."""
     return getattr(request.state, "key", None)
 
 
 def allowed_corpus(name: str, request: Request) -> str:
-    """Return the name of the corpus that `name` or an alias names. The key must have access to both.
+    """Return the name of a corpus. `name` is this name, or an alias of the corpus.
+
+    The request's key must have access to `name` and to the returned corpus.
 
     Access depends only on the key's patterns and on aliases. The answer 403 therefore does not reveal whether a corpus
     exists.

@@ -39,7 +39,8 @@ def _parameters(dependant: Dependant) -> list[str]:
 
 
 CLOSED = [Depends(closed_query)]
-"""Dependencies of Isosphere's own routes. Clients of other servers do not call these routes."""
+"""Dependencies of Isosphere's own routes, which refuse unknown query parameters. Routes for clients of other servers
+ignore unknown parameters."""
 
 
 # Async, because FastAPI would otherwise call this function in a thread.

@@ -77,7 +77,7 @@ def install(app: FastAPI) -> None:
 
 
 def _on_the_loop(answer: Answering) -> Callable[[Request, Exception], Awaitable[Response]]:
-    """Run an exception handler on the event loop.
+    """Wrap an exception handler so that it runs on the event loop.
 
     Starlette would run the handler in a thread, which fails if the process has no free file descriptors.
     """
@@ -100,7 +100,7 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> Invalid:
 
 
 def service_error(request: Request, error: Exception) -> Response:
-    """Return the response to a `ServiceError` or a validation error, in the error format of the path's API."""
+    """Return the response to a `ServiceError`, in the error format of the path's API."""
     assert isinstance(error, ServiceError)
     headers = dict(_HEADERS.get(error.status, {}))
     if error.retry_after is not None:

@@ -22,13 +22,13 @@ Take = Callable[[bytes], Awaitable[None]]
 MIN_BYTES_PER_SECOND = 1000
 """Minimum average speed of a request body, in bytes per second."""
 UNCOUNTED = 65_536
-"""Number of bytes of each body that do not count towards the limit. Large slow bodies therefore never block small
-bodies."""
+"""Number of bytes of each body that do not count towards the limit on body bytes in memory. Large slow bodies therefore
+never block small bodies."""
 MANY_CONTAINERS = 2500
-"""Number of brackets in a body above which bodies of the same key are parsed one at a time. A body with 2,048 lists of
-token ids has fewer brackets."""
+"""Maximum number of opening brackets in an ordinary body, such as a body with 2,048 lists of token ids. For each key,
+the server processes bodies with more brackets one at a time."""
 KEY_SHARE = 0.75
-"""Maximum share of the limit that the bodies of one API key may use. A key's only body may exceed this share."""
+"""Maximum share of the limit on body bytes in memory for the bodies of one API key. A key's only body may exceed it."""
 RETRY_SECONDS = 1
 
 
@@ -42,12 +42,13 @@ class BytesInFlight:
 
     @contextmanager
     def body(self) -> Iterator[Callable[[int], None]]:
-        """Count one body while the block runs.
+        """Count one body while the `with` block runs.
 
-        The block calls the yielded function with the size of the body so far.
+        The `with` block calls the yielded function with the size of the body so far.
 
         Raises:
-            Overloaded: all bodies, or those of the same key, have too many bytes. The only body is always admitted.
+            Overloaded: all bodies, or all bodies of the key, have too many bytes. While only one body is
+                counted, it is never refused.
         """
         caller: Caller | None = None
         counted = 0

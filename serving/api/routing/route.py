@@ -129,7 +129,7 @@ class DirectRoute(Route):
 
 
 class Head:
-    """Pure ASGI middleware next to the routes, which passes a HEAD request to the routes as a GET request."""
+    """Pure ASGI middleware that passes HEAD requests to the routes as GET requests."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -235,7 +235,8 @@ def _check_texts_or_ids(inputs: list[Any], settings: Settings, field: str) -> No
 def _bounded(handle: Work, field: Any, *, typed: bool) -> Handler:
     """Wrap a handler with the limits of a request.
 
-    With `typed`, FastAPI parses the body, which requires a JSON content type.
+    With `typed`, FastAPI parses the body, so a request with a body must have a content type. Otherwise, the default
+    content type is JSON.
     """
     required = field is not None and field.field_info.is_required()
 

@@ -1,7 +1,6 @@
 """Request and response bodies of the native routes, and the base classes of all bodies.
 
-`null` means absent, and enum values are case-insensitive. Routes that clients of other servers use ignore unknown
-fields.
+`null` means absent, and enum values are case-insensitive. Routes for clients of other servers ignore unknown fields.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ Strings = Annotated[list[str], Field(fail_fast=True)]
 Ids = Annotated[list[int], Field(fail_fast=True)]
 _SomeStrings = Annotated[list[str], Field(min_length=1)]
 _SomeIds = Annotated[list[NonNegativeInt], Field(min_length=1)]
-"""Types for the OpenAPI document only. The server checks the limits itself, to give better error messages."""
+"""Type for the OpenAPI document only. The server checks the limits itself, to give better error messages."""
 Texts = Annotated[
     Strings,
     BeforeValidator(listed, json_schema_input_type=str | _SomeStrings),
@@ -138,7 +137,7 @@ class ClosedBody(Body):
     def _only_fields(cls, value: Any) -> Any:
         """Refuse unknown fields.
 
-        The error lists the known fields, which pydantic's own error does not.
+        The error lists the known fields. Pydantic's own error does not list them.
         """
         for name in value if isinstance(value, dict) else ():
             if name not in cls.model_fields:
@@ -155,8 +154,8 @@ ALIKE: tuple[tuple[tuple[str, ...], list[Any]], ...] = (
     (("normalize", "normalized"), [True]),
     (("truncate", "truncation", "auto_truncate", "autoTruncate"), [True]),
 )
-"""Groups of field names that mean the same in different APIs, such as those of OpenAI, Cohere, Jina, Voyage, Mistral
-and Gemini. Each group comes with the values that every route accepts, because they change nothing."""
+"""Groups of field names with the same meaning in different APIs, such as those of OpenAI, Cohere, Jina, Voyage, Mistral
+and Gemini. For each group: the names, and the values that every route accepts because they change nothing."""
 NOT_DONE: dict[str, tuple[Any, str]] = {
     "late_chunking": (False, "every text is embedded separately"),
     "return_multivector": (False, "each text gets one vector"),
@@ -249,7 +248,7 @@ def agreed(given: Mapping[str, T | None]) -> T | None:
 
 
 def called(name: str, body: Any, otherwise: str) -> Any:
-    """Rename the field `otherwise`, as other servers call it, to `name`. If `name` has a value, change nothing."""
+    """Rename the field `otherwise` of a body to `name`. If the field `name` already has a value, change nothing."""
     if isinstance(body, dict) and body.get(name) is None and otherwise in body:
         return {**body, name: body[otherwise]}
     return body

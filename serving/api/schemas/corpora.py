@@ -28,7 +28,7 @@ Conditions = Annotated[
         "values in lists and objects.",
     ),
 ]
-"""Filter as a JSON object. It has at least one condition for each field."""
+"""Filter as a JSON object. Each key has at least one condition, so `MAX_CONDITIONS` also limits the number of keys."""
 
 
 Warnings = Annotated[

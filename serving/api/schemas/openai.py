@@ -32,7 +32,7 @@ def _role(value: Any) -> Any:
 
 
 def _only(value: Any) -> Any:
-    """Convert a list of one encoding to the encoding. Jina sends such lists."""
+    """Convert an encoding, or Jina's list of one encoding, to an encoding in lower case."""
     return lower(value[0] if isinstance(value, list) and len(value) == 1 else value)
 
 
@@ -91,8 +91,8 @@ class OpenAIEmbeddingsRequest(VectorFields):
         """Return the options of the request.
 
         Raises:
-            Invalid: two fields with the same meaning have different values, or the request gives a purpose for token
-                ids.
+            Invalid: two fields with the same meaning have different values, or the request has `input_type` or `task`
+                for token ids.
         """
         roles: dict[str, Role | None] = {"input_type": self.input_type, "task": self.task}
         role: Role | None = agreed(roles)

@@ -54,7 +54,7 @@ class PointRequest(ClosedBody):
 
 
 class DistanceSort(ClosedBody):
-    """Order of hits by the distance between a point and the points in a metadata field, which have `lat` and `lon`."""
+    """Order of hits by their distance from a point. The metadata field has points with `lat` and `lon`."""
 
     field: Path = Field(examples=["place"])
     near: PointRequest
