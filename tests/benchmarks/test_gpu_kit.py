@@ -171,6 +171,7 @@ def test_a_wheel_for_another_machine_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_as_a_plain_file_it_needs_nothing_of_the_project(tmp_path: Path) -> None:
     path = wheel(tmp_path, "carried")
     manifest = split([Source(path, path.name, ["checks"])], tmp_path, HERE, path.stat().st_size // 2 + 1)

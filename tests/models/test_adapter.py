@@ -181,6 +181,7 @@ def test_a_higher_rank_is_nearer_and_the_full_one_is_the_tuned_encoder(
     torch.testing.assert_close(merged[f"{query}.bias"], whole[f"{query}.bias"], atol=0, rtol=0)
 
 
+@pytest.mark.slow
 def test_a_bundle_of_it_has_the_fingerprint_that_its_manifest_foretells(extracted: Path, tmp_path: Path) -> None:
     assert main(["export", str(extracted), "--out", str(tmp_path / "b"), "--no-measure"]) == 0
     made, said = bundle.load(tmp_path / "b").manifest, adapter.load(extracted).manifest

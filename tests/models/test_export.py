@@ -258,6 +258,7 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "models", *arguments], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_command_line_inspects_and_verifies(tiny_bundle: Path) -> None:
     inspected = _run("inspect", str(tiny_bundle))
     assert json.loads(inspected.stdout)["dim"] == 32

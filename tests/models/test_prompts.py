@@ -20,6 +20,7 @@ def test_prompts_travel_with_the_encoder(tiny_backbone: Path, tmp_path: Path) ->
     assert Encoder.load(tmp_path / "bundle").prompts == {"query": "query: "}
 
 
+@pytest.mark.slow
 def test_prompts_are_given_where_the_source_has_none(
     tiny_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

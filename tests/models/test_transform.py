@@ -62,6 +62,7 @@ def embedded(folder: Path, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
     return unit, norms
 
 
+@pytest.mark.slow
 def test_vectors_are_the_transform_of_the_pooled_ones(tiny_backbone: Path, made: tuple[Encoder, Path]) -> None:
     encoder, _ = made
     pooled = torch.from_numpy(Encoder.load(tiny_backbone, pooling="mean").encode(TEXTS))

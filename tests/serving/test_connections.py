@@ -14,6 +14,7 @@ from tests.conftest import PATIENCE
 from tests.serving.sockets import CHUNKED, GET, Connect, OnSockets, answer, post, trickle
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [b"", GET], ids=["first", "later"])
 def test_a_head_that_trickles_is_cut(on_sockets: OnSockets, before: bytes) -> None:
     async def work(server: Server, connect: Connect) -> None:
@@ -141,6 +142,7 @@ def test_requests_share_a_connection(on_sockets: OnSockets) -> None:
 H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 100, 10_000], ids=["byte by byte", "in pieces", "at once"])
 def test_a_wish_for_another_protocol_changes_nothing(on_sockets: OnSockets, size: int) -> None:
     """Ignore an upgrade, which Java's client always requests. Its body must never be parsed as a request."""

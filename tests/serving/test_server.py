@@ -93,6 +93,7 @@ def test_a_drain_that_fails_ends_the_process_all_the_same(
     asyncio.run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/embed", "/v1/embeddings", "/v2/embed", "/api/embed"])
 def test_a_request_that_outlasts_the_drain_gets_a_503_in_its_family(
     make_service: Callable[..., Service],

@@ -72,6 +72,7 @@ def test_a_table_has_metadata(client: TestClient) -> None:
     assert [one["metadata"] for one in documents(client)] == [{"year": 1999}, {}]
 
 
+@pytest.mark.slow
 def test_a_long_table_becomes_a_job(client: TestClient) -> None:
     rows = 700
     table = pyarrow.table({"_id": [f"d{i}" for i in range(rows)], "body": [f"text {i}" for i in range(rows)]})

@@ -138,6 +138,7 @@ def test_totals_count_what_is_found(books: TestClient) -> None:
     assert [hit["id"] for hit in found["hits"]] == ["emma"]
 
 
+@pytest.mark.slow
 @WITH_MILVUS
 @pytest.mark.backends("milvus")
 @pytest.mark.parametrize(

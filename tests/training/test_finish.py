@@ -134,6 +134,7 @@ def test_who_stops_a_run_once_more_hears_by_which_name_it_goes_on(
     assert len(list(Path("runs").iterdir())) == 4, "of three runs and the one they repeat"
 
 
+@pytest.mark.slow
 def test_what_a_kill_left_behind_the_checkpoint_is_not_told(diverged: RunConfig) -> None:
     """Ignore an evaluation after the last checkpoint, and an incomplete last line."""
     metrics = Path(diverged.run) / "metrics.jsonl"

@@ -75,6 +75,7 @@ def test_any_bundle_teaches_a_student_whose_bundle_is_like_any_other(
         extract("artifacts/distillation", tmp_path / "adapter", base=str(tiny_backbone), rank=2)
 
 
+@pytest.mark.slow
 def test_a_run_trains_the_adapter_of_such_a_student(
     tiny_backbone: Path, other_bundle: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

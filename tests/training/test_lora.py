@@ -152,6 +152,7 @@ def test_other_settings_go_with_it(changes: dict[str, Any], adapted: Callable[..
     assert_only_the_adapter_was_added(outcome, config)
 
 
+@pytest.mark.slow
 def test_chunks_have_the_gradient_of_the_whole_batch(adapted: Callable[..., RunConfig], fitted: Fit) -> None:
     plain = {"dropout": 0.0, "augmentation": "span-cutoff", "augmentation_rate": 0.0}
     outcomes = [

@@ -202,6 +202,7 @@ def test_a_pair_has_two_texts(make_config: MakeConfig, tiny_backbone: Path) -> N
         make_config(augmentation="crop", augmentation_rate=0.2)
 
 
+@pytest.mark.slow
 def test_force_replaces_a_run_and_nothing_else(
     make_config: MakeConfig, corpus_file: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,6 +151,7 @@ def test_in_a_run_each_sentence_passes_once_through_teacher_and_start(
     assert not list(folder.glob("*.vectors")), "nobody needs them any more"
 
 
+@pytest.mark.slow
 def test_a_run_of_one_epoch_keeps_nothing(train: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     def there(self: TeacherCache, teacher: Teacher, folder: Path, *rest: object) -> None:
         raise AssertionError(f"{folder}: nothing has to be kept in it")

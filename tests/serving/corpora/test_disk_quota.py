@@ -150,6 +150,7 @@ def test_all_else_goes_on(full: Tenants) -> None:
     assert full.ask("large", "PUT", "/corpora/large-two").status_code == 201
 
 
+@pytest.mark.slow
 def test_there_is_room_again_when_documents_are_deleted(full: Tenants) -> None:
     path = "/corpora/small-one/documents"
     deleted = full.ask("small", "DELETE", path, json={"filter": {"$not": {"kept": True}}}).json()
@@ -250,6 +251,7 @@ def test_of_jobs_that_were_taken_together_the_later_ones_fail(
     assert tenants.ask("small", "GET", "/corpora/small-one").json()["documents"] == 30
 
 
+@pytest.mark.slow
 def test_a_job_stops_where_there_is_no_room_left_and_keeps_what_it_has_stored(tenants: Tenants) -> None:
     tenants.ask("small", "PUT", "/corpora/small-one").raise_for_status()
     rows = [

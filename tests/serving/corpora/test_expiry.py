@@ -91,6 +91,7 @@ def three(backend: Backend, corpus: str, set_clock: SetClock) -> str:
     return corpus
 
 
+@pytest.mark.slow
 def test_a_document_is_there_until_its_moment(backend: Backend, three: str, set_clock: SetClock) -> None:
     set_clock(9)
     backend.remove_expired()

@@ -133,6 +133,7 @@ def test_a_search_is_one_trace_within_its_callers(traced: Traced, receiver: Rece
     assert resource["service.name"] == "isosphere" and resource["service.version"]
 
 
+@pytest.mark.slow
 def test_requests_at_once_keep_their_parts_apart(traced: Traced, receiver: Receiver) -> None:
     traces = [f"{i:032x}" for i in range(1, 17)]
     with traced() as client, ThreadPoolExecutor(8) as pool:
@@ -148,6 +149,7 @@ def test_requests_at_once_keep_their_parts_apart(traced: Traced, receiver: Recei
         assert attributes(spans["tokenise"])["texts"] == i + 1
 
 
+@pytest.mark.slow
 def test_a_caller_who_does_not_sample_is_not_traced_nor_are_probes(traced: Traced, receiver: Receiver) -> None:
     with traced() as client:
         for path in ("/health", "/livez", "/readyz", "/ping", "/metrics"):
@@ -167,6 +169,7 @@ class Quoting(FakeEngine):
         return super().tokenize(texts, direction)
 
 
+@pytest.mark.slow
 def test_errors_are_told_and_nothing_that_a_caller_sent(traced: Traced, receiver: Receiver) -> None:
     with traced(model=model(lambda _: Quoting())) as client:
         client.put(f"/corpora/{SECRET}", json={"description": SECRET})
@@ -183,6 +186,7 @@ def test_errors_are_told_and_nothing_that_a_caller_sent(traced: Traced, receiver
     assert attributes(receiver.named("GET"))["http.response.status_code"] == 404
 
 
+@pytest.mark.slow
 def test_a_collector_that_is_not_there_stops_nobody(
     traced: Traced, free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ def test_it_changes_the_vectors_and_not_the_backbone(name: str, encoder: Encoder
     assert expected.shape != pooled.shape or not np.allclose(expected, pooled)
 
 
+@pytest.mark.slow
 def test_it_is_served_from_its_bundle(made: Made) -> None:
     model = ENGINES["onnxruntime"](made.folder)
     engine = model.load(EngineOptions(device="cpu"))

@@ -320,6 +320,7 @@ def test_each_study_of_a_figure_names_its_drawings() -> None:
     } == known
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("paper", FIGURES)
 def test_a_figure_is_drawn_when_every_arm_has_a_run(paper: str, tmp_path: Path) -> None:
     for study in studies(paper):
@@ -333,6 +334,7 @@ def test_a_figure_is_drawn_when_every_arm_has_a_run(paper: str, tmp_path: Path) 
         assert "The drawing shows" not in files[f"{paper}.md"]
 
 
+@pytest.mark.slow
 def test_a_page_says_which_runs_a_drawing_lacks(tmp_path: Path) -> None:
     study = Study.read(STUDIES / "dclr/figure-5.toml")
     keep_all(tmp_path, study, without=["DCLR, fraction 0.1"])

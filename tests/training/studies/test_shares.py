@@ -52,6 +52,7 @@ def test_it_is_written_once_and_anew_for_another_corpus(
     assert len(lines(corpus_share([str(other)], 0.1, tmp_path))) == 10
 
 
+@pytest.mark.slow
 def test_it_waits_for_who_writes_there(corpus_file: Path, tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:
         with locked(tmp_path):

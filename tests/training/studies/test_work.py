@@ -172,6 +172,7 @@ def test_only_what_needs_a_teacher_gets_the_named_one(
     assert made[-1].out != made[-2].out, "one for each corpus, also under one path"
 
 
+@pytest.mark.slow
 def test_who_trains_a_teacher_is_waited_for(
     make_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -140,6 +140,7 @@ def test_a_build_that_waited_for_another_is_not_made_again(
         assert index.report.state == "ready"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [replace(PLAN, kinds=()), replace(PLAN, least=3000)])
 def test_another_plan_holds_from_the_next_opening_on(
     builder: Turns, tmp_path: Path, caplog: pytest.LogCaptureFixture, other: Plan

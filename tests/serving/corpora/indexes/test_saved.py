@@ -56,6 +56,7 @@ def test_another_corpus_or_encoder_is_refused(generation: tuple[Path, Main]) -> 
             saved.load(folder, other, KINDS, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [saved.VECTORS, saved.KEYS, saved.MANIFEST, saved.INDEX])
 def test_every_byte_at_the_end_counts(generation: tuple[Path, Main], tmp_path: Path, name: str) -> None:
     folder = tmp_path / "copy"

@@ -193,6 +193,7 @@ store.describe(Corpus("c", words=WordSettings(fields={"title": 1.0})))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "there"), [("store.before-commit", False), ("store.after-commit", True)])
 def test_a_kill_leaves_the_old_fields_or_the_new(tmp_path: Path, place: str, there: bool) -> None:
     filled(STORES["sqlite"](tmp_path), fields={"by.name": 1.0}).close()

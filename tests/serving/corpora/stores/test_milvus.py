@@ -81,6 +81,7 @@ def test_one_line_says_that_there_is_no_server() -> None:
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.slow
 def test_a_deadline_is_an_error_of_one_line(corpora: MilvusCorpora) -> None:
     class DeadlineError(grpc.RpcError):  # type: ignore[misc]
         def details(self) -> str:
@@ -96,6 +97,7 @@ def test_a_file_is_no_milvus_lite(tmp_path: Path) -> None:
         connect(str(tmp_path / "file.db"))
 
 
+@pytest.mark.slow
 def test_one_server_uses_a_folder_at_a_time(tmp_path: Path) -> None:
     first = MilvusCorpora(Settings(data=tmp_path / "a", store=str(tmp_path / "m.db")))
     for data in ("a", "b"):

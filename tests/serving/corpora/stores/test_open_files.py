@@ -112,6 +112,7 @@ def test_one_that_is_gone_stays_gone(store: SqliteStore, tmp_path: Path) -> None
     assert store.size("c0").documents == 0
 
 
+@pytest.mark.slow
 def test_under_load_every_read_sees_what_was_written(store: SqliteStore) -> None:
     errors: list[BaseException] = []
 

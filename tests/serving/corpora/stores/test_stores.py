@@ -72,6 +72,7 @@ def test_what_a_corpus_is_and_what_it_holds_are_of_one_moment(store: Store, monk
     assert (corpus.fingerprint, held.documents) == ("f", 1)
 
 
+@pytest.mark.slow
 def test_what_is_deleted_goes_back_to_the_disk(store: Store) -> None:
     """Words of their own for each text: FTS5 keeps those of what was removed, too, until it merges them."""
     store.create(Corpus("c"))
@@ -120,6 +121,7 @@ def test_a_store_that_is_closed_twice_closes_no_other(tmp_path: Path) -> None:
         os.fstat(other.fileno())
 
 
+@pytest.mark.slow
 def test_a_reader_keeps_nobody_from_giving_back(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     store.create(Corpus("c"))
