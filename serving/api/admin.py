@@ -57,7 +57,7 @@ class LoadRequest(ClosedBody):
 
     bundle: Path = Field(
         strict=False,
-        description="Folder of the bundle. It must be in a folder that also contains a bundle given by `--bundle`, "
+        description="Folder of the bundle. It must be below a folder that contains a bundle given by `--bundle`, "
         "or it must be the `bundle` of an adaptation.",
     )
 

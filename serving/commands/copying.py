@@ -9,6 +9,8 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -18,8 +20,8 @@ from tqdm import tqdm
 from models.errors import Refused
 from serving.commands.starting import corpus_of, opened_corpora
 from serving.corpora.backend import Backend
-from serving.corpora.values import Content, OwnVectors, Span
-from serving.errors import NotFound
+from serving.corpora.values import Content, Corpus, OwnVectors, Span
+from serving.errors import Invalid, NotFound
 from serving.operations.bounds import check_corpus_name
 from serving.settings import Settings
 
@@ -87,14 +89,7 @@ def copy(settings: Settings, given: argparse.Namespace) -> int:
         there = here if source.store == target.store else _opened(settings, target.store, held, new=True)
         described, size = here.corpus(source.name)
         _make_way(there, target, replace=given.replace)
-        there.create(
-            target.name,
-            description=described.description,
-            recall_target=described.recall_target,
-            stemming=described.stemming,
-            encoder=OwnVectors(described.dim) if described.own_vectors else None,
-            passages=max(size.passages, settings.expected_passages),
-        )
+        _create(there, target, described, max(size.passages, settings.expected_passages))
         try:
             copied = _copied(here, source.name, there, target.name, size.documents)
             found = Sum(0, 0, 0)
@@ -110,6 +105,28 @@ def copy(settings: Settings, given: argparse.Namespace) -> int:
         message = f"the copy differs from {source}, which has {copied}: the copy was deleted"
         print(f"isosphere copy-corpus: {message}", file=sys.stderr)
     return int(found != copied)
+
+
+def _create(there: Backend, target: Place, described: Corpus, passages: int) -> None:
+    """Create the copy with the settings of its corpus, and report settings that its backend does not have."""
+    create = partial(
+        there.create,
+        target.name,
+        description=described.description,
+        recall_target=described.recall_target,
+        stemming=described.stemming,
+        encoder=OwnVectors(described.dim) if described.own_vectors else None,
+        passages=passages,
+    )
+    try:
+        create(words=described.words)
+    except Invalid:
+        create()
+        lost = ", ".join(name for name, value in asdict(described.words).items() if value)
+        print(
+            f"isosphere copy-corpus: {target}: Milvus has no such settings, so they are not copied: {lost}",
+            file=sys.stderr,
+        )
 
 
 def _copied(here: Backend, source: str, there: Backend, target: str, documents: int) -> Sum:

@@ -12,7 +12,7 @@ from serving.commands import copying
 from serving.commands.starting import opened_corpora
 from serving.corpora.backend import Backend
 from serving.corpora.filter_language import compile_filter
-from serving.corpora.values import Chunking, Content
+from serving.corpora.values import NO_SETTINGS, Chunking, Content, WordSettings
 from serving.settings import Settings
 from tests.serving.backends import WITH_MILVUS
 from tests.serving.corpora.stores.contents import content
@@ -26,9 +26,13 @@ def settings(place: Path) -> Settings:
     return Settings(data=place)
 
 
+WORDS = WordSettings(synonyms={"ny": ["new york"]}, stop_words=["the"])
+
+
 def filled(place: Path) -> None:
     corpora = opened_corpora(settings(place))
-    corpora.create(NAME, description="mine", recall_target=0.9, stemming="porter")
+    words = NO_SETTINGS if place.suffix == ".db" else WORDS
+    corpora.create(NAME, description="mine", recall_target=0.9, stemming="porter", words=words)
     rows = [(f"d{i:03}", f"text number {i} ü", {"n": i, "deep": {"x": [1.5, None]}}) for i in range(80)]
     corpora.put(NAME, content(rows[:40]))
     corpora.put(NAME, content(rows[40:], chunking=Chunking(2, 0)))
@@ -54,7 +58,9 @@ def test_a_copy_equals_its_corpus(
     filled(tmp_path / source)
     asked = ["copy", f"{tmp_path / source}#{NAME}", f"{tmp_path / target}#copy"]
     assert main(asked) == 0
-    assert capsys.readouterr().out.startswith(f"{tmp_path / target}#copy: 70 documents in 100 passages, digest ")
+    said = capsys.readouterr()
+    assert said.out.startswith(f"{tmp_path / target}#copy: 70 documents in 100 passages, digest ")
+    assert ("synonyms, stop_words" in said.err) == (target == "milvus.db")
     assert main(asked) == 2
     assert "exists and has 70 documents: choose another name, or use --replace" in capsys.readouterr().err
     assert main([*asked, "--replace"]) == 0
@@ -66,6 +72,13 @@ def test_a_copy_equals_its_corpus(
         assert (described.fingerprint, size.documents, size.passages) == ("f", 70, 100)
         assert corpora.document(name, "d001").text == "replaced"
         assert corpora.verify(name) == []
+
+
+def test_a_copy_has_the_settings_of_word_search(tmp_path: Path, opened: list[Backend]) -> None:
+    filled(tmp_path)
+    assert main(["copy", f"{tmp_path}#{NAME}", f"{tmp_path}#copy"]) == 0
+    opened.append(opened_corpora(settings(tmp_path)))
+    assert opened[0].corpus("copy")[0].words == WORDS
 
 
 @pytest.mark.slow
