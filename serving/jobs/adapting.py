@@ -78,7 +78,8 @@ def check_allowed(settings: Settings) -> None:
 class Adaptations:
     """The folders of running jobs (`working`) and of adapted encoders (`made`). The methods block.
 
-    Both folders have a subfolder for each corpus, so that the files count towards the disk quota of the corpus's keys.
+    Both folders have a subfolder for each corpus. Its files count towards the disk quota of each API key that may use
+    the corpus.
     """
 
     working: Path
@@ -124,7 +125,7 @@ def adapted(
 
     Raises:
         Stopped: the work was cancelled; the child process has ended.
-        Invalid: the corpus has too few passages, or a passage has too few sentences.
+        Invalid: the corpus has too few passages, or most of them are single sentences.
         TooLarge, Unhealthy: the child process failed.
         InsufficientStorage: the disk is full.
     """
@@ -200,7 +201,7 @@ def locked(folder: Path) -> Iterator[int]:
     """Lock a folder while the block runs, and yield the file descriptor of the lock.
 
     The child process of a job inherits the descriptor. If the server is killed, the child process keeps the lock until
-    it ends, and the next server waits for that.
+    it ends. The next server process waits for the lock.
     """
     make_folder(folder)
     descriptor = os.open(folder, os.O_RDONLY)

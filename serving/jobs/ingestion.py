@@ -34,13 +34,14 @@ IN_FLIGHT = 6
 committed. Blocks share the engine and end at about the same time, so the first progress is reported after about this
 number of blocks."""
 LOOKED_AT = 2000
-"""Number of rows that are checked in one call in a thread."""
+"""Number of rows that one call in a thread checks."""
 
 
 async def ingest(library: Library, settings: Settings, disk_quota: DiskQuota, job: Running) -> dict[str, Any]:
     """Store an upload. `Options` determines whether invalid rows are skipped or make the job fail.
 
-    If the disk or the quota is full, the documents that are already stored are kept.
+    If the disk is full, the job waits. If the disk quota of the API key is full, the job fails. Documents that are
+    already stored are kept.
 
     With `on_error=fail`, an invalid row makes the job fail before any document is stored. Rows without ids get ids
     derived from the job's id. A row that is stored again after a restart therefore replaces itself.

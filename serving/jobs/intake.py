@@ -44,7 +44,7 @@ class Intake:
     ) -> None:
         """Create the intake.
 
-        `most` is the maximum number of waiting and running jobs of a caller without its own limit.
+        `most` is the maximum number of waiting and running jobs of one caller. An API key may have another maximum.
         """
         self._ledger, self._requests, self._spools, self._unended = ledger, requests, spools, unfinished
         self._accepting, self._dropped, self._most = accepting, dropped, most

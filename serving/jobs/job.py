@@ -193,7 +193,7 @@ class Running:
     def stored_beyond(self, done: int) -> None:
         """Set the amount of work that was stored after the last checkpoint.
 
-        If the job stops, it reports this work as done. If it resumes, it repeats this work.
+        The progress of the job includes this work. If the job is resumed, it repeats this work.
         """
         self._beyond = done
 

@@ -84,9 +84,9 @@ class Jobs:
         self.requests = Requests(self._ledger, answer_bytes)
         try:
             self._unended = {job.id: job for job in self._ledger.unfinished()}
+            """Queued and running jobs by id, oldest first. The ledger contains the same jobs."""
         except ServiceError as error:
             raise StoreError(error.message) from None
-        """Queued and running jobs by id, oldest first. The ledger contains the same jobs."""
         self._running: dict[str, Running] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._busy: dict[str, str] = {}
@@ -249,10 +249,10 @@ class Jobs:
 
     @asynccontextmanager
     async def deleting(self, corpus: str) -> AsyncIterator[None]:
-        """Stop all jobs of a corpus that is being deleted, so that no old job affects a new corpus of the same name.
+        """Cancel the jobs of a corpus that is being deleted, so that no old job changes a new corpus of the same name.
 
-        Running jobs of the kinds in `beside` continue, except for the kinds in `alone`, which would take long. While
-        the block runs, new jobs for the corpus are refused.
+        Running jobs of the kinds in `beside` are not cancelled, unless their kind is also in `alone`. Jobs of the kinds
+        in `alone` would take long. While the block runs, new jobs for the corpus are refused.
 
         Raises:
             Unhealthy: the server is shutting down, and the next server process would resume the jobs.
@@ -336,9 +336,10 @@ class Jobs:
         return max(1, self._at_once - 1) if caller else self._at_once
 
     def _ready(self) -> Iterator[Job]:
-        """Yield the waiting jobs whose corpus has no running job, oldest first.
+        """Yield the waiting jobs that may run at the same time as the running jobs, oldest first.
 
-        A yielded job may still have to wait, because of the limit `at_once` or because it is another API key's turn.
+        Of each corpus, at most one job is yielded, in addition to jobs of the kinds in `beside`. A yielded job may
+        still have to wait, because of the limit `at_once` or because it is another API key's turn.
         """
         taken, begun = set(self._busy.values()), self._cancelled | self._stalled | self._tasks.keys()
         alone = self._alone & {job.kind for job in self._unended.values() if job.id in self._tasks}

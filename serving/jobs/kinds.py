@@ -63,13 +63,13 @@ class JobKinds:
         }
 
     def accept(self, job: Job) -> None:
-        """Check the disk quota and record a job, before the server tells the caller that the job is accepted.
+        """Check whether there is room for the data that a job adds, and record the job if it is an upload.
 
-        This call blocks.
+        Call this before the caller learns that the job is accepted. This call blocks.
 
         Raises:
-            NotFound: the corpus does not exist.
-            InsufficientStorage, Unhealthy: the disk fails, or the corpora of the key have used up its disk quota.
+            NotFound: the corpus of an upload does not exist.
+            InsufficientStorage, Unhealthy: the disk fails, or the disk quota of the API key is used up.
             Conflict: the server already keeps the maximum number of adapted encoders for the corpus.
         """
         if job.kind in ADDING:

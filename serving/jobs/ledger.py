@@ -212,7 +212,7 @@ def _make(path: Path) -> None:
 
 
 def insert(connection: sqlite3.Connection, job: Job) -> None:
-    """Insert a new job within a transaction."""
+    """Insert a new job. The caller must have begun a transaction."""
     row = {name: getattr(job, name) for name in _COLUMNS.split(", ")}
     row |= {name: _text(row[name]) for name in _JSON}
     connection.execute(f"INSERT INTO jobs ({_COLUMNS}) VALUES ({', '.join(f':{name}' for name in row)})", row)
@@ -243,7 +243,7 @@ class Answer(NamedTuple):
 
 
 class Keyed(NamedTuple):
-    """A request with an idempotency key. It is executed only once."""
+    """A request with an idempotency key. It takes effect only once."""
 
     caller: str
     """Name of the caller's API key. Each caller has its own idempotency keys. Empty if the server has no API keys."""
@@ -287,7 +287,7 @@ class Requests:
     async def once(self, keyed: Keyed | None) -> AsyncIterator[Answer | None]:
         """Yield the stored answer to a repeated request.
 
-        Yield None for a new request, which the block must then execute.
+        If there is no valid answer, yield None. The block must then execute the request.
 
         Raises:
             Conflict: the first request with this key is still running.
@@ -315,7 +315,7 @@ class Requests:
         await asyncio.to_thread(work)
 
     def keep(self, connection: sqlite3.Connection, keyed: Keyed, answer: Answer, job: str | None = None) -> None:
-        """Store an answer within a transaction, and delete expired answers.
+        """Store an answer, and delete expired answers. The caller must have begun a transaction.
 
         `job` is the id of the job that the request submitted, if any.
         """

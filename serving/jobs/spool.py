@@ -86,7 +86,7 @@ class Spool:
         reach("jobs.after-spool")
 
     def close(self) -> None:
-        """Close and delete the file. This call blocks."""
+        """Close the upload, and delete its bytes unless `keep` has moved them. This call blocks."""
         if self._file is not None:
             self._file.close()
             self._path.unlink(missing_ok=True)

@@ -28,7 +28,7 @@ class UploadOrder:
         self._store = store
 
     def accept(self, job: Job) -> None:
-        """Record an accepted job, before the server tells the caller that the job is accepted.
+        """Record a job if it is an upload. Call this before the caller learns that the job is accepted.
 
         Raises:
             NotFound: the corpus does not exist.
@@ -38,7 +38,7 @@ class UploadOrder:
             self._store.accept(job.corpus, job.id)
 
     def release(self, job: Job) -> None:
-        """Delete the record of an ended job. If the disk fails, the next start of the server deletes it."""
+        """Delete the record of an ended upload. If the disk fails, the next start of the server deletes the record."""
         if job.kind == UPLOAD:
             try:
                 self._store.release(job.corpus, job.id)
@@ -52,8 +52,9 @@ class UploadOrder:
     def begin(self, unfinished: Callable[[str], Sequence[str]]) -> None:
         """Correct the records when the server starts.
 
-        Delete the records of missing jobs, and record all `unfinished` jobs. The records are wrong if a server was
-        killed after its write to the ledger and before its write to the corpus.
+        Delete the records of jobs that are not unfinished, and record the unfinished jobs. `unfinished` returns the ids
+        of a corpus's unfinished uploads. The records are wrong if a server was killed between its writes to the ledger
+        and to the corpus.
         """
         for name in self._store.names():
             try:

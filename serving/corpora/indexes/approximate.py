@@ -155,7 +155,7 @@ class Ivf:
         return lists | {"m": next(m for m in range(min(dim, max(8, dim // 8)), 0, -1) if dim % m == 0)}
 
     def memory(self, count: int, dim: int) -> int:
-        """Return the peak bytes of the growing lists, with codes and row numbers, and of the training sample."""
+        """Return the peak bytes of a build: the growing lists of codes and row numbers, and the training sample."""
         parameters = self.parameters(count, dim)
         code = {"flat": 4 * dim, "sq8": dim, "pq": parameters.get("m", 0)}[self._codes]
         return int(1.5 * count * (code + 8)) + 4 * dim * min(count, POINTS * parameters["nlist"])

@@ -123,8 +123,9 @@ class Builder:
     def submit(self, work: Work, *, brief: bool = False) -> None:
         """Queue `work` for the thread.
 
-        `work` gets a function that it must call often. After `close`, this function raises `CancelledError`. `brief`
-        work does not wait for long builds.
+        `work` gets a `Pause`, which it must call often. After `close`, the `Pause` raises `CancelledError`.
+
+        `brief` work does not wait for long builds.
         """
         if brief:
             self._brief.append(work)
@@ -212,10 +213,10 @@ class Plan:
         return replace(self, kinds=[name for name in self.kinds if name != kind])
 
     def outgrown(self, built: int, tail: int) -> bool:
-        """Return whether the oldest vectors of a tail should become a graph before the next build.
+        """Return whether the tail is so long that its oldest vectors should become a graph before the next build.
 
-        `built` is the number of vectors in the built parts, and `tail` is the number of vectors in the tail. Without a
-        built index, the limit is higher, because a first build takes as little time as a graph of the tail.
+        `built` is the number of vectors in the built parts, and `tail` is the number of vectors in the tail. If nothing
+        is built yet, the tail may be longer, because the first build takes as little time as a graph of the tail.
         """
         return "hnsw" in self.kinds and tail > (self.least // 2 if built else 3 * self.least // 2)
 

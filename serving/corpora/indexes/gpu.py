@@ -231,8 +231,8 @@ def _drawn(wanted: Candidates, count: int) -> int:
 
     Devices don't support filters. Without extra rows, one removed document would send every search to the CPU. If rows
     pass the filter at random, the expected number of passing rows exceeds `wanted.rows` by five standard deviations.
-    Another 16 rows are requested because of removed near duplicates. With these extra rows, less than one query in a
-    thousand gets too few rows.
+    Removed vectors may be near duplicates, which do not fail the filter at random, so another 16 rows are requested.
+    With these extra rows, less than one query in a thousand gets too few rows.
     """
     if wanted.bitmap is None:
         return wanted.rows

@@ -40,7 +40,7 @@ class Candidates(NamedTuple):
 
 
 class Kind(Protocol):
-    """Method that finds most of the nearest vectors at a fraction of the cost of exact search."""
+    """A kind of index, with the methods that build, write, read and search indexes of this kind."""
 
     name: str
     knob: str | None
@@ -58,7 +58,7 @@ class Kind(Protocol):
         """Build an index over (N, D) unit vectors. The caller sets the number of OpenMP threads."""
 
     def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:
-        """Add the rows of `vectors` after the last row of `index`. Return the complete index."""
+        """Complete an index of the first rows of `vectors` by adding the remaining rows. Return the complete index."""
 
     def write(self, index: faiss.Index, path: str) -> None:
         """Write those parts of the index that can't be computed from the vectors."""

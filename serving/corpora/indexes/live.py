@@ -190,7 +190,7 @@ class LiveIndex:
     def _wants_growth(self) -> bool:
         """Return whether vectors of the tail should move to a growing graph.
 
-        If the main part is searched exactly, the tail is searched exactly, too.
+        If the main part is searched exactly, return False, because the tail is then searched exactly, too.
         """
         seen = self._seen
         if self._closed or not self._growable or (len(seen.main.keys) and seen.main.approximate is None):
@@ -324,7 +324,7 @@ class IndexOpener:
     def opened(self, beside: Read | None) -> OpenedIndex:
         """Open the index from `beside`, from the newest valid build in the folder, or from the source, in this order.
 
-        If the index is not opened from `beside`, all other builds in the folder are deleted.
+        If `beside` is not used, delete all builds in the folder, except for the build that is opened.
         """
         return (beside and self._taken(beside)) or self._kept() or self._anew()
 
@@ -368,7 +368,13 @@ class IndexOpener:
         return found
 
     def _caught_up(self, main: Main, tail: ExactIndex, last: int, gone: Keys) -> OpenedIndex:
-        """Return `main` and `tail` without the removed keys `gone`, with the source's vectors after the key `last`."""
+        """Return the index of `main` and `tail`, without the removed keys `gone`.
+
+        The tail also gets the source's vectors after the key `last`.
+
+        Raises:
+            UnfitError: `main` and `tail` do not belong to the source.
+        """
         if last > self.source.last_key():
             raise UnfitError("the index contains keys that the store has never assigned")
         part = Part(main, Marks(len(main.keys))).without(gone)

@@ -344,7 +344,7 @@ class IndexState(NamedTuple):
     def copy(self, last: Rows) -> Iterator[tuple[Keys, Floats]]:
         """Yield all live vectors in blocks, in order of keys. The vectors at the positions `last` come at the end.
 
-        Positions number the live vectors in order of keys. `last` must be sorted.
+        Position i is that of the i-th live vector in order of keys, counted from 0. `last` must be sorted.
         """
         sources = [(main.keys, main.vectors, _by_key(main.keys, marks.live)) for main, marks in self.parts]
         sources.append((self.tail.keys, self.tail.vectors, np.flatnonzero(self.tail.live)))

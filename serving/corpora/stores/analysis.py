@@ -120,7 +120,7 @@ def has_unspaced(token: str) -> bool:
 
 
 def ends_run(tokens: Sequence[str], at: int) -> bool:
-    """Return whether `tokens[at]` is the last character of a run. The pair `tokens[at - 1]` also contains it."""
+    """Return whether `tokens[at]` repeats the last character of the pair `tokens[at - 1]`, at the end of a run."""
     return at > 0 and is_character(tokens[at]) and _is_pair(tokens[at - 1])
 
 
@@ -315,5 +315,5 @@ def _spans(marked: str) -> list[Span]:
 
 tokenizers: dict[Stemming, Tokenizer] = {stemming: Tokenizer(stemming) for stemming in TOKENIZERS}
 bulk_tokenizer = Tokenizer("none")
-"""Separate tokenizer for many texts at a time. FTS5's hash table never shrinks, so many texts would make the tokenizers
-for single texts slow."""
+"""Separate tokenizer for calls with many texts. Such a call makes later calls of the same tokenizer slow, because
+FTS5's hash table never shrinks."""

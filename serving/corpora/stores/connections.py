@@ -41,7 +41,7 @@ _KEPT = 4
 class Connections:
     """Connections that are opened on demand and stay open. Readers wait neither for the writer nor for each other.
 
-    After `close`, they raise `NotFound`, as if the corpus did not exist.
+    After `close`, each read or write raises `NotFound`, as if the corpus did not exist.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Connections:
             yield self._opened_writer()
 
     def checkpoint_soon(self) -> None:
-        """Checkpoint the log, unless a reader prevents it. After a checkpoint, the file shrinks to its content."""
+        """Checkpoint the log, unless a reader prevents it. The checkpoint truncates the log and the database file."""
         with self.maintaining() as writer:
             self._checkpoint_soon(writer)
 

@@ -61,8 +61,8 @@ from serving.operations.failpoints import reach
 _STEP = 1024
 """Number of pages that are returned to the disk in one step. Other threads can write between two steps."""
 _PART = 0.25
-"""Minimum share of unused pages in a file. Above this share, the unused pages are returned to the disk even if they
-have fewer bytes than `give_back` requires."""
+"""Share of unused pages in a file. From this share on, `give_back` returns the unused pages to the disk, even if they
+have fewer bytes than its argument `least`."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class Shared:
 class CorpusFile:
     """The open file of one corpus, with the methods of `Store`.
 
-    `create` writes the corpus of a `new` file. If `foreign` bounds are given, the file comes from another machine, and
-    is first checked against these bounds. `stop` can interrupt any work.
+    A `new` file has no corpus until `create` is called. If `foreign` bounds are given, the file comes from another
+    machine, and is first checked against these bounds. `stop` can interrupt any work.
 
     Raises:
         StoreError: the file does not belong to this application, or has a later format.
@@ -163,7 +163,7 @@ class CorpusFile:
     def rename(self, name: str) -> None:
         """Rename a corpus that is being restored.
 
-        Its generation changes, because an earlier corpus with the new name may have had other keys.
+        The corpus gets a new generation, because a key may mean another passage in an earlier corpus of this name.
         """
         with self._connections.writing() as writer:
             for job in writing.accepted(writer):
@@ -200,7 +200,7 @@ class CorpusFile:
         return self._read_description()[1]
 
     def _read_description(self) -> tuple[Corpus, Size]:
-        """Return the corpus and its size. They are cached until the next write, so that a list opens no file."""
+        """Return the corpus and its size. Both are cached until the next write, so a list of corpora opens no file."""
         self._connections.check_open()
         writes, kept = self._connections.writes, self._described
         if kept and kept[0] == writes:

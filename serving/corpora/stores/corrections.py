@@ -61,7 +61,8 @@ def beginning(reader: sqlite3.Connection, prefix: str, limit: int) -> list[str]:
 def nearest(reader: sqlite3.Connection, word: str, *, continued: bool = False) -> list[str]:
     """Return up to `MAX_FOUND` words of which `word` may be a misspelling, nearest first.
 
-    With `continued`, return words that begin with a correction of `word`, shortest first at the same distance.
+    Of words at the same distance, the shortest is first. With `continued`, return words that begin with a correction of
+    `word`.
     """
     check_cancelled()
     typos = (len(word) >= ONE_TYPO) + (len(word) >= TWO_TYPOS)
@@ -115,7 +116,9 @@ def _first_letters(reader: sqlite3.Connection) -> Iterator[str]:
 
 
 def distances(word: str, others: list[str], *, continued: bool = False) -> _Distances:
-    """Return the distance of `word` to each of `others`. With `continued`, return the distance to the nearest prefix.
+    """Return the distance of `word` to each of `others`.
+
+    With `continued`, return the distance of `word` to the nearest prefix of each of `others`.
 
     The distances are computed for all words at once, column by column of the usual table (Damerau, A technique for
     computer detection and correction of spelling errors, 1964).

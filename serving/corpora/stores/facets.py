@@ -33,8 +33,8 @@ COUNTED = 4_000_000
 """Maximum number of postings that are counted for an answer. Counting them takes about a second. The remaining fields
 have no counts."""
 OPEN = 100
-"""Maximum number of documents with inconclusive postings that are read for a field. If there are more, the range of the
-field is not returned."""
+"""Maximum number of documents that are read for a field. A document is read if a value of the field has no posting of
+its own (`OPAQUE`). If there are more documents to read, the range of the field is not returned."""
 READ = 2000
 """Maximum number of documents whose metadata are read for counts. For more documents, the postings are counted."""
 _AMONG = "AND document IN (SELECT value FROM json_each(?))"

@@ -38,7 +38,7 @@ MAX_FIELDS, MAX_PATH = 256, 512
 """Maximum number of paths of a document, and maximum characters of a path. If a document exceeds a limit, none of its
 values has a posting, so filters must read the document."""
 WHOLE = 0
-"""Number of the field in the postings of documents that exceed `MAX_FIELDS` or `MAX_PATH`."""
+"""Field number in the only posting of a document that exceeds `MAX_FIELDS` or `MAX_PATH`."""
 BLOCK = 4096
 """Number of documents that are read at a time."""
 
@@ -80,9 +80,9 @@ def check(reader: sqlite3.Connection) -> list[str]:
 
 
 def numbers(connection: sqlite3.Connection, select: str, *values: Value) -> NDArray[np.int64]:
-    """Return the integers that `select` yields as `number`. They are unordered, unless `select` orders them.
+    """Return the integers in the column `number` of the query `select`. They are sorted only if `select` sorts them.
 
-    SQLite collects them in a single step, so that other threads can run meanwhile.
+    SQLite collects them in a single step without Python's interpreter lock, so that other threads can run meanwhile.
     """
     ((found,),) = connection.execute(f"SELECT json_group_array(number) FROM ({select})", values)
     return np.array(orjson.loads(found), dtype=np.int64)
@@ -111,7 +111,7 @@ def posted(metadata: Mapping[str, Any]) -> KeysView[tuple[str | None, Value]]:
 
 
 def posted_date(date: bytes) -> bytes:
-    """Return the posting of a point in time, which is a result of `filters.instant`."""
+    """Return the posting of a point in time. `date` is a result of `filters.instant`."""
     return DATES + date
 
 

@@ -55,7 +55,7 @@ _Stamp = Annotated[str, Field(max_length=64)]
 
 
 class _Map(BaseModel):
-    """Origin of a map."""
+    """Origin of a map, in the column `map`: the encoder, the number of passages, their last key, and the time."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -138,7 +138,7 @@ def _lengths(reader: sqlite3.Connection, bounds: Bounds) -> Iterator[str]:
 def _types(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
     """Yield an error for values that don't have the type of their column.
 
-    SQLite checks types when it writes, but other programs may not.
+    SQLite checks types when it writes. A program that writes the file without SQLite may not check them.
     """
     for table, column, type, required in _declared(reader):
         if type:

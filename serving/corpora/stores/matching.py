@@ -69,8 +69,9 @@ BESIDE_BYTES = 400
 """Bytes of a cache entry in addition to its keys and its filter's name, such as its version and the header of the
 array."""
 _Moment = tuple[str, int, int, int, int]
-"""Version of a corpus: its generation, its number of documents with and without expired ones, the greatest key ever
-assigned, and the number of patches. Additions raise the key, and removals lower the number of documents."""
+"""Version of a corpus: its generation, its number of documents, its number of documents that have not expired, the
+greatest key ever assigned, and the number of patches. Additions raise the key, and removals lower the number of
+documents."""
 
 
 def matching(reader: sqlite3.Connection, where: Filter) -> Numbers:
@@ -116,7 +117,7 @@ _Bounds = tuple[_Set, _Set]
 
 @dataclass(frozen=True)
 class _Lookup:
-    """Lookup of the postings of one field whose values meet an SQL condition."""
+    """Lookup in the postings of one field. It finds the postings that meet an SQL condition on the value."""
 
     field: int
     condition: str = "true"
@@ -170,7 +171,8 @@ class _Postings:
     def _with_element(self, path: str | None, part: Filter) -> _Set:
         """Return the documents that may have an element at `path` that matches `part`.
 
-        In these documents, some element meets each condition of `part`, but not necessarily the same element.
+        The conditions of `part` are looked up separately, so different elements of a document may meet them. A
+        condition that can't be looked up excludes no document.
         """
         match part:
             case All(parts):

@@ -145,7 +145,7 @@ def _words_and_stems(text: str, stemming: Stemming) -> tuple[list[str], list[str
 
 
 def _synonyms(stems: Sequence[str], rules: Rules) -> Iterator[str]:
-    """Yield the synonyms of each word and phrase among the first words of a query."""
+    """Yield the synonyms of each word and phrase that begins in the first `MAX_WORDS` of the `stems`."""
     for length in {len(key) for key in rules.synonyms}:
         for at in range(min(len(stems) - length + 1, MAX_WORDS)):
             yield from rules.synonyms.get(tuple(stems[at : at + length]), ())
@@ -154,7 +154,7 @@ def _synonyms(stems: Sequence[str], rules: Rules) -> Iterator[str]:
 def expanded(
     reader: sqlite3.Connection, query: str, rules: Rules = PLAIN, options: WordOptions = NO_OPTIONS
 ) -> Expanded:
-    """Parse a query, and add completions of its last word and corrections of its first words."""
+    """Parse a query, and add completions of its last word and corrections of up to `MAX_CORRECTED` words."""
     asked = parse(query, rules)
     last = asked.last if options.prefix else None
     completions = _completions(reader, last, rules) if last else []
@@ -209,7 +209,7 @@ def _by_stems(words: Sequence[str], stemming: Stemming, known: Callable[[str], b
 def expression(terms: Sequence[Term], operator: str, *, single_as_prefix: bool = True) -> str:
     """Join the quoted terms by `operator`. FTS5 parses no syntax within quotes, and no word contains one.
 
-    A single character of a script without spaces is a prefix of its pairs, unless `single_as_prefix` is false.
+    With `single_as_prefix`, a single character of a script without spaces becomes a prefix, so that it finds pairs.
     """
     quoted = []
     for *words, last in terms:

@@ -54,8 +54,8 @@ _NUMBERED = f"SELECT {DOCUMENT} FROM (SELECT value FROM json_each(?)) CROSS JOIN
 only once, for lists of any length."""
 _WHOLE = f"""SELECT {DOCUMENT} FROM (SELECT 1 FROM corpora WHERE spans = 0 AND passages = documents)
     CROSS JOIN (SELECT value FROM json_each(?)) CROSS JOIN documents ON number = value"""
-"""SQL statement that selects documents as `_NUMBERED` does. If any document is split, it selects nothing. If no
-document is split, keys of passages are document numbers."""
+"""SQL statement that selects documents by a JSON list of passage keys. If no document is split, the key of a passage is
+the number of its document. If any document is split, the statement selects nothing."""
 _PLACE, _MOMENT = struct.Struct("<qqqq"), struct.Struct("<q")
 _OTHER_TYPES = (AttributeError, TypeError, struct.error)
 """Exceptions that computing a checksum raises if a damaged value has the wrong type."""

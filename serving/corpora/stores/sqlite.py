@@ -75,10 +75,10 @@ class SqliteStore:
     """A `Store` in a folder. A corpus exists when its file has its final name.
 
     If this version can't serve a file, methods on its corpus raise `Damaged` or `Unhealthy` and name the file. All
-    remaining corpora are served. Only `drop` and `adopt` delete the file of a corpus. A damaged file is renamed
-    instead.
+    remaining corpora are served. Only `drop` and `adopt` delete the file of a corpus. If the file is damaged, it gets
+    another name instead.
 
-    Only the most recently used files are open, because there may be more corpora than a process may have files.
+    Only the most recently used files are open, because the number of open files of a process is limited.
 
     Raises:
         StoreError: the folder can't be read and written, or another process has locked it.
@@ -339,7 +339,7 @@ class SqliteStore:
             raise refused.error()
 
     def _place(self, name: str) -> Path:
-        """Return the path for a new corpus. A damaged file at this path is also kept under a second name.
+        """Return the path for a new corpus. If this path has a damaged file, also link the file to a second name.
 
         Raises:
             Conflict, Damaged: the file at this path must not be replaced.

@@ -30,9 +30,10 @@ _A = {"object": "an object", "null": "null"}
 def unmatched(reader: sqlite3.Connection, where: Filter) -> list[str]:
     """Return a warning for each condition that no document can meet, in the order of the filter.
 
-    If the field is missing, `$exists: false` and null cause no warning. In an empty corpus, every field is missing. If
-    the metadata index lacks all fields of some document, there are no warnings, because this document may have any
-    field.
+    If the field is missing, `$exists: false` and null cause no warning. In an empty corpus, every field is missing.
+
+    The metadata index has no fields of a document that exceeds its limits. If there is such a document, there are no
+    warnings, because this document may have any field.
     """
     ((opaque,),) = reader.execute("SELECT EXISTS (SELECT 1 FROM postings WHERE field = ?)", (WHOLE,))
     return [] if opaque else list(islice(_each_once(_Fields(reader).warnings(where)), MAX_WARNINGS))

@@ -5,7 +5,7 @@ diacritics. In scripts without spaces, a word is a pair of characters. With stem
 same word. Scores are FTS5's BM25 with k1 = 1.2 and b = 0.75 (https://www.sqlite.org/fts5.html, section 5.1.1), with the
 sign inverted. A column of the index has the passages, and each further column has a metadata field with a weight.
 
-A query is expanded before it is searched for. Synonyms and completions of its last word are further terms of the query.
+A query is expanded before the search. Synonyms and completions of its last word are further terms of the query.
 A correction is similar to a word of the query, and always counts less than the word.
 """
 
@@ -126,8 +126,9 @@ def search(
 
     Scoring a passage takes far longer than finding it, so passages with a rare term are scored first. Usually no
     passage without a rare term can reach these scores. Passages without a rare term are then skipped (MaxScore: Turtle
-    and Flood, Query evaluation: strategies and optimizations, 1995). The ranking is exact. Call it in a transaction,
-    because its reads must see one snapshot.
+    and Flood, Query evaluation: strategies and optimizations, 1995). The ranking is exact.
+
+    Call this function in a transaction, because its reads must see one snapshot.
     """
     terms = asked.terms
     if asked.phrases:

@@ -87,8 +87,8 @@ def derived(metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, float | s
 def expression(where: Filter, several: Several) -> str:  # noqa: PLR0911
     """Translate a filter.
 
-    `several` returns whether a document of the corpus matches an expression. It is called for a range with two bounds.
-    Milvus can't evaluate such a range if a document has several values in the field.
+    `several` is called for a comparison with a lower and an upper bound, to look for documents with several values in
+    the field. Milvus can't evaluate the comparison if there is such a document.
 
     Raises:
         Invalid: Milvus can't evaluate the filter as a local store would.
@@ -168,7 +168,7 @@ def _compared(where: Compares, path: str, names: list[str], several: Several) ->
 def _place(value: Any, kind: Kind) -> float | str | None:
     """Return `value` in the form in which the field `ranges` of a row compares it.
 
-    Return None if `value` is of another kind, or a number of at least 1e300.
+    Return None if `value` is of another kind, or a number whose absolute value is at least 1e300.
     """
     if kind == "number":
         return float(value) if is_number(value) and abs(value) < 1e300 else None

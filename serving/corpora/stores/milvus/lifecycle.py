@@ -108,7 +108,7 @@ class Collections:
         return size
 
     def clean(self, record: Record) -> Record:
-        """Delete the collections that the record no longer needs, and point the alias to its table.
+        """Delete the collections that the record no longer needs, and point the corpus's alias to `record.table`.
 
         Call this after the record is stored. After a crash, the call can be repeated.
         """

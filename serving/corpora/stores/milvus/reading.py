@@ -124,7 +124,10 @@ def counts(
     *,
     options: WordOptions,
 ) -> Counts:
-    """Implement `Backend.counts`. Values are counted in the documents of the first `COUNTED` passages, by key."""
+    """Implement `Backend.counts`.
+
+    Only the documents of the first `COUNTED` passages are counted. Passages are in the order of their primary keys.
+    """
     check_word_options(options)
     if table is None:
         return Counts(0, {path: [] for path in paths}, complete=True)

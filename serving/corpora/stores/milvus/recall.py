@@ -33,7 +33,7 @@ NEIGHBOURS = 10
 class Recall:
     """Measurements of recall, on request and after many writes.
 
-    A corpus is first measured after `exact_below` passages were written.
+    In the background, a corpus is first measured after `exact_below` passages were written.
     """
 
     def __init__(self, registry: Registry, collections: Collections, exact_below: int) -> None:
@@ -41,7 +41,7 @@ class Recall:
         self._collections = collections
         self._exact_below = exact_below
         self._written: Counter[str] = Counter()
-        """Passages written since the last measurement."""
+        """Passages written since the last measurement in the background, by corpus."""
         self._measuring = threading.Lock()
         self._closed = False
 
@@ -57,10 +57,10 @@ class Recall:
             return self._registry.write(replace(now, measured=found)) if now.table == record.table else record
 
     def count(self, record: Record, passages: int) -> None:
-        """Count written passages.
+        """Count written passages. After enough writes, measure the recall in the background.
 
-        The recall is measured in the background when as many passages were written as the corpus had at the last
-        measurement.
+        The count starts again at each of these measurements. Two numbers must be reached: `exact_below`, and the number
+        of passages that the corpus had at its last measurement.
         """
         if record.table is None or not KINDS[record.table.index].effort:
             return
@@ -85,8 +85,8 @@ class Recall:
 def measure(corpus: Rows, kind: str, target: float) -> Measured | None:
     """Return the lowest effort with which recall@10 reaches `target`, compared with exact search.
 
-    The sample is drawn by hashes of the primary keys. If no effort reaches the target, return the greatest effort. If
-    the corpus is empty, return None.
+    The queries are the passages with the smallest hashes of their primary keys. If no effort reaches the target, return
+    the greatest effort. If the corpus is empty, return None.
     """
     begin = perf_counter()
     names = nsmallest(QUERIES, (row["id"] for block in corpus.each(["id"]) for row in block), key=rows.number)

@@ -65,7 +65,7 @@ class Record:
     stemming: Stemming | None = None
     fingerprint: str | None = None
     dim: int | None = None
-    """Number of dimensions of the encoder `fingerprint`. `table` has the same encoder."""
+    """Number of dimensions of the encoder `fingerprint`. This encoder computed the vectors in `table`."""
     table: Table | None = None
     """The rows. None before the first document."""
     fresh: Table | None = None

@@ -46,7 +46,8 @@ class Rows:
     live: str = ""
     """Condition of every read, which excludes documents that have expired."""
     keys: dict[int, str] = field(default_factory=dict)
-    """Primary keys of the passages in all rankings so far, by the number of the key in rankings (see `rows.number`)."""
+    """Primary keys of the passages in all rankings so far, by the numbers that replace them in rankings (see
+    `rows.number`)."""
 
     # Methods that write.
 
