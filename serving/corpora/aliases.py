@@ -28,8 +28,8 @@ class Aliases:
 
     `corpora` maps each alias to its corpus. Methods that change aliases block. Reads of `corpora` never block.
 
-    A change replaces the file atomically, and then the mapping in memory. A request therefore sees either the old or
-    the new corpus of an alias. After a crash, the file is either the old or the new one.
+    A change first replaces the file atomically. Then it replaces the mapping in memory. A request therefore sees either
+    the old or the new corpus of an alias. After a crash, the file has either the old or the new aliases.
 
     Raises:
         StoreError: the file can't be read.
@@ -46,7 +46,7 @@ class Aliases:
             ) from None
 
     def listing(self) -> Mapping[str, str]:
-        """Return the corpus of each alias, in the order of the aliases."""
+        """Return a copy of `corpora`, sorted by alias."""
         return dict(sorted(self.corpora.items()))
 
     def set(self, alias: str, corpus: str) -> bool:

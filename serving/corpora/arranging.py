@@ -65,7 +65,10 @@ def elements_at(metadata: Mapping[str, Any], path: str) -> Iterator[Any]:
 
 
 def sort_value(document: Document, order: Sort) -> Scalar:
-    """Return the value that `order` compares: a scalar, or the distance in metres to the document's nearest point."""
+    """Return the value by which `order` sorts the document: a scalar or, with `near`, a distance in metres.
+
+    The distance is measured from `near` to the document's nearest point.
+    """
     if order.near is None:
         return value_at(document, order.path)
     elements = elements_at(document.metadata, order.path)
@@ -73,7 +76,7 @@ def sort_value(document: Document, order: Sort) -> Scalar:
 
 
 def sorted_by(documents: Sequence[Document], orders: Sequence[Sort]) -> list[int]:
-    """Return the positions of `documents` in the given orders. The first order has priority.
+    """Sort `documents` by `orders`, and return their positions in `documents`. The first order has priority.
 
     Numbers come before strings, and false before true. Documents without the field come last in both directions. Equal
     documents keep their order.
@@ -101,7 +104,7 @@ COMPARED = 256
 def first_sorted(
     listed: Iterable[tuple[P, Document]], orders: Sequence[Sort], after: Place | None, limit: int
 ) -> list[P]:
-    """Return the positions of the first `limit` documents in the given orders, beginning after the place `after`.
+    """Sort documents by `orders`. Return the positions of the first `limit` documents after the place `after`.
 
     The orders are those of `sorted_by`, except that only the first `COMPARED` characters of strings are compared. Equal
     documents are ordered by their positions.
@@ -154,7 +157,7 @@ def _key(values: Sequence[Scalar], orders: Sequence[Sort]) -> list[tuple[bool, A
 
 @dataclass(frozen=True)
 class _Descending:
-    """Wrapper of a value that sorts in the opposite direction."""
+    """Wrapper that makes values sort in descending order."""
 
     value: Any
 
@@ -195,7 +198,7 @@ def diverse(relevance: Floats, vectors: Floats, diversity: float, k: int) -> lis
 def grouped(
     documents: Mapping[int, Document], ranking: Ranking, path: str, groups: slice, size: int
 ) -> tuple[list[int], int]:
-    """Return the positions in `ranking` of up to `size` passages of each group, and the number of groups.
+    """Return the positions in `ranking` of up to `size` passages of each group, and the number of all groups.
 
     The passages of a group have documents with the same value at `path`. Groups are in the order of their best passage,
     and the slice `groups` selects some of them. Passages of documents without a value are left out.
@@ -222,7 +225,7 @@ Fusion = Literal["rrf", "weighted"]
 
 
 def fuse(dense: Ranking, lexical: Ranking, k: int, fusion: Fusion, alpha: float) -> Ranking:
-    """Return the best `k` passages of both rankings, with their fused scores.
+    """Return the best `k` passages of the two rankings together, with their fused scores.
 
     With `rrf`, the fused score is the sum of 1 / (60 + rank) over the rankings that contain the passage. Ranks begin
     with 1. With `weighted`, it is a weighted sum of scores: `alpha` in [0, 1] is the weight of `dense`, and 1 - `alpha`

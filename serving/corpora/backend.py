@@ -58,8 +58,8 @@ class Backend(Protocol):
     """All corpora of a server, with search.
 
     Methods block and are thread-safe. When a method returns, its changes are committed. Every search that starts after
-    a write has returned sees the write. A method with the name of a corpus raises `NotFound` if the corpus does not
-    exist.
+    a write has returned sees the write. A method that takes the name of a corpus raises `NotFound` if this corpus does
+    not exist.
     """
 
     def names(self) -> list[str]:
@@ -84,8 +84,9 @@ class Backend(Protocol):
     ) -> bool:
         """Create an empty corpus, or update an existing corpus. Return True if the corpus is new.
 
-        `encoder` sets the encoder of a corpus that has none yet, or gives the corpus own vectors. If `encoder` is None,
-        the first document sets the encoder. `passages` is the expected size of a new corpus, or 0 if it is unknown.
+        `encoder` sets the encoder of a corpus that has none yet. With `OwnVectors`, callers upload the vectors of all
+        documents instead. If `encoder` is None, the first document sets the encoder. `passages` is the expected size of
+        a new corpus, or 0 if it is unknown.
 
         Raises:
             Conflict: the corpus exists with a different encoder, or with vectors of a different kind or width. Or it
@@ -250,7 +251,7 @@ class Backend(Protocol):
     def accept(self, name: str, job: str) -> None:
         """Record that an upload job was accepted.
 
-        Until `release`, the job can't overwrite later writes and deletions of other requests.
+        Until `release`, the job skips documents that other requests write or delete after this call.
         """
 
     def accepted(self, name: str) -> list[str]:

@@ -336,7 +336,7 @@ class Corpora(Backend):
     def read_fresh(self, name: str) -> Read | None:
         """Read the new vectors of a re-embedding into a partial index, which `swap` takes as `beside`.
 
-        After `swap`, or if there is no swap, the caller must discard the result.
+        The caller must call the result's `discard` at the end, even if it has not called `swap`.
         """
         return self._indexes.read(self._store.fresh(name))
 

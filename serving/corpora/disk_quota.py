@@ -22,9 +22,10 @@ Sees = Callable[[str], bool]
 class DiskQuota:
     """Check of the disk usage of a key's corpora against the key's quota. Methods block.
 
-    The usage is the sum of the sizes of corpora, of their entries in `folders`, of waiting uploads, and of stored
-    answers. Entries have the names of corpora, and contain indexes, snapshots or adapted encoders. `uploaded` returns
-    the bytes of all uploads except those of one job. `answers` returns the bytes of a key's answers.
+    The usage is the sum of the sizes of corpora, waiting uploads, stored answers, and the contents of `folders`. In
+    each of these folders, the entry with the name of a corpus has its index, its snapshots or its adapted encoder.
+    `uploaded` returns the bytes of all waiting uploads except those of one job. `answers` returns the bytes of a key's
+    answers.
     """
 
     corpora: Backend

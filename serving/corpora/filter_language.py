@@ -39,8 +39,8 @@ from serving.operations.threads import check_cancelled
 MAX_CONDITIONS = 1000
 """Maximum number of conditions in a filter. Each condition costs a lookup. A condition with `$in` counts once."""
 MAX_VALUES = 100_000
-"""Maximum number of values in all lists and objects of a filter. All values are checked in one step, which blocks other
-requests."""
+"""Maximum number of values inside lists and objects, in all operands of a filter together. The values of one level of
+nesting are checked in one step, which blocks other threads."""
 LARGE = 1000
 """Number of values from which a filter is compiled in a thread, because this takes more than a millisecond."""
 MAX_NAME = 65_536

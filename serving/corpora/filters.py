@@ -185,7 +185,8 @@ class Exists(_Named):
 class Element(_Named):
     """Filter that matches if an element of a list at `path` matches `part`.
 
-    If `itself` is false, only elements that are objects can match.
+    With `itself`, `part` tests the element as a value. Without it, `part` tests the fields of the element, which must
+    be an object.
     """
 
     path: FieldPath
@@ -219,7 +220,7 @@ class Near(_Named):
 
     @cached_property
     def box(self) -> Filter:
-        """A filter that matches at least all documents that this filter matches."""
+        """A simpler filter, which matches every document that this filter matches, and possibly others."""
         lat, lons = box(self.center, self.within_m)
         within = (_range(f"{self.path}.lat", lat), AnyOf(tuple(_range(f"{self.path}.lon", lon) for lon in lons)))
         return All(within)
@@ -238,7 +239,10 @@ def with_id(metadata: Mapping[str, Any], id: str) -> dict[str, Any]:
 
 
 def values_at(metadata: Mapping[str, Any], path: str) -> Iterator[Any]:
-    """Yield all values at a dotted path. Names may contain dots. The path also leads into all objects of a list."""
+    """Yield all values at a dotted path. The path also leads into all objects of a list.
+
+    The name of a field may contain dots itself, so several fields may match the path.
+    """
     if "." not in path:
         if path in metadata:
             yield metadata[path]
@@ -265,7 +269,8 @@ def texts_at(metadata: Mapping[str, Any], path: str) -> Iterator[str]:
 def _at(found: Any, path: FieldPath) -> list[Any]:
     """Return the values at `path`.
 
-    Every condition calls this function, so that a filter can be cancelled between two conditions.
+    This function first checks whether the work was cancelled. Every condition calls it, so a cancelled filter stops at
+    its next condition.
     """
     check_cancelled()
     return [found] if path is None else list(values_at(found, path))
@@ -306,8 +311,8 @@ def _scalar(value: Any) -> tuple[bool, Any]:
 def canonical(value: Any) -> str:
     """Return a JSON value as text. Two values have the same text exactly if they are equal.
 
-    true differs from 1, 1 equals 1.0, and the order of keys does not matter. Python hashes texts with a random secret,
-    so nobody can send thousands of values with the same hash.
+    true differs from 1, 1 equals 1.0, and the order of keys does not matter. The texts are used in sets. Python hashes
+    texts with a random secret, so nobody can send thousands of values with the same hash.
     """
     if not isinstance(value, (dict, list)):
         return repr(int(value)) if isinstance(value, float) and value.is_integer() else repr(value)

@@ -95,8 +95,8 @@ class Library:
 
         A text that the corpus already contains is not embedded again. Documents of a `job` are skipped if another
         request wrote or removed them since the job was accepted. `before_commit` prevents the commit by raising an
-        exception. `after_commit` is called in any thread after the commit, even if the caller was cancelled too late to
-        prevent it.
+        exception. `after_commit` is called after the commit, in any thread. If the caller is cancelled too late to
+        prevent the commit, `after_commit` is still called.
         """
 
         def put(content: Content) -> None:
@@ -169,7 +169,7 @@ class Library:
     async def vector_rule(self, corpus: str) -> VectorRule:
         """Return the rule for the vectors of uploaded documents.
 
-        If the index is open, the rule may be known without reading the store.
+        If the index is open and an encoder embeds the corpus, the store is usually not read.
         """
         with self._admitted():
             if self.corpora.index_fingerprint(corpus) not in (None, OWN):
@@ -177,7 +177,7 @@ class Library:
             return VectorRule.of((await self.threads.read(corpus, lambda: self.corpora.corpus(corpus)))[0])
 
     async def upload_rule(self, corpus: str, chunking: Chunking | None, embedded_by: str = "") -> VectorRule:
-        """Return `vector_rule` for an upload whose `chunking` and `embedded_by` fit the corpus.
+        """Check that the `chunking` and `embedded_by` of an upload fit the corpus. Return the rule for its vectors.
 
         Raises:
             Conflict: the corpus has own vectors, but `embedded_by` names an encoder.
@@ -219,7 +219,8 @@ class Library:
         """Return the best passages for each text, or for one `Query` that needs no encoder.
 
         Raises:
-            Conflict: the queries and the corpus were embedded by different bundles, or the corpus has own vectors.
+            Conflict: the queries and the corpus were embedded by different bundles, or texts are to be embedded for a
+                corpus with own vectors.
         """
         if isinstance(queries, Query) or options.mode == "lexical":
             with self._admitted():
@@ -267,8 +268,8 @@ class Library:
     async def run(self, work: Callable[[Backend], T], of: str = "", on_cancel: Callable[[], None] = lambda: None) -> T:
         """Run blocking work in a thread. If the server is not ready, raise `Unhealthy`.
 
-        `of` is the name of the work's corpus, if any. If the caller is cancelled, `on_cancel` is called. The call
-        returns after the work has ended.
+        `of` is the name of the work's corpus, if any. If the caller is cancelled, `on_cancel` is called. Even then, the
+        call returns only after the work has ended.
         """
         with self._admitted():
             return await self.threads.run(of, lambda: work(self.corpora), on_cancel)
@@ -279,9 +280,9 @@ class Library:
             return await self.threads.read(of, lambda: work(self.corpora))
 
     async def prepare(self, work: Callable[[], T], of: str, *, large: bool) -> T:
-        """Prepare a request by `work`. A `large` request is prepared in a thread, to keep the event loop free.
+        """Run `work`, which prepares a request. For a `large` request, `work` runs in a thread.
 
-        The CPU time of the thread is charged to the API key.
+        The thread keeps the event loop free. Its CPU time is charged to the API key.
         """
         if not large:
             return work()
@@ -323,8 +324,8 @@ class Library:
         """Keep the encoder of a corpus open while the `with` block runs.
 
         An open index knows its encoder. If the index is not open, or with `from_store`, a thread reads the encoder's
-        fingerprint from the store. All encoders stay open during this read. Use `from_store` if the answer must be
-        right at the end of a re-embedding, when the index may still have vectors of the old encoder.
+        fingerprint from the store. All encoders stay open during this read. At the end of a re-embedding, the open
+        index may still have vectors of the old encoder. Use `from_store` if the encoder must be right even then.
         """
         with self._admitted(), ExitStack() as holding:
             served: dict[str, Embedder] = {}

@@ -24,7 +24,7 @@ summation."""
 
 
 class Projection(NamedTuple):
-    """Vectors projected onto the plane of their largest variance, through their mean."""
+    """Vectors projected onto a plane through their mean. This plane preserves the most variance."""
 
     points: NDArray[np.float64]
     """(N, 2) coordinates."""
@@ -35,9 +35,9 @@ class Projection(NamedTuple):
 def project(vectors: NDArray[np.float32]) -> Projection:
     """Project (N, D) `vectors`, minus their mean, onto their first two right singular vectors (Pearson 1901).
 
-    The singular vectors are computed in float64, as eigenvectors of the (D, D) scatter matrix, so the time hardly grows
-    with N. The sign of each axis makes the largest loading positive, so equal vectors always get equal coordinates. If
-    the vectors do not vary, all coordinates are 0.
+    The singular vectors are computed in float64, as eigenvectors of the (D, D) scatter matrix. The time of this
+    decomposition does not depend on N. The sign of each axis makes the largest loading positive, so equal vectors
+    always get equal coordinates. If the vectors do not vary, all coordinates are 0.
     """
     points, explained = np.zeros((len(vectors), AXES)), np.zeros(AXES)
     if not vectors.size:
@@ -59,8 +59,8 @@ SEED = 0
 READ_TOGETHER = 64
 """Maximum number of passages that are read in one step. The whole document of each passage is then in memory."""
 MAX_NUMBERS = MAX_POINTS * 1024
-"""Maximum number of components in all vectors of a new map. If vectors have more components, the map has fewer
-points."""
+"""Maximum number of components of all vectors of a new map together. If vectors have more than 1024 dimensions, the map
+has fewer than `MAX_POINTS` points."""
 EXCERPT = 200
 """Maximum characters of a passage in a sample."""
 

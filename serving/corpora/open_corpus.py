@@ -112,12 +112,14 @@ class OpenCorpora:
 
     @contextmanager
     def _replaced(self, name: str, stop: Stop, vectors: Blocks) -> Iterator[None]:
-        """Read the `vectors` of a new file for an index, before the `with` block replaces the corpus's file.
+        """Lock a corpus while the `with` block replaces its file, and then open the index of the new file.
 
-        Writes and searches wait while the `with` block runs. They then continue with the new corpus.
+        `vectors` are the vectors of the new file. They are read before the corpus is locked.
+
+        Writes and searches wait while the corpus is locked. They then continue with the new corpus.
 
         Raises:
-            Conflict, NotFound: the corpus was created or deleted at the same moment.
+            Conflict, NotFound: the corpus was created or deleted while the vectors were read.
         """
         with self._indexes.reading(vectors) as beside, ExitStack() as held:
             before = self._open.get(name)
@@ -293,7 +295,7 @@ class _Pending:
 class Indexes:
     """Opener of indexes. Each index has its own folder in `folder`.
 
-    An approximate index needs at least `least` vectors. If `least` is below `FEWEST`, it needs `FEWEST` vectors.
+    The minimum number of vectors for an approximate index is `least` or `FEWEST`, whichever is greater.
 
     Raises:
         StoreError: `gpu` is set, but FAISS can't search on a GPU; the message says why.
@@ -389,7 +391,10 @@ class Indexes:
             Generations(folder).erase()
 
     def move(self, name: str, to: str) -> None:
-        """Move the files of an index that is not open. If the disk fails, the index is built again."""
+        """Move the files of an index that is not open.
+
+        If the disk fails, log a warning. The index is then built again when it is opened.
+        """
         try:
             self.erase(to)
             if (folder := self._folder / name).exists():

@@ -118,7 +118,7 @@ class UploadLedger(Protocol):
         """Return the names of all corpora."""
 
     def accept(self, name: str, job: str) -> None:
-        """Record that an upload job was accepted. The job then can't overwrite later writes."""
+        """Record that an upload job was accepted."""
 
     def accepted(self, name: str) -> list[str]:
         """Return the jobs that were accepted and not released, sorted."""
@@ -135,7 +135,7 @@ class Store(Protocol):
     it until it is deleted.
 
     A document is stored as one passage or several, each with a key. Keys are positive, increase with time and are never
-    reused. Every method with the name of a corpus raises `NotFound` if the corpus does not exist.
+    reused. Every method that takes the name of a corpus raises `NotFound` if this corpus does not exist.
     """
 
     def names(self) -> list[str]:
@@ -147,7 +147,7 @@ class Store(Protocol):
     def describe(self, corpus: Corpus) -> None:
         """Update an existing corpus with the description, recall target, stemming and word settings that are not None.
 
-        If other fields are searched, index the words of all documents again. If the corpus has no fingerprint, set it.
+        If the searched fields change, index the words of all documents again. If the corpus has no fingerprint, set it.
         If the corpus has another fingerprint, or documents with another stemming, raise `Conflict` and change nothing.
         """
 
@@ -161,7 +161,7 @@ class Store(Protocol):
         """Remove a corpus with every document."""
 
     def rename(self, name: str, to: str) -> None:
-        """Give the corpus another name. Its generation stays the same. No other corpus has this generation.
+        """Give the corpus another name. It keeps its generation, which no other corpus has.
 
         Raises:
             Conflict: a corpus already has the name `to`.
@@ -177,7 +177,7 @@ class Store(Protocol):
     def accept(self, name: str, job: str) -> None:
         """Record that an upload job was accepted.
 
-        Until `release`, the job can't overwrite later writes and deletions of other requests.
+        Until `release`, the job skips documents that other requests write or delete after this call.
         """
 
     def accepted(self, name: str) -> list[str]:

@@ -59,7 +59,7 @@ class SearchOptions:
     k: int = 10
     offset: int = 0
     after: Cursor | None = None
-    """End of the previous page, if any. `offset` counts from there."""
+    """End of the previous page, if any. `offset` counts from the end of that page."""
     mode: Mode = "dense"
     fusion: Fusion = "rrf"
     alpha: float = 0.5
@@ -118,7 +118,7 @@ class Hit(NamedTuple):
     dense: float | None = None
     """Cosine similarity in a hybrid search. None in other searches."""
     lexical: float | None = None
-    """The BM25 score. None unless the search is hybrid and the hit is in the lexical ranking."""
+    """The BM25 score, if the search is hybrid and the hit is in the lexical ranking. Otherwise None."""
     vector: Floats | None = None
     highlights: Sequence[Span] = ()
     """Spans of the query's words in `text`, if requested."""
@@ -425,7 +425,8 @@ class _Search:
     def _fused(self, query: Query, dense: Ranking, depth: int) -> _Ranked:
         """Fuse the dense and the lexical ranking.
 
-        The passages of both rankings come first. If more passages are needed, others follow in order of their cosine.
+        Passages that are in at least one ranking come first. If more passages are needed, others follow in order of
+        their cosine.
 
         Every hit gets its cosine, even if only the lexical ranking contains the hit.
         """

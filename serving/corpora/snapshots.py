@@ -158,12 +158,12 @@ class Snapshots:
     def unpacked_bytes(self, file: BinaryIO, size: int, *, sent: bool = True) -> int:
         """Return the unpacked size that is declared in a snapshot of `size` bytes.
 
-        `restore` enforces the declared size.
+        `restore` enforces the declared size. `sent` is true for a file that a client uploaded.
 
         Raises:
             Invalid: `file` does not begin like a snapshot.
-            TooLarge: the unpacked size exceeds the limit of a restore, or a `sent` file has a compression ratio above
-                `MAX_RATIO`.
+            TooLarge: the unpacked size exceeds the limit of a restore, or an uploaded file has an unpacked size above
+                `ANY_RATIO` and a compression ratio above `MAX_RATIO`.
         """
         with _opened(file) as packed:
             unpacked = _described(packed).content.bytes
@@ -414,7 +414,7 @@ class Progress:
         self._token = CancelToken(caller=caller)
 
     def run(self, work: Callable[[], T]) -> T:
-        """Run the work of this progress in the current thread."""
+        """Run `work` in the current thread. It reports its progress to this object."""
 
         def checked_here() -> T:
             with uninterrupted():
@@ -429,7 +429,7 @@ class Progress:
     def left(self) -> bool:
         """Return whether the work was cancelled.
 
-        Before it returns, this method waits for short requests of other keys.
+        This method first waits for short requests of other keys, if necessary.
         """
         self._token.give_way()
         return self._token.cancelled

@@ -28,12 +28,13 @@ suffix stripping, 1980)."""
 
 
 OWN = "own"
-"""Fingerprint of a corpus with vectors that callers computed. No bundle has this fingerprint."""
+"""Value of `Corpus.fingerprint` for a corpus with own vectors, which callers computed. No bundle has this
+fingerprint."""
 
 
 @dataclass(frozen=True)
 class OwnVectors:
-    """Marker for a corpus with own vectors, in place of an encoder.
+    """Marker for a corpus with own vectors. Callers pass it instead of an encoder's manifest.
 
     If `dim` is None, the first vector sets the number of dimensions.
     """
@@ -157,8 +158,8 @@ class Content:
     chunking: Chunking | None = None
     """Parameters that produced `spans`."""
     job: str | None = None
-    """Id of the upload job that writes these documents. The job does not overwrite later writes and deletions of other
-    requests. See `Store.accept`."""
+    """Id of the upload job that writes these documents. The write skips documents that other requests have written or
+    deleted since the job was accepted. See `Store.accept`."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ class Expiry:
 
 
 class Changes(NamedTuple):
-    """Changes of documents that do not change texts and vectors."""
+    """New metadata and a new expiry for documents. Texts and vectors stay the same."""
 
     metadata: Mapping[str, Any] = MappingProxyType({})
     """JSON merge patch of the metadata (RFC 7396)."""
@@ -296,7 +297,8 @@ class Facet(NamedTuple):
     """Greatest number in the field. `least` and `greatest` are both None if the field has no numbers, or if too many
     documents would have to be read to find them."""
     values: Sequence[FacetValue]
-    """Indexed values, most frequent first. If there are too many documents to count, values are in SQLite's order."""
+    """Indexed values, most frequent first. If there are too many documents to count, the values are in the order in
+    which SQLite sorts them."""
     complete: bool
     """True if `values` has all values of the field. False if there are more values than requested, or if a value was
     too large to be indexed."""

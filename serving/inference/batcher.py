@@ -34,15 +34,15 @@ long after requests of different connections, no batch runs on the event loop; s
 BULK_TURN = 8
 """Number of consecutive interactive batches after which waiting bulk work gets the next batch."""
 CULPRITS = 8
-"""Maximum number of requests of a failed batch that fail in separate retries while none succeeds. If this number is
-reached, the engine counts as broken, and the other requests fail without a retry."""
+"""Maximum number of requests that fail one by one while a failed batch is retried. If no request has succeeded by then,
+the engine is assumed to be broken, and the other requests fail without a retry."""
 KEY_SHARE = 0.75
 """Maximum share of the queue's token limit that the requests of one API key may use. A key's only request may exceed
 this share."""
 ON_THE_LOOP = 0.005
-"""Maximum estimated seconds of a batch that runs on the event loop instead of in a thread. Starting it in a thread and
-waking the event loop afterwards takes 0.2 ms, which is a tenth of a short text's time. An engine that hangs on the
-event loop blocks every request, including `/livez`, so that an orchestrator restarts the server."""
+"""Maximum estimated seconds of a batch that runs on the event loop instead of in a thread. A thread costs 0.2 ms, to
+start the batch and to wake the event loop afterwards. This is a tenth of a short text's time. An engine that hangs on
+the event loop blocks every request, including `/livez`. An orchestrator then restarts the server."""
 NOBODY: Mapping[Caller | None, int] = {}
 SMALL_PART = 8
 """Divisor of a batch's token budget, to shorten the wait of other requests. It applies for `RESERVED_SECONDS` in two
@@ -209,8 +209,9 @@ class Batcher:
 
         An interactive request counts with all its tokens until it is answered. By Little's law, the mean wait is then
         at most the time that the engine needs for a full queue, in any order of the texts. If each embedded text made
-        room separately, many requests would wait for their last texts, and the mean wait would be several times as
-        long. Bulk work has no limit on its wait, so each embedded text of bulk work makes room.
+        room at once, more requests would be admitted. Many of them would wait for their last texts, and the mean wait
+        would be several times as long. Bulk work has no limit on its wait, so each embedded text of bulk work makes
+        room.
 
         An empty queue admits any request. A key with several requests gets at most `KEY_SHARE` of the room, so that
         other keys find room.

@@ -135,10 +135,10 @@ class Embedder:
 
         In error messages, `field` names the inputs, and `at` maps an input's index to the input's name.
 
-        Token ids are embedded unchanged. `beside` is the number of inputs that do not count towards the limit on texts.
-        The query of a reranking request is an example. `prompts` has one prompt for each input. A caller may split a
-        large list of texts into several calls. It then passes the number of each call as `part`, and the key's rate
-        limit can refuse only part 0.
+        Token ids are embedded unchanged. `beside` is the number of inputs that do not count towards the limit on texts,
+        such as the query of a reranking request. `prompts` has one prompt for each input. A caller may split a large
+        list of texts into several calls. It then numbers the calls from 0, and passes the number as `part`. The key's
+        rate limit can refuse only part 0.
 
         Raises:
             Empty, TooLarge, Invalid, ForeignTokens: the request is not valid.

@@ -92,9 +92,9 @@ class Encoders:
         raise NotFound(f"there is no model {name!r}; this server runs {names}", field="model")
 
     def requested(self, name: str | None) -> ServedModel:
-        """Return the model for the model name in a request.
+        """Return the model that a request names. None returns the default model.
 
-        A server that has never had a second model accepts any name.
+        A server that has never had a second model returns its only model for any name.
 
         Raises:
             NotFound: the name is unknown.
@@ -115,7 +115,8 @@ class Encoders:
     def cross_encoder(self, name: str | None) -> ServedModel:
         """Return the cross-encoder of this name. None returns the first cross-encoder.
 
-        If a request names a model of another kind, this model is returned. The model itself refuses pairs of texts.
+        A model of this name is returned even if it is not a cross-encoder. `Embedder.score` then refuses the pairs of
+        texts.
 
         Raises:
             NotFound: the name is unknown, or no cross-encoder is served.

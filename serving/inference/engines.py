@@ -77,8 +77,8 @@ class PairEngine(RuntimeEngine):
 def open_bundle(folder: Path, *, runtime: str | None = None) -> Model:
     """Open and verify the bundle in `folder`.
 
-    The model will run on `runtime`. If `runtime` is None, the fastest runtime is measured once on this machine.
-    Cross-encoders always run on ONNX Runtime in float32.
+    The model will run on `runtime`. If `runtime` is None, it runs on the fastest runtime, which is measured once on
+    this machine. Cross-encoders always run on ONNX Runtime in float32.
 
     Raises:
         BundleError: the bundle is incomplete, or its tokenizer has tokens without an embedding.

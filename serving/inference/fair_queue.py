@@ -157,14 +157,14 @@ class FairQueue(Generic[W]):
     moves to the end of its owner's requests.
 
     The wait for the first text of a request is bounded. Before this text, its owner leads at most one batch for each
-    earlier request of the same owner. A request that led the owner's last batch before the arrival is not counted.
-    Before each batch of the owner, every other owner leads at most one batch. With a single owner, the batches before
-    the text have at most twice the tokens that were queued when the request arrived, plus one batch. A request of any
-    size therefore delays a later request with a single text by at most one batch, and no sequence of requests delays a
-    text forever.
+    earlier request of the same owner. An earlier request does not count if it led the owner's last batch before the new
+    request arrived. Before each batch of the owner, every other owner leads at most one batch. With a single owner, let
+    Q be the number of tokens that were queued when the request arrived. The batches before its first text then have at
+    most 2 Q tokens, plus one batch. A request of any size therefore delays a later request with a single text by at
+    most one batch, and no sequence of requests delays a text forever.
 
-    To keep the bound, a new request may lead a batch out of turn. Between two batches led in turn, only requests that
-    arrived before the end of the first of the two batches may lead out of turn.
+    To keep the bound, a new request may lead a batch out of turn. After a batch led in turn, only requests that arrived
+    before its end may lead out of turn. After them, the next batch is led in turn again.
     """
 
     def __init__(self, max_batch_tokens: int) -> None:
@@ -290,8 +290,9 @@ class FairQueue(Generic[W]):
     def _in_turn(self) -> Iterator[Item[W]]:
         """Yield the waiting texts in the order in which the window takes them.
 
-        The first round has one text of each of the first requests, so that the window contains short requests. Then
-        each request in turn adds up to `TEXTS_IN_TURN` texts, so that the requests whose turn is next are completed.
+        In the first round, each of the first requests adds one text, so that requests with few texts get into the
+        window. Then each request in turn adds up to `TEXTS_IN_TURN` texts, so that the requests whose turn is next are
+        completed.
         """
         half, requests = WINDOW // 2, list(enumerate(self._requests[:WINDOW]))
         for place, one in requests[:half]:

@@ -78,7 +78,7 @@ class Prompts:
         return "" if options.by_the_bundle else self._default
 
     def of_a_search(self, texts: int, options: EmbedOptions) -> list[str]:
-        """Return the prompts for a query and for `texts` documents. The prompt for the query is first.
+        """Return the prompt for a query, followed by the prompts for its documents. `texts` is their number.
 
         Raises:
             Invalid, TooLarge: see `before`.

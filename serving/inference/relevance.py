@@ -21,7 +21,7 @@ Method = Literal["cosine", "late_interaction", "cross_encoder"]
 MOST_COMPONENTS = 1 << 26
 """Maximum number of components in all token vectors of a request. In float32, they have 256 MB."""
 DECIMALS = 6
-"""Number of decimals to which scores are rounded, as in searches. float32 has no exact decimals."""
+"""Number of decimals to which scores are rounded, as in searches."""
 MIN_NORM = 1e-12
 """Lower bound of a vector's length before a division. It keeps zero vectors zero."""
 
@@ -88,7 +88,7 @@ def late_interaction(vectors: Floats, norms: Floats, texts: Sequence[Tokens], sp
 
     The score is ColBERT's MaxSim (Khattab and Zaharia, 2020): each token of the query is compared with its most similar
     token of the text, by cosine. The score is the mean over the query's tokens instead of their sum, so it is between
-    -1 and 1. Tokens with an id in `special` are ignored. If a text consists only of such tokens, they are used.
+    -1 and 1. Tokens with an id in `special` are ignored, unless the text has no other tokens.
     """
     counts = [~np.isin(tokens.ids, special) for tokens in texts]
     counts = [kept if kept.any() else ~kept for kept in counts]

@@ -111,7 +111,7 @@ class VectorCache:
                 flight.task.cancel()
 
     def _leave(self, place: tuple[bytes, bool], flight: _Flight) -> None:
-        """Remove the run from `_flights`, so that no more requests wait for it."""
+        """Remove the run from `_flights`, so that later requests start their own run."""
         if self._flights.get(place) is flight:
             del self._flights[place]
 

@@ -89,7 +89,9 @@ def is_damage(error: Exception) -> bool:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open an existing SQLite file. No other process can open it. Any thread may use the connection.
+    """Open an existing SQLite file. While it is open, no other process can open it.
+
+    Any thread may use the connection.
 
     Raises:
         sqlite3.OperationalError: the file does not exist.

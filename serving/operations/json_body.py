@@ -74,7 +74,7 @@ def check_containers(body: bytes, limit: int | None = None, of: str = "request")
 
 
 def check_values(body: bytes, tokens: int = 0) -> None:
-    """Raise an error if a body has more values than a request with `tokens` token ids needs.
+    """Raise an error if a body has more than `MAX_VALUES` values in addition to `tokens` token ids.
 
     Raises:
         TooLarge: the body has more values.

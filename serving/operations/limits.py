@@ -25,8 +25,8 @@ RETRY_SECONDS = 1
 """Value of `Retry-After`, in seconds, for a key that has too many running requests. It estimates the time until one of
 these requests ends."""
 SHORT_SECONDS = 0.1
-"""Maximum age, in seconds, of a short request. While a request of a key is at most this old, long work of other keys
-pauses for it."""
+"""Maximum age, in seconds, of a short request. While a request of a key is at most this old, long work of other keys is
+limited to `CPU_SHARE`."""
 CPU_SHARE = 0.2
 """Share of a CPU that the long work of a key may use while short requests of other keys wait."""
 CPU_BURST_SECONDS = 0.01
@@ -45,8 +45,8 @@ class Keyring:
     edit thus neither locks everybody out nor lets everybody in.
 
     If the file can't be read, a key may have been revoked in it. The old keys therefore stay valid for only `grace`
-    seconds after the last successful check. Then all keys are refused. In both cases, every check tries to read the
-    file again.
+    seconds after the last successful check. Then all keys are refused. Every check reads an invalid or unreadable file
+    again.
 
     Raises:
         KeysError: when the object is created, the file can't be read or is not a key file.
@@ -154,7 +154,7 @@ class Caller:
         self.limit(key)
 
     def limit(self, key: Key) -> None:
-        """Replace the key and its limits by those of `key`. The current usage does not change."""
+        """Replace the key by `key`, and its limits by the limits of `key`. The current usage does not change."""
         defaults = self._defaults
         self.key = key
         self.threads = key.threads or defaults.threads
@@ -267,7 +267,7 @@ _BEGUN: dict[Caller, float] = {}
 
 
 def others_wait(caller: Caller) -> bool:
-    """Return whether another caller waits for a request that is at most `SHORT_SECONDS` old."""
+    """Return whether another caller has a running request that began at most `SHORT_SECONDS` ago."""
     since = time.monotonic() - SHORT_SECONDS
     return any(one is not caller and begun > since for one, begun in list(_BEGUN.items()))
 
@@ -308,7 +308,7 @@ class Bucket:
     """A token bucket whose balance may become negative.
 
     A caller without debt may take any amount, even more tokens than the rate per second. The caller must then wait
-    until the debt is paid. Unused tokens of at most one second are saved.
+    until the debt is paid. Tokens that are not taken are saved, up to the tokens of one second.
 
     The state is one point in time in whole nanoseconds, as in the generic cell rate algorithm (ITU-T I.371). Whole
     nanoseconds avoid rounding errors. A caller who has waited for `Retry-After` therefore never has to wait again.

@@ -29,7 +29,8 @@ Share = Literal["read", "write", "containers"]
 THREADS, CORPUS_THREADS = 16, 8
 """Maximum number of threads for all corpora together, and for one corpus. Further work waits in a queue."""
 WAITING = 256
-"""Maximum number of steps of one key that wait for the key's threads."""
+"""Maximum number of steps of one key that wait for the key's threads. The limit applies to each kind of work in
+`Share`."""
 TOKENS_PER_SECOND = 1000
 """Tokens that are charged to a key for one second of CPU time. One token is thus one millisecond."""
 
@@ -110,7 +111,7 @@ _CURRENT: ContextVar[CancelToken | None] = ContextVar("cancel_token", default=No
 def is_cancelled() -> bool:
     """Return whether the current work should stop. Work without a token is never cancelled.
 
-    Before it returns, long work waits for short requests of other keys.
+    In long work, this function first waits for short requests of other keys, if necessary.
     """
     token = _CURRENT.get()
     if token is None:
@@ -270,13 +271,13 @@ class CorpusThreads:
         self._going.cancel()
 
     def containers(self) -> AbstractAsyncContextManager[None]:
-        """Wait until no other request of the key has a body with many lists and objects in memory.
+        """Let only one request of the key at a time have a body with many lists and objects in memory.
 
-        Other requests of the key then wait until the `with` block ends. Python's garbage collector scans all such
-        bodies together, and all other threads wait meanwhile.
+        Other requests with such a body wait until the `with` block ends. Python's garbage collector scans all these
+        bodies together, and blocks all threads meanwhile.
 
         Raises:
-            Overloaded: `WAITING` requests of the key wait.
+            Overloaded: `WAITING` requests of the key already wait.
         """
         return self._share("containers")
 

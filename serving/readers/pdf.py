@@ -17,7 +17,7 @@ SHORT = 0.7
 """Share of the length of the page's longest line. A line that is shorter than this share and ends a sentence also ends
 its paragraph."""
 HEADER = 1024
-"""Number of bytes at the beginning of a file that must contain the PDF header (ISO 32000, appendix H)."""
+"""Number of bytes, from the beginning of a file, within which the PDF header must occur (ISO 32000, appendix H)."""
 _ENDS = re.compile(r"""[.!?:…]["'”’»)\]]*$""")
 _HYPHENATED = re.compile(r"[^\W\d_]-$")
 

@@ -35,11 +35,11 @@ _CODECS = {
         )
     },
 }
-"""Codecs of Python for the supported charsets, by Python's names of the charsets. Spreadsheets write these charsets.
-The codec of UTF-8 is an empty string."""
+"""Codec of Python for each supported charset, by Python's name of the charset. Spreadsheet programs write files in
+these charsets. The codec of UTF-8 is an empty string."""
 
 META_BYTES = 1024
-"""Number of bytes at the beginning of a page in which the page can name its charset (HTML Standard, 13.2.3.2)."""
+"""Number of bytes at the beginning of a page that are searched for its charset (HTML Standard, 13.2.3.2)."""
 _META = re.compile(rb"""<meta[^>]+charset\s*=\s*["']?\s*([A-Za-z0-9_.:-]+)""", re.IGNORECASE)
 
 

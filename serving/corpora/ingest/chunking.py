@@ -45,9 +45,9 @@ def asked_chunking(tokens: int | None, overlap: int | None) -> Chunking | None:
 def cut(texts: Sequence[str], chunking: Chunking, pieces: Pieces) -> list[list[Span]]:
     """Return the passages of each text, in order. A text of up to `chunking.tokens` tokens is one passage.
 
-    A passage has at most `chunking.tokens` tokens. It ends at the last blank line in the second half of this range.
-    Without such a line, it ends at the last sentence end in this half. Otherwise it ends between two words or, if that
-    is impossible, between two tokens. It never ends within a character.
+    A passage has at most `chunking.tokens` tokens. If possible, it ends at the last blank line in the second half of
+    these tokens. If this half has no blank line, the passage ends at the last sentence end in this half. Otherwise it
+    ends between two words or, if that is impossible, between two tokens. It never ends within a character.
 
     A passage begins between two words if possible, at most `chunking.overlap` tokens before the end of the previous
     passage. Only white space between passages is lost.
@@ -127,7 +127,10 @@ class _Tokens:
         return end
 
     def _tokens_at(self, places: Iterable[int]) -> list[int]:
-        """Return the sorted tokens that may begin a passage. Each is the first at or after an offset in `places`."""
+        """Return the sorted tokens at which a passage may begin.
+
+        These are, for each offset in `places`, the first token that begins at the offset or after it.
+        """
         found = (bisect_left(self._starts, place) for place in places)
         return sorted({self._clean[i] for i in found if i < len(self._clean)})
 

@@ -85,7 +85,7 @@ def read_upload(
 
     Raises:
         Empty: there are no rows.
-        ServiceError: the error of the first bad row, unless `skip_errors`.
+        ServiceError: a row is bad, and `skip_errors` is false. The error is that of the first bad row.
     """
     upload, characters = Upload(), 0
     for row in unrepeated(checked(given, settings, naming, rule)):

@@ -17,15 +17,16 @@ VECTOR = "vector"
 EXPIRES_AT = "expires_at"
 """Name of the field with the time at which the document expires."""
 MAX_CONTAINERS = 4000
-"""Maximum number of lists and objects in a row. 256 such rows together have about the maximum of a request."""
+"""Maximum number of lists and objects in a row. With this number in each row, 256 rows reach about the maximum of a
+request."""
 MAX_DEPTH = 200
-"""Maximum nesting of a row. The limit on metadata is lower, so JSON beyond this limit is an attack."""
+"""Maximum nesting of a row. Metadata have a lower limit, so only an attack has deeper nesting."""
 COMPARED, COMPARED_LENGTH = 100, 40
 """Maximum number of names with which a wrong name is compared, and maximum length of these names. The time of a
 comparison is quadratic in the length."""
 _WITHIN = re.compile(r": line \d+ column \d+ \(char (\d+)\)$")
-"""Pattern of the position in an error message of the standard library. Its line number is not the line number in the
-upload."""
+"""Pattern of the position in an error message of the standard library. The line number in the message is counted within
+the row, so it is not the line number in the upload."""
 
 
 class Row(NamedTuple):
@@ -44,7 +45,7 @@ class Row(NamedTuple):
 
 
 def listed(names: Iterable[str]) -> str:
-    """Quote as many of the first `names` as fit into a message."""
+    """Quote the first `names`, up to a length that fits into a message."""
     return ", ".join(repr(name[:300]) for name in islice(names, 100))[:300]
 
 

@@ -69,11 +69,11 @@ class Columns(NamedTuple):
     ) -> Self:
         """Find the columns in a header. A name may end in a type, as in Meilisearch: `year:number`, `day:date`.
 
-        A type in `types` overrides the type in the header, unless it is `auto`. A type in `found` is only used if the
-        header has no type. The default type is string. An unknown suffix stays part of the name. Text, id and time of
-        expiry are strings, and their columns are found in any case. White space around a name is removed. Columns
-        without a name are left out, because spreadsheets write empty columns at the end, and pandas writes its index at
-        the beginning.
+        A type in `types`, except `auto`, overrides the type in the header. A type in `found` is only used if the header
+        has no type. The default type is string. An unknown suffix stays part of the name. Text, id and time of expiry
+        are strings. The case of the names of their columns does not matter. White space around a name is removed.
+        Columns without a name are left out, because spreadsheets write empty columns at the end, and pandas writes its
+        index at the beginning.
 
         Raises:
             Invalid: a column occurs twice, or a requested column is missing.
@@ -191,7 +191,7 @@ def types_of(found: Iterable[Row]) -> dict[str, str]:
 
 
 def read_column_types(text: str) -> ColumnTypes:
-    """Parse the requested column types: a keyword, in any case, or a JSON object with the types of some columns.
+    """Parse the requested column types: `header` or `auto` (case is ignored), or a JSON object with types of columns.
 
     Raises:
         Invalid: the text is neither.
@@ -278,12 +278,14 @@ def csv_rows(
 ) -> Iterator[Row]:
     """Yield the rows of a CSV table. The place of a row is its first line.
 
-    The separator is the comma, semicolon or tab in the header. A line `sep=;` before the header, which Excel writes and
-    reads, names another separator. `text_column` defaults to `text`, and `id_column` to `id` if it exists. All other
-    columns are metadata; see `Columns`, also for `types` and `found`. Empty rows are skipped.
+    The separator is the comma, semicolon or tab, whichever is most frequent in the header. A line `sep=;` before the
+    header, which Excel writes and reads, names another separator. `text_column` defaults to `text`, and `id_column` to
+    `id` if it exists. All other columns are metadata; see `Columns`, also for `types` and `found`. Empty rows are
+    skipped.
 
     Raises:
-        Empty, Malformed, Invalid: there is no header, or it lacks a column or has one twice.
+        Empty, Malformed, Invalid: there is no header, it is not CSV, it lacks a requested column, or a column occurs
+            twice.
         TooLarge: a row is too long. It may have no end, so no later row can be found.
     """
     feed = _Feed(stream, row_bytes(settings))
