@@ -53,7 +53,9 @@ def simplify(graph: Any) -> None:
 
 
 def unpadded(graph: Any) -> Any | None:
-    """Return a copy of a simplified graph, with the inputs of `gather_indices`.
+    """Return a copy of a simplified graph. The copy computes padding tokens only in attention.
+
+    It has the additional inputs that `gather_indices` returns.
 
     Return None if the graph does not have the attention of BERT.
     """
