@@ -198,7 +198,7 @@ class Service:
     def manifest(self) -> Manifest:
         """Manifest of the default encoder.
 
-        A reload may replace the manifest. A request therefore uses the manifest of the embedder that answers it.
+        A reload may replace the manifest. So code that answers a request uses the manifest of the request's embedder.
         """
         return self.encoders.default.model.manifest
 
@@ -212,7 +212,7 @@ class Service:
         return self.encoders.default.ready_embedder
 
     def remedy(self, corpus: str) -> str:
-        """Return a message that says how to make a corpus searchable if its encoder is not served."""
+        """Return a message about a corpus whose encoder is not served: how to make the corpus searchable."""
         if job := self.jobs.under_way(REEMBED, corpus):
             return f"Job {job.id} embeds the corpus again: {progress_of(job, 'passages')} (GET /jobs/{job.id})"
         return f"POST /corpora/{corpus}/reembed embeds the corpus again. Or start the server with that encoder"

@@ -366,7 +366,7 @@ def read_settings(arguments: Sequence[str]) -> Settings:
 
 
 def parser_of_settings() -> ArgumentParser:
-    """Return a parser of all settings, which is used for its help text and its options."""
+    """Return a parser with all settings as options. Callers read its help text and its options, but do not parse."""
     parser: ArgumentParser = CliSettingsSource(Settings).root_parser
     return parser
 

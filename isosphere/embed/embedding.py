@@ -204,7 +204,7 @@ def vectors_of(encoder: Encoder, texts: Sequence[str], options: Options) -> Vect
 
 
 def no_vectors(encoder: Encoder, options: Options) -> tuple[Vectors, dict[str, str]]:
-    """Return an empty array (0, D) of the output's type, and the metadata of a table with such vectors.
+    """Return an empty array (0, D) of the output's type, and the metadata of the output's table.
 
     Raises:
         Refused, ValueError: the encoder does not support an option.

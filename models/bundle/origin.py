@@ -44,7 +44,7 @@ MINILM_CITATIONS = (
   url = {https://arxiv.org/abs/1908.10084}
 }""",
 )
-"""Citations of MiniLM and of the training of all-MiniLM-L6-v2. Its own model card has no citations."""
+"""Citations of MiniLM and of the training of all-MiniLM-L6-v2. The model card of all-MiniLM-L6-v2 has no citations."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,8 +22,8 @@ GREATEST = 127
 SENTENCES = 128
 """Number of sentences for calibration.
 
-The number hardly matters. With 9,500 paragraphs instead of 100, the range of minilm is a third larger, but STS scores
-are the same.
+The number hardly matters. For minilm, the range from 9,500 paragraphs is a third larger than the range from 100
+paragraphs, but STS scores are the same.
 """
 
 

@@ -46,7 +46,7 @@ MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9d
 """SHA-256 of `model.safetensors` in the published sentence-transformers/all-MiniLM-L6-v2."""
 
 ADAPTERS = Path(__file__).parents[1] / "adapters"
-"""Folder of this project's adapters. Each adapter has a folder of its own there, and its name is `minilm+FOLDER`."""
+"""Folder of this project's adapters. The adapter in its subfolder `NAME` is called `minilm+NAME`."""
 
 TEMPLATE = Path(__file__).parents[1] / "export" / "graphs" / MINILM
 """The bundle of `minilm` without its weights (`models.export.assembly`)."""

@@ -98,7 +98,10 @@ def verbs(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]
 
 
 def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Yield the parsers without subcommands: the parser itself, or those of its subcommands at any depth."""
+    """Yield all parsers without subcommands in the tree of subcommands below `parser`.
+
+    If `parser` has no subcommands, yield `parser` itself.
+    """
     below = verbs(parser).values()
     for one in below:
         yield from leaves(one)

@@ -127,8 +127,8 @@ def describe(
 ) -> Manifest:
     """Write int8 range, model card and adapter.json to an adapter's folder, beside peft's files.
 
-    `said` is the manifest of the tuned encoder `source`. Its scores are not copied, because the merged weights differ
-    from the tuned weights.
+    `said` is the manifest of the tuned encoder `source`. The scores in it are not copied, because the merged weights
+    differ from the tuned weights.
     """
     quantization.write(quantization.limit(unit_vectors(merged, quantization.calibration())), folder / INT8)
     opened = adapter.load(folder)

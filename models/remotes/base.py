@@ -98,9 +98,9 @@ def without_user(url: str) -> str:
 def secrets(url: str) -> Set[str]:
     """Return the texts that messages must not contain: the URL's user and password.
 
-    Both are returned as written, and percent-decoded. Pieces of the password between `/`, `?`, `#` and `@` are
-    returned, too. If such a character is not percent-encoded, a library may take one piece for the whole password, and
-    name it in a message.
+    Each of them is returned in two forms: as written, and percent-decoded. Pieces of the password between `/`, `?`, `#`
+    and `@` are returned, too. If such a character is not percent-encoded, a library may take one piece for the whole
+    password, and name it in a message.
     """
     users = {user.removesuffix("@") for user in USER.findall(url)}
     passwords = {user.partition(":")[2] for user in users}

@@ -110,7 +110,9 @@ class Filesystem:
     def put(self, folder: Path, paths: Sequence[str], *, removed: Collection[str]) -> None:
         """Delete the files `removed`, then upload the files `paths`.
 
-        On this machine, files are replaced instead of overwritten, because bundles may share them by hard links.
+        If the remote is a folder on this machine, other bundles may share its files by hard links. The caller must
+        therefore include in `removed` every file that gets new content. Without the deletion, the upload would also
+        change the files of the other bundles.
         """
         with self._remote_errors():
             self._refuse_link("")

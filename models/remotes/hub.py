@@ -85,7 +85,7 @@ class Hub:
         """Upload files in one commit, or fail if someone else has committed in the meantime.
 
         The repository and the branch are created if they are missing. A new branch begins as a copy of the default
-        branch, and the commit also deletes the copied files from the new branch.
+        branch. In this case, the commit also deletes the copied files that are not uploaded.
         """
         with as_remote_error(self):
             if new := self._commit is None:

@@ -41,8 +41,8 @@ def publish(source: Package, remote: Remote, *, replace: bool = False) -> int:
     """Upload a verified package to `remote`, verify the result, and return the number of files sent.
 
     Files that are already complete are skipped, and an interrupted upload is continued. If the remote stores files one
-    by one, the old manifest is removed first and the new manifest is written last. An incomplete package therefore has
-    no manifest and can't be pulled.
+    by one, the old manifest is removed before the upload, and the new manifest is uploaded last. An incomplete package
+    therefore can't be pulled.
 
     Raises:
         TransferError: the remote contains a different bundle and `replace` is false, or files that belong to no bundle.

@@ -95,7 +95,7 @@ class Runtime(Protocol):
     batch_tokens: int
     """Number of tokens in a batch, including padding, above which throughput does not increase."""
     length_step: int
-    """Multiple of tokens to which sequences are padded."""
+    """Sequences are padded to a multiple of this number of tokens."""
 
     def __init__(self, bundle: Bundle, precision: str, options: Options) -> None: ...
 

@@ -69,7 +69,7 @@ class Choice:
 
 
 def choose(bundle: Bundle, options: Options, *, runtime: str | None = None, precision: str | None = None) -> Choice:
-    """Choose the fastest pair that may serve the bundle. It must have `runtime` and `precision`, if given.
+    """Choose the fastest pair that may serve the bundle. `runtime` and `precision` limit the candidates.
 
     All pairs are measured once for each bundle and host, and the measurements are cached. If a pair fails, nothing is
     cached, because the failure may be temporary. A single candidate is chosen without measurement.

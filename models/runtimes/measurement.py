@@ -192,7 +192,7 @@ def compared(
 
 
 class _Timed:
-    """Timer of a graph that repeatedly embeds some of the probes."""
+    """Timer of a graph. Each call embeds some of the probes with the graph, and stores the duration."""
 
     def __init__(self, encode: Encode, texts: Sequence[str], clock: Clock) -> None:
         self._encode, self._texts, self._clock = encode, texts, clock

@@ -26,7 +26,7 @@ COMPILERS = ThreadPoolExecutor(thread_name_prefix="compile")
 HINTS = {FP32: "f32", "bf16": "bf16"}
 """OpenVINO's names for precisions."""
 LENGTH_STEP = 16
-"""Multiple of tokens to which sequences are padded.
+"""Sequences are padded to a multiple of this number of tokens.
 
 Padding limits the number of shapes, because each new shape costs OpenVINO a few milliseconds (ADR 0012).
 """
@@ -95,10 +95,10 @@ class OpenVino:
             requests.put(request)
 
     def _without_gathers(self) -> SimpleQueue[Any] | None:
-        """Return inference requests of a graph for batches without padding, or None if it is not compiled.
+        """Return inference requests of a graph for batches without padding, or None if this graph is not compiled.
 
-        The graph computes the same bits a little faster. Only a long-lived runtime compiles it. The first call of this
-        method starts the compilation in the background.
+        For these batches, the graph computes the same bits as the graph of `_concurrent`, but a little faster. Only a
+        long-lived runtime compiles the graph. The first call of this method starts the compilation in the background.
         """
         if not self._long_lived:
             return None

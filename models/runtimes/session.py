@@ -22,7 +22,7 @@ CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
 OUTPUTS = ("sentence_embedding", "norm")
 TOKEN_OUTPUT = "token_embeddings"
-"""Name of the output with the vectors of all tokens, which graphs from before version 1.1 lack."""
+"""Name of the output with the vectors of all tokens. Graphs that were exported by version 1.0 lack this output."""
 
 Provider = str | tuple[str, dict[str, str]]
 

@@ -32,7 +32,7 @@ Output = Any
 
 
 def gather_indices(mask: Ids) -> dict[str, NDArray[np.int32]]:
-    """Return the inputs that the rewriting adds, for a mask (N, L).
+    """Return the values of the two inputs that the rewriting adds to a graph, for a mask (N, L).
 
     `UNPAD` (T,) is the index of each real token in the flat batch, followed by zeros up to a multiple of `STEP`. `PAD`
     (N, L) is the index of each token among the real tokens, and 0 for padding.
@@ -53,7 +53,9 @@ def simplify(graph: Any) -> None:
 
 
 def unpadded(graph: Any) -> Any | None:
-    """Return a copy of a simplified graph, with the inputs of `gather_indices`.
+    """Return a copy of a simplified graph. The copy computes padding tokens only in attention.
+
+    It has two additional inputs, whose values `gather_indices` returns.
 
     Return None if the graph does not have the attention of BERT.
     """
@@ -71,7 +73,7 @@ def unpadded(graph: Any) -> Any | None:
 
 
 class _Rewriting:
-    """Rewriting of a graph by calls of `visit` for all operators in topological order.
+    """Rewriting of a graph. The caller calls `visit` for each operator, in topological order.
 
     `start` is the input of the linear layers in the first attention.
     """

@@ -53,7 +53,7 @@ class ReloadAnswer(Fingerprints):
 
 
 class LoadRequest(ClosedBody):
-    """An additional bundle to serve."""
+    """Request to serve an additional bundle."""
 
     bundle: Path = Field(
         strict=False,

@@ -158,7 +158,11 @@ async def delete(name: CorpusName, service: ServiceDep) -> None:
 
 
 def unknown(otherwise: ASGIApp) -> ASGIApp:
-    """Wrap the handler of unknown paths, so that a corpus name with a slash gets the error for illegal corpus names."""
+    """Wrap the handler of unknown paths below /corpora/.
+
+    If such a path begins with an illegal corpus name, the wrapped handler raises the error for illegal names. An
+    example is the empty name in `/corpora//documents`.
+    """
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"].startswith("/corpora/"):

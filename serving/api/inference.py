@@ -104,7 +104,7 @@ async def similarity(body: SimilarityRequest, service: ServiceDep) -> Response:
 async def infer(body: InferenceRequest, service: ServiceDep, request: Request) -> Response:
     """Answer as /similarity if `inputs` is an object, else as /embed.
 
-    Clients of Hugging Face send such requests to `/`.
+    Clients of Hugging Face send requests of both kinds to `/`.
     """
     if isinstance(body.root, SimilarityRequest):
         return await similarity(body.root, service)
@@ -233,7 +233,10 @@ async def predict(body: PredictRequest, service: ServiceDep) -> Response:
 
 
 def _decimal(scores: NDArray[np.floating]) -> list[float]:
-    """Return the scores as Python floats, rounded to `relevance.DECIMALS`. float32 has no exact decimals."""
+    """Convert the scores to Python floats, and then round them to `relevance.DECIMALS`.
+
+    If float32 scores were rounded first, the conversion would add digits.
+    """
     return [round(score, DECIMALS) for score in scores.tolist()]
 
 

@@ -90,9 +90,9 @@ class MapAnswer(BaseModel):
 async def compute(name: CorpusName, service: ServiceDep) -> Response:
     """Start a job that computes a map of the passages by t-SNE and stores the map with the corpus.
 
-    A map has up to 50,000 passages. For a larger corpus, the map has a random sample that is always the same. The
-    previous map is served until the job has finished. 501 if the extra `map` is not installed, or if the store has no
-    maps.
+    A map has up to 50,000 passages. For a larger corpus, the map has a random sample of the passages. The sample stays
+    the same until the corpus changes. The previous map is served until the job has finished. 501 if the extra `map` is
+    not installed, or if the store has no maps.
     """
     _check_possible(service.library.corpora)
     await service.library.read(lambda corpora: corpora.corpus(name), of=name)

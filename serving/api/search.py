@@ -40,7 +40,7 @@ from serving.service import Service
 VALUES = 20
 """Maximum number of values of a facet in the answer."""
 DEEPEST = 100_000_000
-"""Maximum number of hits on all pages before a cursor."""
+"""Maximum number of hits on all pages before a cursor. A cursor with a larger number is refused."""
 
 router = APIRouter(tags=["search"], route_class=Route, dependencies=CLOSED)
 _DOCUMENTED: dict[str, Any] = {"response_model": SearchAnswer, "response_model_exclude_unset": True}

@@ -46,7 +46,7 @@ _JOB: dict[str, Any] = {"status_code": 202, "response_model": JobAnswer, "respon
 
 
 class ReembedRequest(ClosedBody):
-    """Encoder with which the corpus will be embedded."""
+    """Request to embed a corpus again. `model` is the encoder to use, by default the first encoder."""
 
     model: AskedModel = None
     replace_own_vectors: bool = Field(
@@ -57,7 +57,7 @@ class ReembedRequest(ClosedBody):
 
 
 class AdaptRequest(ClosedBody):
-    """Encoder from which the adaptation starts."""
+    """Request to adapt an encoder to a corpus. `model` is the encoder to start from, by default the first encoder."""
 
     model: AskedModel = None
     max_steps: int | None = Field(
@@ -66,7 +66,7 @@ class AdaptRequest(ClosedBody):
 
 
 class RestoreRequest(ClosedBody):
-    """A snapshot that the server has.
+    """Request to restore a corpus from a snapshot that the server has.
 
     `of` is the corpus from which the snapshot was made. By default, it is the corpus that is restored.
     """

@@ -294,7 +294,8 @@ async def _small(
 ) -> Upload | None:
     """Return the documents of an upload, or None if there are too many to store before the answer.
 
-    The upload is read in the key's threads. If the file needs a parser, its CPU time is charged to the key.
+    If the format needs a parser, a child process parses the file, and the CPU time is charged to the key. Other
+    formats are read in the key's threads.
     """
 
     def small() -> Upload | None:

@@ -108,7 +108,7 @@ def copy(settings: Settings, given: argparse.Namespace) -> int:
 
 
 def _create(there: Backend, target: Place, described: Corpus, passages: int) -> None:
-    """Create the copy with the settings of its corpus, and report settings that its backend does not have."""
+    """Create the copy with the settings of the original corpus. Report settings that the copy's backend lacks."""
     create = partial(
         there.create,
         target.name,

@@ -63,7 +63,7 @@ async def prepare(service: Service) -> None:
 async def fill(service: Service) -> None:
     """Upload the documents in a job, and wait until the job ends.
 
-    Upload them only if the demo corpus is empty and had no upload, or if its last upload failed.
+    Upload them only if the demo corpus is empty and had no upload, or if the last upload of these documents failed.
 
     If a kill interrupts the upload, the next server process resumes it. If the encoder has changed, the resumed upload
     fails. The upload is then repeated after the corpus is embedded again. Texts that are already stored are not
@@ -104,8 +104,8 @@ def _is_ours(corpus: Corpus, _size: Size) -> bool:
 async def _last_uploads(service: Service, corpus: Corpus) -> Collection[Job]:
     """Wait until the upload jobs of the corpus end, and return them.
 
-    Of several jobs with the same digest, only the newest is returned. Jobs from before the creation of the corpus are
-    left out.
+    If several jobs uploaded the same documents, only the newest of these jobs is returned. Jobs from before the
+    creation of the corpus are left out.
     """
     newest = {
         job.digest: job
@@ -148,7 +148,7 @@ def _paragraphs() -> Iterator[tuple[Section, str]]:
 def _numbered() -> Callable[[tuple[Section, str]], Document]:
     """Return a function that converts a paragraph to a document.
 
-    The function numbers the paragraphs of each name, because several docstrings may have the same name.
+    Several docstrings of a module may have the same name, so the function numbers all paragraphs of a name together.
     """
     seen: Counter[str] = Counter()
 

@@ -77,7 +77,8 @@ class Folder:
         """Digests of each file that has documents in the corpus. A file has two digests if the replacement of its
         documents was interrupted."""
         self._tried: dict[str, str] = {}
-        """Digests of files that failed or have no documents. A file is tried again only after it changes."""
+        """Digest of each file at its last attempt, except attempts with a temporary error. A file is not tried again
+        while it has this digest."""
 
     async def load(self) -> None:
         """Load the list of the files that the corpus contains."""

@@ -37,13 +37,13 @@ UNREAD_SECONDS = 60.0
 """Period in seconds over which the reading speed of a client is checked. A client must read at least
 `MIN_BYTES_PER_SECOND`."""
 HEAD_BYTES = 65_536
-"""Maximum bytes of a request's head. The same limit applies to chunk sizes and trailers between two pieces of a
-body."""
+"""Maximum bytes of a request's head. The same limit applies to the bytes between two pieces of a body, such as chunk
+sizes, and to the trailers after a body."""
 _TOO_LARGE = f"the head of a request, or its trailers, must not have more than {HEAD_BYTES} bytes"
 _OF_AN_UPGRADE = (b"upgrade", b"http2-settings")
 SECONDS_TO_ASK = 0.5
-"""Seconds that a stopping server waits before it closes its sockets, and again afterwards. Clients that are just
-connecting can then still get the status 503."""
+"""A stopping server waits this number of seconds, closes its listening sockets, waits again, and then exits. Clients
+that are just connecting can therefore still get the status 503."""
 SECONDS_TO_SEND = 5
 """Maximum seconds for sending the last answers after the request handlers have finished."""
 SECONDS_IDLE = 75
@@ -89,9 +89,10 @@ def check_exposure(settings: Settings, address: str) -> None:
 
 
 def _bound(hosts: Sequence[str], port: int) -> list[socket.socket]:
-    """Bind one socket for each of `hosts` that this machine has, all to the same port.
+    """Bind one socket for each of `hosts`, all to the same port. Hosts that this machine does not have are skipped.
 
-    This machine must have at least one of them.
+    Raises:
+        BindError: a host can't be bound, or this machine has none of the hosts.
     """
     bound: list[socket.socket] = []
     with ExitStack() as opened:
@@ -167,9 +168,10 @@ class Server(uvicorn.Server):
         self._draining = asyncio.get_event_loop().create_task(self._drain())
 
     async def _reload_when_told(self) -> None:
-        """Reload the bundles once for each signal, one reload after another.
+        """Reload the bundles whenever a signal arrives.
 
-        Signals are not merged, because a bundle may have changed during the last reload.
+        Signals that arrive during a reload cause one more reload, because a bundle may have changed since the first
+        reload began.
         """
         while True:
             await self._hung_up.wait()
@@ -225,11 +227,11 @@ class _Parser(httptools.HttpRequestParser):
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's connection, with a timer that runs while the connection waits for the head of a request.
+    """uvicorn's connection, with a timer that closes it if the head of a request takes more than `HEAD_SECONDS`.
 
     The timer starts with the connection, and with the first byte after an answer. The timer also starts when an answer
-    is sent before the whole body of its request has arrived. The rest of this body is discarded within the same time
-    limit.
+    is sent before the whole body of its request has arrived. The rest of this body must then arrive within the same
+    time, and is discarded.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -260,7 +262,7 @@ class Connection(HttpToolsProtocol):
             self._start()
 
     def read_without_upgrade(self, rest: bytes) -> None:
-        """Parse the current head again without its header `Upgrade`, and then the bytes after the head."""
+        """Parse the current head again without its header `Upgrade`. Then parse `rest`, the bytes after the head."""
         method = self.parser.get_method()
         if method == b"CONNECT":
             self._refuse(400, "this server is not a proxy")

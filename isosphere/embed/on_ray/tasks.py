@@ -106,7 +106,7 @@ class Writer:
         return {"part": [name], "rows": [len(rows)], "sha256": [digest], "truncated": [self._newly_truncated()]}
 
     def _newly_truncated(self) -> int:
-        """Return the number of texts that were truncated since the last call. Calls from other threads count, too."""
+        """Return the number of texts that the encoder has truncated since the last call, in all threads together."""
         with self._lock:
             before, self._truncated = self._truncated, self._encoder.truncated
             return self._truncated - before

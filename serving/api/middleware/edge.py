@@ -33,7 +33,7 @@ _ACCEPTED_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 class TrailingSlash:
     """Outermost, pure ASGI middleware that removes a trailing slash from the path of a request.
 
-    It removes the slash only if no route has the path with the slash and a route has the path without it. It is
+    It removes the slash if a route has the path without the slash, and no route has the path with the slash. It is
     outermost, so that authentication and logs see the path of the route. The server does not redirect instead, because
     clients follow a redirect of a POST without its body, or not at all.
     """

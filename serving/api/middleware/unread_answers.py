@@ -22,10 +22,11 @@ PIECE = 1 << 18
 
 
 class UnreadLimit:
-    """Pure ASGI middleware inside authentication, which limits the bytes of unread answers.
+    """Pure ASGI middleware that limits the bytes of unread answers.
 
-    A large answer counts until the client has read it. An answer that exceeds the limit is replaced by an error. The
-    answer to a write is always sent, because the write has already happened.
+    It runs after authentication, because an API key can have its own limit. A large answer counts until the client has
+    read it. An answer that exceeds the limit is replaced by an error. The answer to a write is always sent, because the
+    write has already happened.
     """
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
@@ -35,8 +36,8 @@ class UnreadLimit:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle the request.
 
-        The head of an answer is sent together with the first piece of its body. If this piece is the whole body, its
-        size decides whether an error is sent instead.
+        The head of an answer is held back until the route sends the first piece of the body. Only if this piece is the
+        whole body, an error can replace the answer.
         """
         if scope["type"] != "http":
             await self._app(scope, receive, send)

@@ -35,7 +35,7 @@ class Authentication:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward public and allowed requests, with the key in the scope's state.
 
-        Answer 401, 403 or, if the key is over a limit, 429 to other requests.
+        Answer other requests with 401, with 403, or, if the key is over a limit, with 429.
         """
         if scope["type"] != "http" or _is_public(scope["method"], scope["path"]):
             await self._app(scope, receive, send)
@@ -63,7 +63,7 @@ def key_of(request: Request) -> Key | None:
 
 
 def allowed_corpus(name: str, request: Request) -> str:
-    """Return the name of a corpus. `name` is this name, or an alias of the corpus.
+    """Return the name of the corpus whose name or alias is `name`.
 
     The request's key must have access to `name` and to the returned corpus.
 

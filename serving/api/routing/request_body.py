@@ -47,8 +47,8 @@ class BytesInFlight:
         The `with` block calls the yielded function with the size of the body so far.
 
         Raises:
-            Overloaded: all bodies, or all bodies of the key, have too many bytes. While only one body is
-                counted, it is never refused.
+            Overloaded: the bytes of all bodies together, or of the key's bodies together, exceed a
+                limit. A limit never refuses the only body that counts towards it.
         """
         caller: Caller | None = None
         counted = 0

@@ -1,4 +1,4 @@
-"""Route classes. A route reads the body first, and then works until the caller disconnects or the deadline passes."""
+"""Route classes. A route reads the body first. Its work is cancelled if the caller leaves or the deadline passes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def is_json(media: str) -> bool:
 
 
 class Route(APIRoute):
-    """Route that reads the body first, and then works until the caller disconnects."""
+    """Route that reads the body first. Its work is cancelled if the caller disconnects."""
 
     def get_route_handler(self) -> Handler:
         return _bounded(super().get_route_handler(), self.body_field, typed=True)
@@ -167,8 +167,8 @@ class Head:
 class Shortcut:
     """Innermost, pure ASGI middleware that passes POST requests directly to the handlers of `DirectRoute` routes.
 
-    The framework's routing would take half of the time that a short request needs outside the model. FastAPI also has
-    these routes. It documents them, and answers all other requests to their paths.
+    The framework's routing would take half of the time that a short request needs outside the model. FastAPI
+    documents these routes, and answers all other requests to their paths.
     """
 
     def __init__(self, app: ASGIApp, routers: Iterable[APIRouter]) -> None:

@@ -46,7 +46,7 @@ def warnings_of(unmatched: Sequence[str], part: str = "filter") -> list[str]:
 
 
 class CorpusRequest(ClosedBody):
-    """Settings of a new or changed corpus."""
+    """Request to create or change a corpus, with its settings."""
 
     description: About | None = None
     recall_target: RecallTarget | None = Field(
@@ -91,13 +91,13 @@ class CorpusRequest(ClosedBody):
 
 
 class RenameRequest(ClosedBody):
-    """New name of a corpus."""
+    """Request to rename a corpus. `name` is the new name."""
 
     name: str = Field(json_schema_extra={"pattern": CORPUS_NAME})
 
 
 class AliasRequest(ClosedBody):
-    """Corpus to which an alias will point."""
+    """Request to point an alias to a corpus."""
 
     corpus: str = Field(description="Name or alias of the corpus.", json_schema_extra={"pattern": CORPUS_NAME})
 
@@ -258,13 +258,13 @@ class UploadAnswer(BaseModel):
 
 
 class DeleteRequest(ClosedBody):
-    """Filter for the documents to delete."""
+    """Request to delete all documents that match a filter."""
 
     filter: Conditions = Field(examples=[{"module": "asyncio.tasks"}], json_schema_extra={"minProperties": 1})
 
 
 class DocumentPatchRequest(ClosedBody):
-    """Changes of one document: metadata to merge, a new time of expiry, or both."""
+    """Request to change one document, with metadata to merge, a new time of expiry, or both."""
 
     metadata: dict[str, Any] = Field(
         default_factory=dict,
@@ -289,7 +289,7 @@ class DocumentPatchRequest(ClosedBody):
 
 
 class PatchRequest(DocumentPatchRequest):
-    """Changes of all documents that `ids` lists or `filter` matches."""
+    """Request to change all documents that `ids` lists or `filter` matches."""
 
     ids: list[str] | None = Field(default=None, min_length=1, max_length=100_000)
     filter: Conditions | None = Field(default=None, json_schema_extra={"minProperties": 1})
