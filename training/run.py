@@ -294,8 +294,8 @@ def teacher_config(config: RunConfig) -> RunConfig:
     """Return the configuration of the teacher's run, with folders beside those of `config`.
 
     The run's preset can name the teacher's backbone. For example, DCLR's presets for large models name a base model of
-    the same family. Otherwise, the teacher has the run's own backbone. Its preset is SimCSE's preset with the name of
-    the run's preset, if there is one.
+    the same family. The teacher then has SimCSE's default preset for this backbone. Otherwise, the teacher has the
+    run's backbone and, if SimCSE has it, the preset with the name of the run's preset.
 
     Raises:
         ConfigError: the objective needs a teacher that the user names.

@@ -88,12 +88,12 @@ class Study:
     paper: str = ""
     """The table or figure that the study repeats, for example `DCLR, Table 2`."""
     untestable: str = ""
-    """Reason why only `--published` can test what the paper shows. The text is empty if the study can test it, too."""
+    """Reason why the study can test the paper's result only with `--published`, or "" if there is none."""
     published: Mapping[str, Any] = field(default_factory=dict)
     """Changes to the study for `--published`, which uses the backbone of the paper."""
     reported: Reported | None = None
     figures: tuple[str, ...] = ()
-    """Names, or beginnings of names, of the figures in a report that repeat the paper's figure."""
+    """Ids of the report's figures that repeat the paper's figure. An entry can be the beginning of several ids."""
 
     @classmethod
     def read(cls, file: Path) -> Self:
@@ -153,10 +153,10 @@ class Study:
         return replace(restated, paper=self.paper, reported=self.reported, figures=self.figures)
 
     def override(self, changes: Mapping[str, Any]) -> Self:
-        """Return the study with changed values. For an axis, the new value is the list of its points.
+        """Return the study with new values by key. The new value of an axis is the list of its points.
 
         Raises:
-            StudyError: the value of an axis is not a list, or an arm has a value of its own.
+            StudyError: the value of an axis is not a list, or an arm's own settings contain a key of `changes`.
         """
         base, grid, arms = dict(self.base), dict(self.grid), list(self.arms)
         for key, value in changes.items():

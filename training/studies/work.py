@@ -1,4 +1,4 @@
-"""One run of a study: training on a share of the corpus, with a teacher that runs can share, and evaluation.
+"""One run of a study: training on a share of the corpus, with a teacher that several runs can use, and evaluation.
 
 The encoder is not exported.
 """
@@ -96,7 +96,7 @@ def _read_trial(file: Path) -> Trial:
 def _run_config(trial: Trial, folder: Path, stream: TextIO) -> RunConfig:
     """Return the run's configuration, with its folders, its share of the corpus and its teacher.
 
-    All runs of a study use the same files of corpus shares, and the same teachers.
+    Corpus shares and teachers are in the study's folder. Runs with the same share or teacher use the same files.
     """
     study, config = folder.parent.parent, trial.config
     if not trial.sts:
