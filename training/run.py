@@ -62,7 +62,7 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
         ValueError: backbone, corpus or data are not usable. The error is of a subclass that this package defines, and
             its message names the file or option.
         LockError: another process works on the run.
-        HardwareError: the machines of several processes do not share the run's folder.
+        HardwareError: the run has several processes, and their machines do not share the run's folder.
         DivergedError, InterruptedRun: see `training.loop.run_to_end`.
     """
     devices = Devices(config.device)
@@ -298,7 +298,7 @@ def teacher_config(config: RunConfig) -> RunConfig:
     run's backbone and, if SimCSE has it, the preset with the name of the run's preset.
 
     Raises:
-        ConfigError: the objective needs a teacher that the user names.
+        ConfigError: the user must name a teacher for this objective.
     """
     recipe, name = OBJECTIVES[config.objective], config.preset.partition("+")[0]
     if recipe.needs_named_teacher:

@@ -85,7 +85,7 @@ def raise_error(error: CorpusError) -> None:
 def resolve_files(files: Sequence[str]) -> list[Path]:
     """List the files of folders, glob patterns and paths.
 
-    Files of a data set on the hub, `hf://datasets/…`, are downloaded to the hub's cache unless they are there.
+    Files of a data set on the hub, `hf://datasets/…`, are downloaded to the hub's cache unless they are there already.
 
     Raises:
         CorpusError: a folder or a pattern has no files.

@@ -19,7 +19,7 @@ Classes = NDArray[np.int64]
 
 STEPS = 1000
 TOLERANCE = 1e-10
-"""Convergence criterion: all fits stop when the predicted decrease of each mean loss is below this value."""
+"""All fits stop when the predicted decrease of every fit's mean loss is below this value."""
 VARIANCE = 0.15
 """Assumed variance p (1 - p) of a predicted class. It affects the number of steps but not the solution."""
 TINY = np.float32(1e-30)

@@ -77,7 +77,10 @@ class Reported:
 
 @dataclass(frozen=True)
 class Study:
-    """A study: a run for each arm and each combination of the values on the study's and the arm's axes."""
+    """A study. It has a run for each arm and each combination of axis values.
+
+    The axes of an arm are the study's axes and the arm's own axes.
+    """
 
     file: Path
     name: str
@@ -180,9 +183,9 @@ class Study:
         `to_come` are folders of encoders that do not exist yet.
 
         Raises:
-            StudyError: a setting is unknown, of the wrong type or out of range, settings contradict each other, a
-                corpus is not a file, an encoder's folder is missing, or runs that differ by more than their seed have
-                the same label.
+            StudyError: a setting is unknown, out of range or of the wrong type; settings contradict each other; a
+                corpus is not a file; an encoder's folder is missing; or runs with the same label differ by more than
+                their seed.
         """
         contents = InputDigests(to_come)
         found: dict[tuple[str, str], Trial] = {}

@@ -151,7 +151,7 @@ def collect_results(trials: Sequence[Trial], study: Path, recorded: Mapping[str,
     """Write the results of all finished runs in the study's order, and return their number.
 
     Args:
-        recorded: runs of a record by id, for the runs without a result in the study's folder.
+        recorded: lines of a record by run id. They are used for runs without a result in the study's folder.
     """
     lines = [json.dumps(each) for each in finished(trials, study, recorded)]
     write_whole(study / RESULTS, "".join(f"{line}\n" for line in lines))
@@ -256,7 +256,7 @@ class RunRecord:
             raise StudyError(f"{self.file}: {error.strerror}") from error
 
     def find(self, trials: Iterable[Trial]) -> dict[str, Line]:
-        """Return the recorded runs among `trials`, by the id of the trial.
+        """Return the recorded lines of `trials`, as {id of the trial: line}. Trials without a line are left out.
 
         A trial with a corpus or evaluation data is found by its id. Any other trial is found by its `settings`.
 

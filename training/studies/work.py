@@ -48,7 +48,7 @@ def run_trial(folder: Path, stream: TextIO) -> None:
         StudyError: `folder/trial.json` does not exist.
         LockError: another process works on this run.
         ValueError, DivergedError, InterruptedRun: see `training.run.fit`.
-        StudyError, DataError: see `training.studies.work.load_data`; nothing was trained.
+        StudyError, DataError: see `training.studies.work.load_data`. These errors are raised before training.
         EvaluationError: see `training.studies.scores.evaluate`.
     """
     trial = _read_trial(folder / TRIAL)
@@ -201,10 +201,9 @@ def _first(trial: Trial) -> list[str]:
 
 
 def with_teacher(config: RunConfig, folder: Path, stream: TextIO) -> RunConfig:
-    """Return the configuration with a teacher.
+    """Return the configuration with a teacher, or without one if the objective needs none.
 
-    If `config` names no teacher, a teacher is trained in `folder`, unless it is there already. If the objective needs
-    no teacher, the field `teacher` becomes None.
+    If a teacher is needed but `config` names none, a teacher is trained in `folder`, unless it is there already.
 
     Raises:
         ConfigError: the encoder is too narrow for the objective.

@@ -242,7 +242,8 @@ def _own_name(backbone: str) -> str:
 def papers(backbones: Iterable[str]) -> dict[str, Any]:
     """Return the rows for these backbones as JSON, for STS and for the transfer tasks.
 
-    `unreported` lists the backbones without rows of their own. For these, the rows are those of similar backbones.
+    `unreported` lists the backbones without rows of their own. For these backbones, rows of similar backbones are
+    returned.
     """
     backbones = list(backbones)
 
