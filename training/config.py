@@ -23,10 +23,7 @@ from training.objectives import OBJECTIVES
 from training.objectives.base import PASSAGES_SUFFIX, AugmentationName, Recipe
 
 FALLBACK_PRESET = "bert-base-uncased"
-"""Preset for a backbone whose name matches no preset.
-
-If the backbone is a folder that declares a pooling, a preset with this pooling is preferred.
-"""
+"""Preset for a backbone whose name matches no preset. Folders that declare a pooling are different (`preset_of`)."""
 
 NOT_SET = ("objective", "backbone", "preset", "params")
 """Fields of a run that `--set` rejects, because they have options of their own."""
@@ -209,7 +206,7 @@ class RunConfig(Configuration):
     None keeps all layers. With an empty list, the encoder keeps no layer and is a table of token vectors.
     """
     matryoshka: tuple[int, ...] | None = None
-    """Widths of prefixes. The objective is also computed on the prefixes of the vectors with these widths."""
+    """Widths of prefixes of the vectors. The objective is also computed on each of these prefixes."""
     chunk_size: int | None = None
     """Maximum number of sentences in one encoder pass, with gradient caching.
 
@@ -270,8 +267,8 @@ class RunConfig(Configuration):
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name, including the objective's parameters.
 
-        A field that a later version added is left out if its value is the one that applies to earlier versions. So the
-        description and the digest of a run by an earlier version stay the same.
+        Fields that earlier versions lack are left out if they have the value that applies to those versions. So a run
+        of an earlier version keeps its description and its digest.
         """
         added = OBJECTIVES[self.objective].added_params
         return _without(asdict(self), ADDED_FIELDS) | {"params": _without(asdict(self.params), added)}
@@ -343,8 +340,11 @@ def preset_of(recipe: Recipe[Any], backbone: str) -> str:
 
     The nearest preset matches the backbone's family and size by name: `bert-large-nli-cls-token` and
     `unsup-simcse-bert-large-uncased` get `bert-large-uncased`. If no name matches, `FALLBACK_PRESET` is the nearest
-    preset. If the backbone is a folder that declares a pooling, all presets with this pooling are nearer than the other
-    presets. The pooling of a hub id is known only after loading, which is too late for this choice.
+    preset. Presets for passages are left out.
+
+    If the backbone is a folder that declares a pooling, only presets with this pooling are considered, if there are
+    any. If neither a preset with a matching name nor `FALLBACK_PRESET` is among them, the first one is used. The
+    pooling of a hub id is known only after loading, which is too late for this choice.
 
     Raises:
         SourceError: the backbone is a folder without a supported encoder.

@@ -348,10 +348,10 @@ def check_weights(state: State) -> None:
 def save_divergence(state: State, taken: TakenStep[Batch], folder: Path, devices: Devices) -> Path:
     """Write a diverged step to a file for a replay, and return the path of the file.
 
-    The file has the sentences of the step, and the weights and random states from before the step. The weights are the
-    current ones, because a diverged step changes no weights. Files of earlier divergences are removed, because the
-    resumed run may now diverge at an earlier step. With several processes, only the random state of the first one is
-    stored.
+    The file has the sentences of the step, the current weights, and the random states from before the step. A diverged
+    step changes no weights, so the current weights are also those from before the step. Files of earlier divergences
+    are removed, because the resumed run may now diverge at an earlier step. With several processes, only the random
+    state of the first one is stored.
     """
     assert taken.before is not None, "training takes snapshots"
     file = folder / f"diverged-{taken.step:08d}.safetensors"

@@ -62,7 +62,7 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
         ValueError: backbone, corpus or data are not usable. The error is of a subclass that this package defines, and
             its message names the file or option.
         LockError: another process works on the run.
-        HardwareError: the machines of several processes do not share the run's folder.
+        HardwareError: the run has several processes, and their machines do not share the run's folder.
         DivergedError, InterruptedRun: see `training.loop.run_to_end`.
     """
     devices = Devices(config.device)
@@ -294,11 +294,11 @@ def teacher_config(config: RunConfig) -> RunConfig:
     """Return the configuration of the teacher's run, with folders beside those of `config`.
 
     The run's preset can name the teacher's backbone. For example, DCLR's presets for large models name a base model of
-    the same family. Otherwise, the teacher has the run's own backbone. Its preset is SimCSE's preset with the name of
-    the run's preset, if there is one.
+    the same family. The teacher then has SimCSE's default preset for this backbone. Otherwise, the teacher has the
+    run's backbone and, if SimCSE has it, the preset with the name of the run's preset.
 
     Raises:
-        ConfigError: the objective needs a teacher that the user names.
+        ConfigError: the user must name a teacher for this objective.
     """
     recipe, name = OBJECTIVES[config.objective], config.preset.partition("+")[0]
     if recipe.needs_named_teacher:

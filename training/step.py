@@ -60,11 +60,11 @@ class DeviceBatch(NamedTuple):
 
 
 class Step:
-    """A function that updates weights from a batch, without waiting for the device.
+    """A function that updates weights from a batch, usually without waiting for the device.
 
-    It waits only to add vectors to the cache of a frozen encoder. After a non-finite loss, no later step changes the
-    weights. The loop reads losses later, and still finds the weights from before the diverged step. In fp16, a gradient
-    overflow skips only its own update.
+    It waits only to add new vectors to the cache of a frozen encoder. A step with a non-finite loss changes no weights,
+    and neither does any later step. So the loop can read losses later, and still finds the weights from before the
+    diverged step. In fp16, a gradient overflow skips only its own update.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Step:
         """Add the gradient of the loss to every weight, and return the terms, the objective's measures and `loss`.
 
         `on_views` receives the views of the whole batch, (V, N, D). Views without dropout are the last ones. After the
-        call, the views have the gradient of the loss.
+        call, `grad` of the views is the gradient of the loss.
         """
         return self._gradients(self._on_device(batch), on_views=on_views)
 
@@ -360,10 +360,10 @@ def make_meter(
 
 
 def load_start(config: RunConfig, devices: Devices) -> Encoder:
-    """Load the whole backbone with frozen weights.
+    """Load the whole backbone with frozen weights, as the encoder from before training.
 
-    The pooling is the run's pooling. If the trained encoder has no layers, the pooling is the backbone's own, because
-    the trained encoder then imitates the backbone's vectors.
+    It gets the pooling of the run. But if the run trains an encoder without layers, the backbone keeps its own pooling,
+    because that encoder imitates the backbone's vectors.
     """
     return load_frozen(config.backbone, devices, pooling=config.pooling if config.layers != () else None)
 
@@ -371,8 +371,8 @@ def load_start(config: RunConfig, devices: Devices) -> Encoder:
 def load_frozen(source: str, devices: Devices, *, pooling: str | None = None) -> Encoder:
     """Load a frozen encoder on the device of this process. If it is a bundle, check its files.
 
-    If the files lack a head, its weights are drawn at random. The random state is then restored, because a resumed run
-    loads the encoder once more and must draw the same numbers as before.
+    If the files lack the pooler's weights, these weights are drawn at random. The random state is then restored,
+    because a resumed run loads the encoder once more and must draw the same numbers as before.
     """
     manifest_of(source)  # This call checks the bundle's files.
     with torch.random.fork_rng(devices=[]):

@@ -95,8 +95,8 @@ def adapt(options: argparse.Namespace) -> int:
 def _compare(backbone: str, start: Encoder, made: Mapping[str, Path], collection: Collection) -> dict[str, Any]:
     """Print the retrieval scores of `start` and of the new encoders, and return them for JSON.
 
-    `made` maps each stage to the folder of its encoder. In the result, `best` is the stage of the best new encoder. It
-    is None if no new encoder is better than `start`, or if too few passages are held out for a comparison.
+    `made` maps each stage to the folder of its encoder. In the result, `best` is the stage of the best new encoder.
+    `best` is None if no new encoder is better than `start`, or if too few passages are held out for a comparison.
     """
     report: dict[str, Any] = {"queries": len(collection.queries), "passages": len(collection.documents)}
     report |= {"encoders": [], "best": None, "examples": []}

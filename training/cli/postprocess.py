@@ -1,4 +1,4 @@
-"""`postprocess`: fit a transform to an encoder's vectors, and export both as a bundle."""
+"""`postprocess`: fit a transform to an encoder's vectors, and export the encoder with the transform as a bundle."""
 
 from __future__ import annotations
 

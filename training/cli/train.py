@@ -134,7 +134,7 @@ def _on_passages(options: argparse.Namespace, backbone: str) -> str | None:
 def given_fields(options: argparse.Namespace, names: Sequence[str], base: Configuration) -> dict[str, Any]:
     """Return the configuration's fields that the options set.
 
-    These are `names`, the corpus, the run's folder, and the fields of `--set`.
+    Only `names`, the corpus, the run's folder and the fields of `--set` are read from the options.
 
     Raises:
         ConfigError: a setting is unknown, of the wrong type, or also given by an option.
@@ -180,7 +180,8 @@ def without_conflicts(
 def _in_free_folders(wanted: RunConfig, given: Mapping[str, Any]) -> RunConfig:
     """Return `wanted` with new output folders, unless the user named them.
 
-    The new folders are the first free ones beside the original run's folders.
+    `wanted` is the configuration of an earlier run. The new folders have the names of that run's folders, with the
+    first free number as a suffix.
     """
     if given.keys() >= {"run", "out"}:
         return wanted

@@ -2,7 +2,7 @@
 
 Token swapping is ours. The others are from ConSERT (Yan et al., ACL 2021), and DCLR's paper compares them.
 
-Random numbers are drawn by separate functions, so each change of tokens is deterministic, given a draw. Padding is at
+Separate functions draw the random numbers. Given these numbers, each change of tokens is deterministic. Padding is at
 the end of a sentence and never changes.
 """
 
@@ -144,8 +144,8 @@ def feature_cutoff(encoder: Encoder, ids: Tensor, mask: Tensor, rate: float, rng
 def span_cutoff(encoder: Encoder, ids: Tensor, mask: Tensor, rate: float, rng: torch.Generator | None) -> Tensor:
     """Restrict attention and mean pooling to one contiguous span.
 
-    ConSERT also sets the ids outside the span to zero. Here these ids stay, without attention, so that [CLS] pooling
-    works, and so that RoBERTa, which computes positions from ids, keeps the span's positions.
+    ConSERT also sets the ids outside the span to zero. Here these ids stay, but no token attends to them. So [CLS]
+    pooling works. RoBERTa computes positions from ids, so its positions of the span also stay.
     """
     pooled: Tensor = encoder(ids, keep_span(mask, draw_span_start(mask, rate, rng), rate))
     return pooled

@@ -51,7 +51,7 @@ COLUMN_ADVICE = ": name one by --text-column"
 ROWS_AT_ONCE = 1024
 """Rows of Parquet in memory at once."""
 READ_AT_ONCE = 1 << 20
-"""Bytes of a Parquet column to read at once, because a column can be as long as the file."""
+"""Number of bytes of a Parquet column that are read at once. A whole column can be as long as the file."""
 
 
 class File(Protocol):
@@ -85,7 +85,7 @@ def raise_error(error: CorpusError) -> None:
 def resolve_files(files: Sequence[str]) -> list[Path]:
     """List the files of folders, glob patterns and paths.
 
-    Files of a data set on the hub, `hf://datasets/…`, are downloaded to the hub's cache unless they are there.
+    Files of a data set on the hub, `hf://datasets/…`, are downloaded to the hub's cache unless they are there already.
 
     Raises:
         CorpusError: a folder or a pattern has no files.
@@ -166,8 +166,8 @@ def rows(
 ) -> Iterator[tuple[str, list[Any]]]:
     """Yield the position of each row of a table, and its values for `columns`.
 
-    Each of `columns` contains the possible names of one column. The first name that exists is read. Upper and lower
-    case are the same. If None is among the names, the column may be missing, and its values are then None. Blank lines
+    Each of `columns` contains the possible names of one column. The first name that exists is read. Names match
+    regardless of case. If None is among the names, the column may be missing, and its values are then None. Blank lines
     are skipped. `bad` is called with the error of each broken row, and if it returns, reading continues. Unless `bad`
     is `raise_error`, bytes that are not UTF-8 become lone surrogates.
 
@@ -450,7 +450,7 @@ JSON = r'\[?\s*\{\s*"[^"]*"\s*:'
 
 
 def detect_format(head: bytes, delimiters: Mapping[str, str], columns: Collection[str]) -> str | None:
-    """Name the format that the first `HEAD` bytes show, or return None for possible text with a sentence per line.
+    """Return the format that the first `HEAD` bytes show, or None if they can be text with a sentence per line.
 
     Args:
         delimiters: possible delimiters of a table, by the suffix of its name.

@@ -49,7 +49,7 @@ class PackedLayout(NamedTuple):
     margins: tuple[int, int] = (0, 0)
     """Numbers of padding tokens before and after the parts. The attention output of padding tokens is 0."""
     whole: int = 0
-    """Number of parts, counted from the last, that are computed without dropout of attention weights."""
+    """Number of parts at the end of the sequence that are computed without dropout of attention weights."""
 
     def split(self, tokens: Tensor) -> Sequence[Tensor]:
         """Split tokens (T, ...) into the parts of the layout.

@@ -31,7 +31,8 @@ def encode_twice(
     """Backpropagate through `encode`, one part at a time.
 
     `gradient_of` takes the vectors (V, n, D) of all parts, concatenated, and returns the loss's gradient for each part.
-    Every part but the last runs inside the context `no_sync()`, so that processes exchange gradients only once.
+    Backpropagation of every part but the last is inside the context `no_sync()`, so processes exchange gradients only
+    once.
     """
     before, vectors = [], []
     with torch.no_grad():

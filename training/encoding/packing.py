@@ -48,9 +48,8 @@ class Pass(NamedTuple):
 def encode_passes(encoder: Encoder, passes: Sequence[Pass], copies: int = 1, *, clean: bool = False) -> Tensor:
     """Compute vectors (copies, n, D) of the n sentences of all passes, in float32 or wider.
 
-    `copies` is the number of dropout passes for each sentence.
-
-    Sentences are in the order of the passes. With `clean`, a last copy without dropout is added.
+    Each sentence has `copies` vectors, each with its own dropout. Sentences are in the order of the passes. With
+    `clean`, one more copy without dropout is added at the end.
     """
     if clean and not (copies and _can_exempt(encoder.backbone)):
         noisy = [encode_passes(encoder, passes, copies)] if copies else []
@@ -79,8 +78,8 @@ def _encode_separately(encoder: Encoder, passes: Sequence[Pass], copies: int) ->
 def _encode_packed(encoder: Encoder, passes: Sequence[Pass], copies: int, clean: bool) -> list[Tensor]:
     """Compute one tensor of vectors (copies x n, D) for each pass, in a single forward pass over (1, T) tokens.
 
-    With `clean`, the result also has a tensor (n, D) for each pass, computed without dropout, after the others. Each
-    copy has an equal share of the T tokens, including padding.
+    With `clean`, the result then has one more tensor (n, D) for each pass, computed without dropout. Each copy has an
+    equal share of the T tokens, including padding.
     """
     parts = [(each, copies) for each in passes] + [(each, 1) for each in passes] * clean
     ids = [each.input_ids.repeat(times, 1) for each, times in parts]

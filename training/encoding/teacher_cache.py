@@ -26,9 +26,9 @@ class TeacherCache:
 
     The file is named after the encoder's weights. The file has one record for each sentence: a hash of the sentence's
     tokens, and its vector in float32. `counts` maps the file's name to the number of records up to the last checkpoint.
-    A resumed run drops later records and computes them again, in the same batches. The host waits for the device
-    whenever a batch has new sentences. If the disk is full, the file is removed, and sentences are encoded again in
-    every epoch.
+    A resumed run drops all records after this number, and computes them again in the same batches. The host waits for
+    the device whenever a batch has new sentences. If the disk is full, the file is removed, and sentences are encoded
+    again in every epoch.
 
     Raises:
         OSError: the file can't be read or written; the message names it.

@@ -20,7 +20,7 @@ TEST = "test"
 CORPUS = "corpus.jsonl"
 HEADER = "query-id\tcorpus-id\tscore"
 LONGEST_GRADE = 9
-"""Maximum digits of a grade. Sums of larger grades could overflow."""
+"""Maximum number of digits in a grade. Sums of larger grades could overflow."""
 
 
 @dataclass(frozen=True)

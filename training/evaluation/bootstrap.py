@@ -156,9 +156,9 @@ def compare(
 def weighted_spearman(cosines: Values, golds: Values) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
     """Return a function from weights (n, B) to B Spearman correlations. A weight is the number of copies of a pair.
 
-    If all drawn cosines or all drawn human scores are equal, the correlation is 0. Tied values get their mean rank. It
-    is w + (v + 1) / 2, where w is the total weight of smaller values, and v is the total weight of equal values. All
-    sums are multiples of 1/4 far below 2^53, so float64 represents them exactly.
+    If all drawn cosines or all drawn human scores are equal, the correlation is 0. Tied values get their mean rank.
+    This rank is w + (v + 1) / 2, where w is the total weight of smaller values, and v is the total weight of equal
+    values. All sums are exact in float64, because they are multiples of 1/4 and far below 2^53.
     """
     rank_cosines, rank_golds = _ranker(cosines), _ranker(golds)
 

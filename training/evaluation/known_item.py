@@ -63,9 +63,9 @@ def test_collection(corpus: Corpus) -> Collection:
 def collection(passages: Sequence[str], others: Sequence[str]) -> Collection:
     """Make a retrieval collection. The queries of each passage are its own title and one of its sentences.
 
-    A passage is one line of text. If it has a title, the title is the line before the text. Each text becomes a
-    document of at most `MAX_WORDS` words, without the title and without the sentence that is a query. A title that
-    several passages share is not used as a query. `others` are passages without queries.
+    A passage is one line of text, after a line with its title if it has one. Each text becomes a document of at most
+    `MAX_WORDS` words, without the title and without the sentence that is a query. A title that several passages share
+    is not used as a query. `others` are passages without queries.
     """
     documents: dict[str, str] = {}
     queries: dict[str, str] = {}

@@ -22,7 +22,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Labelled:
-    """The examples of a task by split. Without `dev` or `test`, cross-validation on `train` is used instead."""
+    """The examples of a task by split. If `dev` or `test` is empty, cross-validation on `train` replaces it."""
 
     train: Sequence[Example]
     dev: Sequence[Example] = ()

@@ -19,7 +19,7 @@ Classes = NDArray[np.int64]
 
 STEPS = 1000
 TOLERANCE = 1e-10
-"""Convergence criterion: all fits stop when the predicted decrease of each mean loss is below this value."""
+"""All fits stop when the predicted decrease of every fit's mean loss is below this value."""
 VARIANCE = 0.15
 """Assumed variance p (1 - p) of a predicted class. It affects the number of steps but not the solution."""
 TINY = np.float32(1e-30)
@@ -30,7 +30,7 @@ def predictions(features: Floats, labels: Classes, rows: NDArray[np.bool_], grid
 
     `features` are (N, F) and `labels` (N,). `rows` (K, N) selects the training rows of each fit. The loss is
     scikit-learn's: the summed cross-entropy of the rows, plus 1/C times the L2 penalty of the weights without the
-    intercept. Two classes share one logit. Each fit starts from the solution for the previous C.
+    intercept. Two classes need only one logit. Each fit starts from the solution for the previous C.
 
     Raises:
         EvaluationError: a fit doesn't converge.
@@ -66,7 +66,7 @@ def _fit(
     """Minimise the loss by conjugate gradients (Polak and Ribière), preconditioned by an estimate of the curvature.
 
     Shapes: axes (N, F), targets (N, 1, J), used (N, K, 1), penalty (F, 1, 1), curvature (F, K, 1), weights (F, K, J).
-    The step length is the one of Newton's method along the direction.
+    Newton's method gives the length of each step along its direction.
     """
     enough = TOLERANCE * used.sum(axis=(0, 2))
     logits = _product(axes, weights)

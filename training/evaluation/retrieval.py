@@ -36,7 +36,7 @@ class RetrievalScore:
     mrr10: float
     """Mean of 1 / rank of the first relevant document.
 
-    A rank beyond 10 counts as 0.
+    The value of a query is 0 if this rank is beyond 10.
     """
     recall100: float
     """Share of the relevant documents that are among the first hundred documents."""

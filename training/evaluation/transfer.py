@@ -58,7 +58,7 @@ class TransferScore:
     f1: float | None
     """F1 of label 1, if the examples are pairs of sentences."""
     folds: tuple[Fold, ...]
-    """Results of the folds: ten for tasks without a test split (MR, CR, SUBJ, MPQA), one for the others."""
+    """Results of the folds: ten for tasks without a test split (MR, CR, SUBJ, MPQA), one for other tasks."""
     seed: int = SEED
     """Seed of every shuffle into folds."""
 
@@ -86,11 +86,12 @@ def classify(encode: Encode, tasks: Mapping[str, Labelled]) -> dict[str, Classif
     """Return each task's score, predictions and labels, with the same classifiers as SentEval's scikit-learn option.
 
     The classifier is multinomial logistic regression by L-BFGS, with L2 penalty 1/C on the weights and none on the
-    intercept. Features are not scaled. C is the value of the grid with the best validation accuracy, rounded to two
-    decimals. Among equal values, the lowest C is chosen. Validation uses the dev split if it exists, else ten-fold
-    cross-validation on the training rows. If there is no test split, the training split is divided into ten folds. Each
-    fold is the test of one trial, whose training rows are the remaining nine folds. Rows are in SentEval's order, by
-    words and label, because folds depend on the order.
+    intercept. Features are not scaled. C is the value of the grid with the best validation accuracy, after rounding to
+    two decimals. If several values have this accuracy, the lowest one is chosen. Validation uses the dev split if it
+    exists, else ten-fold cross-validation on the training rows. If there is no test split, the training split is
+    divided into ten folds. Each fold contains the test rows of one trial, and the other nine folds are its training
+    rows. Folds depend on the order of the rows. So rows are sorted as in SentEval, by number of words and then by
+    label.
 
     Raises:
         EvaluationError: a vector is not finite, or a class has fewer examples than there are folds.

@@ -91,8 +91,9 @@ def mrr10(encode: Encode, pairs: Sequence[tuple[str, str]]) -> float:
 def reciprocal_ranks(encode: Encode, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float64]:
     """Return for each pair the mean of two reciprocal ranks, (n,).
 
-    Each half of a pair is the query for the other half. All halves are ranked, and ranks beyond 10 count as 0. Ties
-    count against the encoder, so an encoder that gives every text the same vector gets the lowest score.
+    Each half of a pair is the query for the other half. All other halves of all pairs are ranked. Beyond rank 10, the
+    reciprocal rank counts as 0. Ties count against the encoder, so an encoder that gives every text the same vector
+    gets the lowest score.
 
     Raises:
         EvaluationError: a vector is not finite.

@@ -120,9 +120,9 @@ class Devices:
 
     @contextmanager
     def no_sync(self, module: nn.Module) -> Iterator[None]:
-        """Keep the gradients of a `parallel` module local inside the `with` block.
+        """Keep the gradients of a `parallel` module local in each backward inside the `with` block.
 
-        The next backward exchanges them.
+        The next backward after the block averages them over the processes.
         """
         with self._group.no_sync(module) if self._group else nullcontext():
             yield

@@ -157,7 +157,7 @@ def minilm_presets(source: str, learning_rate: float, params: P, *, published: P
 
     The [CLS] preset has the `published` parameters, which are the paper's values for BERT-base. Its batch size and
     learning rate are the same for all objectives. `source`, `learning_rate` and `params` are for the preset with mean
-    pooling. The preset for passages also has `params`, with the settings in `PASSAGES_SETTINGS`.
+    pooling. The preset for passages is the preset with mean pooling, changed by `PASSAGES_SETTINGS`.
     """
     minilm = Preset(source=source, batch_size=64, learning_rate=learning_rate, pooling="mean", params=params)
     on_cls = "the papers' values for BERT-base, on minilm's [CLS]; batch 64 and 3e-5 for every objective"

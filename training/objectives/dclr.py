@@ -55,7 +55,7 @@ def binary_cross_entropy(logits: Tensor) -> Tensor:
 
     The result is the mean of -(y log p + (1 - y) log(1 - p)) over all entries, where p is the softmax and y is 1 on the
     diagonal. This is the loss in DCLR's published code, except that log(1 - p) stays finite if p rounds to 1. In that
-    case it is computed from the exponentials of the remaining logits.
+    case log(1 - p) is computed from the exponentials of the remaining logits.
     """
     log_shares = logits.log_softmax(dim=1)
     largest = logits.argmax(dim=1, keepdim=True)  # Only the largest share can round to 1.

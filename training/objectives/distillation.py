@@ -124,7 +124,7 @@ class Distillation(nn.Module):
     def get_extra_state(self) -> Tensor:
         """Return the number of sentences seen so far, for a checkpoint.
 
-        The count is a Python number, so that reading it does not wait for the device.
+        During training, the count is a Python number, because reading a tensor on the device would wait for the device.
         """
         return torch.tensor(self._seen)
 

@@ -26,7 +26,7 @@ def check_ratio(ratio: float) -> None:
 def gaussian(*shape: int, like: Tensor, rng: torch.Generator) -> Tensor:
     """Draw from N(0, 1) on the device of `like`. The result has the type of `like`, but at least float32.
 
-    The numbers are the same in every type.
+    The numbers are drawn in float32, so they are the same in every type.
     """
     return torch.randn(shape, generator=rng, device=like.device).to(full_precision(like).dtype)
 

@@ -119,7 +119,7 @@ class MomentumWhitening(nn.Module):
         self.gradient = gradient
 
     def forward(self, views: Tensor, rng: torch.Generator) -> Tensor:  # noqa: ARG002 - nothing is drawn
-        """Whiten (V, N, D) to the same shape, after an update of the running statistics by these views."""
+        """Update the running statistics with all views (V, N, D), and return the whitened views."""
         with torch.autocast(views.device.type, enabled=False):
             rows = views.double()
             mean, spread = Statistics(self.mean, self.covariance).updated(rows.flatten(0, 1), self.momentum)

@@ -34,8 +34,8 @@ from training.postprocess.base import (
 NOISE = 1e-3
 """Standard deviation of the noise that is added in training, relative to the vectors' mean deviation.
 
-Without noise, the likelihood would be unbounded, because coordinates can be constant (two of all-MiniLM's 384 are) and
-a last layer norm leaves vectors in a hyperplane. Images are dequantised by noise in the same way.
+A last layer norm leaves vectors in a hyperplane, and coordinates can be constant (two of all-MiniLM's 384 are). Without
+noise, the likelihood would therefore be unbounded. Images are dequantised by noise in the same way.
 """
 
 
@@ -70,7 +70,7 @@ class FlowParams:
 def bits_per_dim(flow: Flow, pooled: Tensor) -> Tensor:
     """Compute the mean of -log2 p(x) / D over the pooled vectors x (N, D).
 
-    The density of a vector is the density of its latents times the determinant of the flow's Jacobian.
+    The density of a vector is the density of its latents times the absolute determinant of the flow's Jacobian.
     """
     latents = flow(pooled)
     log_prior = -0.5 * (latents.square() + math.log(2 * math.pi)).sum(-1)

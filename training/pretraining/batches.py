@@ -22,8 +22,8 @@ from training.pretraining.model import IGNORED, MaskedLM, MaskedSequences, Maske
 GRANULE = {"cuda": 512}
 """Multiple to which the number of masked tokens of a chunk is padded, by device type.
 
-Other devices need no padding. A CUDA graph must be recorded for each different number. Without padding, the number
-would vary with the tokens per word and the [CLS] tokens per sequence.
+On CUDA, each different number needs a CUDA graph of its own. Without padding, the number would vary with the tokens per
+word and the [CLS] tokens per sequence. Other devices need no padding.
 """
 HELD_OUT_SEED = 0
 """Seed of the held-out masks. It is the same in all runs, so that runs are comparable."""
@@ -148,8 +148,7 @@ def sequences(
 ) -> Iterator[tuple[Ids, Position]]:
     """Yield batches (rows, length) of the shuffled corpus endlessly, each with the position after it.
 
-    A call with a later `start` yields the same batches as a call that starts at the beginning, except those before
-    `start`.
+    The batches do not depend on where a call starts. A later `start` only leaves out the batches before it.
     """
     blocks = (concatenate(encode(each)) for each in corpus.batches(BLOCK, seed=seed, start=start.block))
     return cut(blocks, rows=rows, length=length, start=start)

@@ -53,7 +53,7 @@ def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> Stat
         ValueError: the tokenizer or the corpus is not usable. The error is of a subclass that this package defines,
             and its message names the file or option.
         LockError: another process works on the run.
-        HardwareError: the machines of several processes do not share the run's folder.
+        HardwareError: the run has several processes, and their machines do not share the run's folder.
         DivergedError, InterruptedRun: see `training.loop.run_to_end`.
     """
     devices = Devices(config.device)

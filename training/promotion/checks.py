@@ -33,7 +33,7 @@ NOT_WORSE = "not worse"
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Yardstick and progress display with which the checks compare encoders."""
+    """Yardstick with which the checks compare encoders, and a progress display for the encoding."""
 
     yardstick: Yardstick
     with_progress: Callable[[Encode], Encode]

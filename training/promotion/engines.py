@@ -72,7 +72,8 @@ class Engine:
     def kept(self) -> bool:
         """True if the promoted copy contains the pair.
 
-        The bundle's own graphs of reduced precision are left out unless they are faster than float32.
+        The bundle's own graphs of reduced precision are left out if they are less than `LEAST_GAIN` times as fast as
+        float32.
         """
         return not self.own or (self.measured.times_reference or 0) >= LEAST_GAIN
 
@@ -125,8 +126,9 @@ def check_engines(candidate: Bundle, judges: Evaluator, machine: Machine) -> Eng
     """Check every pair of runtime and precision of the machine on the bundle.
 
     If float32 on ONNX Runtime is the only pair, nothing is measured. A pair is barred if its vectors differ too much
-    from the golden vectors, or if its scores differ too much from float32's. The bundle is refused only if one of its
-    own graphs of reduced precision does not run, or if the scores of this graph drift too far (see
+    from the golden vectors, or if its scores differ too much from float32's. A barred pair does not refuse the bundle.
+    The bundle is refused if the check fails with an error, for example because one of its own graphs of reduced
+    precision does not run. It is also refused if the scores of one of these graphs drift too far (see
     `Engine.drifts_too_far`).
     """
     try:

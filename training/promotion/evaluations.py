@@ -58,7 +58,10 @@ def read_evaluations(bundle: Bundle, files: Sequence[Path]) -> list[Evaluation]:
 
 
 def scores(evaluations: Sequence[Evaluation]) -> dict[str, float]:
-    """Return the scores by their names in manifests. If several evaluations have a score, the first one is used."""
+    """Return the scores by their names in manifests.
+
+    If several evaluations have a score of the same name, the score of the first evaluation is used.
+    """
     return {name: score for each in reversed(evaluations) for name, score in _scores(each)}
 
 

@@ -110,10 +110,10 @@ def describe_served(place: Place) -> tuple[dict[str, Any] | None, Bundle | None]
 
 
 def with_copy(place: Place, served: dict[str, Any] | None, found: Bundle | None) -> dict[str, Any] | None:
-    """Return the description `served` of the served bundle, with the name of its copy.
+    """Return `served`, the description of the served bundle, with the name of its copy.
 
-    If the bundle `found` is not yet a copy, copy it, because a link will replace it. Without `found`, the name stays
-    None.
+    If the bundle `found` is not a copy yet, copy it first, because a link will replace its folder. If `found` is None,
+    return `served` unchanged.
 
     Raises:
         BundleError: the bundle has changed since it was loaded.

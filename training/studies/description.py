@@ -77,7 +77,10 @@ class Reported:
 
 @dataclass(frozen=True)
 class Study:
-    """A study: a run for each arm and each combination of the values on the study's and the arm's axes."""
+    """A study. It has a run for each arm and each combination of axis values.
+
+    The axes of an arm are the study's axes and the arm's own axes.
+    """
 
     file: Path
     name: str
@@ -88,12 +91,12 @@ class Study:
     paper: str = ""
     """The table or figure that the study repeats, for example `DCLR, Table 2`."""
     untestable: str = ""
-    """Reason why only `--published` can test what the paper shows. The text is empty if the study can test it, too."""
+    """Reason why the study can test the paper's result only with `--published`, or "" if there is none."""
     published: Mapping[str, Any] = field(default_factory=dict)
     """Changes to the study for `--published`, which uses the backbone of the paper."""
     reported: Reported | None = None
     figures: tuple[str, ...] = ()
-    """Names, or beginnings of names, of the figures in a report that repeat the paper's figure."""
+    """Ids of the report's figures that repeat the paper's figure. An entry can be the beginning of several ids."""
 
     @classmethod
     def read(cls, file: Path) -> Self:
@@ -153,10 +156,10 @@ class Study:
         return replace(restated, paper=self.paper, reported=self.reported, figures=self.figures)
 
     def override(self, changes: Mapping[str, Any]) -> Self:
-        """Return the study with changed values. For an axis, the new value is the list of its points.
+        """Return the study with new values by key. The new value of an axis is the list of its points.
 
         Raises:
-            StudyError: the value of an axis is not a list, or an arm has a value of its own.
+            StudyError: the value of an axis is not a list, or an arm's own settings contain a key of `changes`.
         """
         base, grid, arms = dict(self.base), dict(self.grid), list(self.arms)
         for key, value in changes.items():
@@ -180,9 +183,9 @@ class Study:
         `to_come` are folders of encoders that do not exist yet.
 
         Raises:
-            StudyError: a setting is unknown, of the wrong type or out of range, settings contradict each other, a
-                corpus is not a file, an encoder's folder is missing, or runs that differ by more than their seed have
-                the same label.
+            StudyError: a setting is unknown, out of range or of the wrong type; settings contradict each other; a
+                corpus is not a file; an encoder's folder is missing; or runs with the same label differ by more than
+                their seed.
         """
         contents = InputDigests(to_come)
         found: dict[tuple[str, str], Trial] = {}

@@ -24,7 +24,7 @@ from training.studies.schedule import Failure, Processes, is_locked
 from training.studies.trial import Trial
 
 SECONDS_TO_SAVE = 60
-"""Maximum seconds to wait for a process that finishes its step and saves a checkpoint."""
+"""Maximum seconds to wait until a process has finished its step and saved a checkpoint."""
 POLL_SECONDS = 0.2
 
 
@@ -38,8 +38,8 @@ class Share(NamedTuple):
 def share(nodes: Sequence[Mapping[str, float]], *, threads: int | None, device: str) -> Share:
     """Return the resources of a run: one GPU if the cluster has GPUs, and `threads` CPUs.
 
-    By default, a run has all CPUs of the smallest node. With GPUs, it has the CPUs of a node divided by the node's
-    number of GPUs.
+    By default, a run has all CPUs of the smallest node. If runs use GPUs, a run has the smallest number of CPUs per GPU
+    among the nodes with GPUs.
 
     Args:
         nodes: resources of each node, by Ray's names.

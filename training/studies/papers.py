@@ -165,7 +165,10 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """The verdict on the gain over the baseline, in words. It is empty for a baseline that was run."""
+        """The verdict on the gain over the baseline, in words.
+
+        The verdict is empty if the arm is the baseline itself and has a result.
+        """
         if self.here is None:
             return NOT_RUN
         if self.gain is None:
@@ -180,7 +183,7 @@ class Line:
 
 
 def files_of(paper: str, results: Path = RECORDED) -> dict[str, str]:
-    """Return the page of a paper in Markdown, and the drawings that it shows in SVG, by name of the file.
+    """Return the files of a paper by name: its page in Markdown, and the page's drawings in SVG.
 
     Raises:
         StudyError: a study or a file of results is damaged.

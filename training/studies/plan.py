@@ -94,9 +94,9 @@ def study_folder(source: Path, out: Path | None) -> Path:
 
 
 def plan_of(source: Path, folder: Path) -> Plan:
-    """Return the plan that a study's folder stores or, without one, the plan of the study's file.
+    """Return the plan in the study's folder or, if the folder has none, the plan of the study's file `source`.
 
-    The runs of a file have no corpus and evaluation data, unless the file names them.
+    A plan of a file has a corpus or evaluation data only if the file names them.
 
     Raises:
         StudyError: see `Plan.load` and `Plan.of`.

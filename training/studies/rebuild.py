@@ -73,7 +73,7 @@ class Rebuild:
     study: Study
     mixing: SoupRecipe
     expected: Mapping[str, float]
-    """Expected scores by the metrics of a manifest."""
+    """Expected scores, by the names of scores in manifests."""
     tolerance: float
     excerpt: Excerpt | None = None
     """Part of the corpus used in training."""
@@ -144,13 +144,14 @@ class Rebuild:
         return [*found.values()]
 
     def trials(self, data: Path, corpus: Sequence[str], to_come: Collection[Path] = ()) -> list[Trial]:
-        """Return the runs, with the evaluation data `data` and, if not empty, the corpus `corpus`.
+        """Return the runs, with `data` as their evaluation data and `corpus` as their corpus.
 
-        `to_come` are folders of encoders that may not exist yet.
+        If `corpus` is empty, the runs have the corpus of the recipe. `to_come` are folders of encoders that may not
+        exist yet.
 
         Raises:
-            StudyError: see `Study.trials`; or a setting is only for studies, the numbers of weights and runs differ, or
-                an excerpt is wanted but no corpus is given.
+            StudyError: see `Study.trials`; or a run has a setting that recipes do not allow, such as `fraction`; or the
+                numbers of weights and runs differ; or an excerpt is wanted but no corpus is given.
             CorpusError: the excerpt can't be made.
         """
         given = {"corpus": [*corpus]} if corpus else {}
@@ -278,7 +279,8 @@ def _ingredient(trial: Trial, folder: Path, stream: TextIO) -> Path:
 def _is_kept(config: RunConfig) -> bool:
     """Return whether the bundle of the run exists, is complete and has the same configuration.
 
-    Paths in the configuration are not compared, because the name of the run's folder is a hash that covers these files.
+    Paths in the configuration are not compared. The name of the run's folder is a hash, which covers the files at these
+    paths.
     """
     try:
         made = load(Path(config.out)).manifest.run or {}

@@ -151,7 +151,7 @@ def collect_results(trials: Sequence[Trial], study: Path, recorded: Mapping[str,
     """Write the results of all finished runs in the study's order, and return their number.
 
     Args:
-        recorded: runs of a record by id, for the runs without a result in the study's folder.
+        recorded: lines of a record by run id. They are used for runs without a result in the study's folder.
     """
     lines = [json.dumps(each) for each in finished(trials, study, recorded)]
     write_whole(study / RESULTS, "".join(f"{line}\n" for line in lines))
@@ -223,7 +223,7 @@ KEPT = (
 )
 """Fields of a run's result that its line repeats.
 
-The configuration is left out, because it has the paths of a machine. The ids cover the settings.
+The configuration is left out, because it has paths of one machine. The id of a run covers its settings.
 """
 ENVIRONMENT = ("threads", "device", "cuda", "git_commit")
 """Fields of the environment that a line repeats, besides the version of torch."""
@@ -256,12 +256,13 @@ class RunRecord:
             raise StudyError(f"{self.file}: {error.strerror}") from error
 
     def find(self, trials: Iterable[Trial]) -> dict[str, Line]:
-        """Return the recorded runs among `trials`, by the id of the trial.
+        """Return the recorded lines of `trials`, as {id of the trial: line}. Trials without a line are left out.
 
-        A trial without corpus and evaluation data is found by its settings.
+        A trial with a corpus or evaluation data is found by its id. Any other trial is found by its `settings`.
 
         Raises:
-            StudyError: see `lines`; or the record has runs with the settings of such a trial on different data.
+            StudyError: see `lines`; or a trial that is found by its settings matches several recorded runs. These runs
+                have the same settings but different data.
         """
         known: dict[str, dict[str, Line]] = {}
         for line in self.lines():
@@ -309,10 +310,10 @@ class RunRecord:
 
 
 def _checked(text: bytes) -> Line:
-    """Parse a line, and check that it is the result of a run with its settings.
+    """Parse a line of the record, and check its fields.
 
     Raises:
-        ValueError: the line is not such a result.
+        ValueError: the line is not a result, or lacks the hash `settings`.
     """
     values: Line = json.loads(text)
     Result.checked(values)

@@ -32,7 +32,7 @@ DEV = "STSB-dev"
 COSINES, GOLDS = "cosines", "golds"
 PREDICTED, LABELS = "predicted", "labels"
 FOUND, RELEVANT = "answers", "judgements"
-"""Kinds of stored arrays, one for the encoder and one for the human judgements.
+"""Pairs of kinds of stored arrays. The first kind is from the encoder, and the second is from human judgements.
 
 `COSINES` and `GOLDS` are for STS pairs, `PREDICTED` and `LABELS` for transfer examples, `FOUND` and `RELEVANT` for
 queries.

@@ -375,7 +375,7 @@ class Soup:
     """Encoders of the soup. The initial encoder is the last one if the soup includes it."""
     shares: Shares
     tried: Mapping[Shares, float]
-    """Scores of all shares that were tried, and of the soup's own shares. Without a metric, there are none."""
+    """Scores of all shares that were tried, and of the soup's own shares. The mapping is empty without a metric."""
     metric: str | None
 
     def __str__(self) -> str:
@@ -430,7 +430,8 @@ def make_soup(sources: Sequence[str], mixing: SoupRecipe, selection: Selection |
     are reported to `stream`.
 
     Raises:
-        SoupError: the encoders can't be averaged, have different initial weights, or there is no data to choose shares.
+        SoupError: the encoders can't be averaged or have different initial weights, or there is no data to choose
+            shares.
         SourceError, BundleError: an encoder can't be read.
     """
     mixing.shares(len(sources))  # This call reports errors in the weights before any encoder is loaded.

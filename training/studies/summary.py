@@ -37,7 +37,7 @@ RESAMPLES = 1000
 DECIMALS = 2
 """Number of decimals that are shown.
 
-They do not depend on the order of floating-point sums, which changes cosines only in the sixth decimal.
+The order of floating-point sums changes cosines only in the sixth decimal, so it does not change the shown decimals.
 """
 
 NOTHING_SHARED = "the results share no task, so there is nothing to compare"
@@ -151,7 +151,7 @@ TRANSFER = Metric(
 def metrics(results: Sequence[Result]) -> list[Metric]:
     """Return the metrics for which there are results.
 
-    Each retrieval measure is a metric of its own, the mean over collections.
+    Each retrieval measure is a metric of its own. Its score is the mean over collections.
     """
     known = (STS, TRANSFER, *(_retrieval(measure, results) for measure in MEASURES))
     return [metric for metric in known if any(metric.shared([result]) for result in results)]
@@ -305,8 +305,7 @@ def summaries(
     The default baseline is each metric's first label. `metrics_left_out` reports the metrics that are not summarised.
 
     Raises:
-        StudyError: no result has the label `against`, no metric has a task that all its results share, or see
-            `summarise`.
+        StudyError: no result has the label `against`; or no metric has results that share a task; or see `summarise`.
         EvaluationError: see `summarise`.
     """
     _check_known(against, {result.label: None for result in results})

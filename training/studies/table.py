@@ -131,7 +131,7 @@ QUANTITIES = {
     "effective_rank": ("effective rank", 0),
     "removed_share": ("removed negatives", 5),
 }
-"""Fields of a result, with column title and significant decimals."""
+"""Fields of a result, with column title and number of decimals."""
 
 EXPLANATION = (
     "Measured on STS-B dev's sentences with the evaluated weights; mean ± standard deviation over seeds. Alignment: "

@@ -69,7 +69,7 @@ class Trial:
 
     @property
     def has_data(self) -> bool:
-        """True if the run has a corpus or evaluation data, so that its id covers them."""
+        """True if the run names a corpus or evaluation data. The id then covers these data."""
         return bool(self.config.corpus or self.config.eval_data)
 
     def _digest(self, config: RunConfig, inputs: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""One run of a study: training on a share of the corpus, with a teacher that runs can share, and evaluation.
+"""One run of a study: training on a share of the corpus, with a teacher that several runs can use, and evaluation.
 
 The encoder is not exported.
 """
@@ -48,7 +48,7 @@ def run_trial(folder: Path, stream: TextIO) -> None:
         StudyError: `folder/trial.json` does not exist.
         LockError: another process works on this run.
         ValueError, DivergedError, InterruptedRun: see `training.run.fit`.
-        StudyError, DataError: see `training.studies.work.load_data`; nothing was trained.
+        StudyError, DataError: see `training.studies.work.load_data`. These errors are raised before training.
         EvaluationError: see `training.studies.scores.evaluate`.
     """
     trial = _read_trial(folder / TRIAL)
@@ -96,7 +96,7 @@ def _read_trial(file: Path) -> Trial:
 def _run_config(trial: Trial, folder: Path, stream: TextIO) -> RunConfig:
     """Return the run's configuration, with its folders, its share of the corpus and its teacher.
 
-    All runs of a study use the same files of corpus shares, and the same teachers.
+    Corpus shares and teachers are in the study's folder. Runs with the same share or teacher use the same files.
     """
     study, config = folder.parent.parent, trial.config
     if not trial.sts:
@@ -201,10 +201,9 @@ def _first(trial: Trial) -> list[str]:
 
 
 def with_teacher(config: RunConfig, folder: Path, stream: TextIO) -> RunConfig:
-    """Return the configuration with a teacher.
+    """Return the configuration with a teacher, or without one if the objective needs none.
 
-    If `config` names no teacher, a teacher is trained in `folder`, unless it is there already. If the objective needs
-    no teacher, the field `teacher` becomes None.
+    If a teacher is needed but `config` names none, a teacher is trained in `folder`, unless it is there already.
 
     Raises:
         ConfigError: the encoder is too narrow for the objective.

@@ -39,7 +39,8 @@ class Entry:
     sources: tuple[Mapping[str, Any], ...]
     """Source files: repo, file, sha256, size and commit.
 
-    The commit is null if the user downloaded the file by hand. The list is empty if the data already existed.
+    The commit is null if the user downloaded the file by hand. The list is empty if the files were in the folder
+    already, so that nothing was fetched.
     """
     files: Mapping[str, Sum]
     """Checksums by path below the folder."""

@@ -129,7 +129,7 @@ class Each:
 
 @dataclass(frozen=True)
 class Listed:
-    """Shape of a list of values of one shape. Before an evaluation is written, the list may be a tuple."""
+    """Shape of a list of values of one shape. In an evaluation that was not read from JSON, the list may be a tuple."""
 
     of: Shape
 

@@ -26,7 +26,7 @@ MEASURES = {
 """Names and numbers of decimals of the measures, by key."""
 
 DECADES = 6
-"""Number of decades below the largest singular value that are shown. Smaller values are rounding errors."""
+"""Number of decades of singular values in the plot, from the largest value down. Smaller values are rounding errors."""
 
 
 def geometry(judged: Sequence[Evaluated]) -> Element | None:

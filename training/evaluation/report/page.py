@@ -73,7 +73,7 @@ def _others(judged: Sequence[Evaluated]) -> str:
 # Facts about the evaluated encoders, and explanations of the numbers.
 
 FINGERPRINT = 12
-"""Number of characters that are shown of a fingerprint, enough to distinguish encoders."""
+"""Number of characters of a fingerprint in the report. They are enough to distinguish encoders."""
 
 SUBJECT = {
     "source": "Source",

@@ -122,7 +122,7 @@ def bars(caption: Caption, label: str, values: Sequence[Bar], *, digits: int) ->
 
 
 def lines(caption: Caption, plane: Plane, series: Sequence[Series], *, dots: bool = False) -> Element:
-    """Draw a line for each series. If there are several lines, their names are at their ends."""
+    """Draw a line for each series. If there are several lines, each has its name at its end."""
     named = len(series) > 1
     frame = Frame(plane.x, plane.y, left=56, right=100 if named else 16)
     parts = [*frame.axes(), *plane.extra(frame)]

@@ -42,7 +42,7 @@ SIMCSE_PLUS = "Xu et al. 2023 (SimCSE++)"
 DIFFCSE = "Chuang et al. 2022 (DiffCSE)"
 LISTED = "as listed in github.com/Doragd/Awesome-Sentence-Embedding, README"
 TWICE = f"{LISTED}, and in github.com/Jiahao004/DistillCSE, README"
-"""Source of rows that two lists of results contain. The mean of each row was checked against its task scores."""
+"""Source of the rows that both lists contain. The mean of each row was checked against its task scores."""
 SEEDS = "github.com/hppRC/simple-simcse, README: the paper's settings over 50 seeds"
 
 
@@ -242,7 +242,8 @@ def _own_name(backbone: str) -> str:
 def papers(backbones: Iterable[str]) -> dict[str, Any]:
     """Return the rows for these backbones as JSON, for STS and for the transfer tasks.
 
-    `unreported` lists the backbones without rows of their own. For these, the rows are those of similar backbones.
+    `unreported` lists the backbones without rows of their own. For these backbones, rows of similar backbones are
+    returned.
     """
     backbones = list(backbones)
 
@@ -256,10 +257,10 @@ def papers(backbones: Iterable[str]) -> dict[str, Any]:
 
 
 def nearest_rows(rows: Iterable[Row], backbones: Iterable[str]) -> list[Row]:
-    """Return the rows of the backbones' families, or the rows of BERT-base if no family has rows.
+    """Return the rows of the backbones' families. If no family has rows, return the rows of BERT-base.
 
-    A row is for the given backbone itself if the row has the name that `reported` returns. Otherwise it is for a
-    similar backbone.
+    A row's `backbone` is a name that papers use. If it differs from `reported(backbone)`, the row is for a similar
+    backbone.
     """
     rows, families = list(rows), set(map(family, backbones))
     return [row for row in rows if row.backbone in families] or [row for row in rows if row.backbone == BERT]

@@ -244,7 +244,7 @@ def mark(index: int) -> str:
 def spread(places: Iterable[float], gap: float, *, within: tuple[float, float]) -> list[float]:
     """Return the label positions closest to `places`, in least squares, that are at least `gap` apart.
 
-    Labels stay `within` the bounds. Labels that do not fit continue below the second bound.
+    If there is room, all labels are `within` the two bounds. Otherwise, the last labels are beyond the second bound.
     """
     wanted = list(places)
     order = sorted(range(len(wanted)), key=wanted.__getitem__)
