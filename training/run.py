@@ -54,8 +54,10 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
     """Train according to `config`, and return the outcome.
 
     The record goes to `config.run`, progress to `stream`. All inputs are checked before the run's folder is created.
-    With several processes, only the first one reports and writes, but all return the outcome. `force` removes an
-    existing run in the folder, and an outdated run of the teacher, after all checks.
+    With several processes, only the first one reports and writes, but all return the outcome.
+
+    After the checks, `force` removes an existing run in `config.run`. If this run trains its own teacher, `force` also
+    removes a run with another configuration in the folder of the teacher's run.
 
     Raises:
         RunError: the folder already has a run; or, with `resume`, it has none; or the bundle can't be written.

@@ -186,10 +186,11 @@ def capabilities() -> list[str]:
 def _core() -> Any:
     """Return the process's only `Core` of OpenVINO, which is never deleted.
 
-    A core's CPU plugin gives the thread that creates the core a larger signal stack, which AMX needs. The plugin
-    restores the old stack when the core is deleted. If the lifetimes of two cores overlap, the second core restores a
-    stack that the first core has freed, and the next signal kills the process. The plugin also creates a table of types
-    at its first use. If two threads caused this first use at the same time, they would deadlock.
+    AMX needs a larger signal stack. When a thread creates a core, the CPU plugin of the core sets such a stack for the
+    thread. The plugin restores the old stack when the core is deleted. If the lifetimes of two cores overlap, the
+    second core restores a stack that the first core has freed, and the next signal kills the process. The plugin also
+    creates a table of types at its first use. If two threads caused this first use at the same time, they would
+    deadlock.
     """
     openvino = _openvino()
     openvino.Type.f32.to_dtype()

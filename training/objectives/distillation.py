@@ -86,7 +86,7 @@ class Distillation(nn.Module):
         """Compute the terms of the loss. No sentence is a negative of another.
 
         Raises:
-            ValueError: there is no isometry, and the teacher's vectors have another width.
+            ValueError: `aligned` is 0, and the teacher's vectors do not have the width of the encoder's vectors.
         """
         assert views.teacher is not None, "`needs` requests these vectors"
         own = full_precision(views.noisy[0])

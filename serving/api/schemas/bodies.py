@@ -168,7 +168,10 @@ and the error message for other values."""
 
 
 class FullyRead(Body):
-    """Request that refuses fields of other APIs, instead of ignoring them, if they would change the answer."""
+    """Request that refuses a field of another API if the field would change the answer.
+
+    All other unknown fields are ignored.
+    """
 
     @model_validator(mode="before")
     @classmethod

@@ -299,7 +299,10 @@ def recall(found: Sequence[Ranking], truth: Sequence[Ranking]) -> Floats:
 
 
 class _Trial:
-    """Search for the lowest effort that reaches the recall target, for one share of matching vectors."""
+    """Measurement of the lowest search effort that reaches the recall target.
+
+    All searches of a trial have the same filter. The filter matches a fixed share of the vectors.
+    """
 
     def __init__(self, main: Main, queries: Floats, truth: Sequence[Ranking], target: float, pause: Pause) -> None:
         self._main = main

@@ -262,7 +262,7 @@ class IndexState(NamedTuple):
 
     @property
     def main(self) -> Main:
-        """The first part. Only the first part has files."""
+        """The main part of the index, which is the first of `parts`. The growing graphs have no files."""
         return self.parts[0].main
 
     @property

@@ -80,7 +80,11 @@ def nearest(reader: sqlite3.Connection, word: str, *, continued: bool = False) -
 
 
 def _with_first_letter(reader: sqlite3.Connection, word: str, typos: int, *, continued: bool) -> Iterator[str]:
-    """Yield the words that begin with the first letter of `word` and contain one of the pieces of `word`."""
+    """Yield words of the vocabulary with the same first letter that may differ from `word` by at most `typos` typos.
+
+    `word` is cut into `typos` + 1 pieces, without one letter between two pieces. Each yielded word begins with the
+    first piece, or contains another piece.
+    """
     size = (len(word) - typos) // (typos + 1)
     pieces = [word[at : at + size] for at in range(0, (size + 1) * typos, size + 1)]
     pieces.append(word[(size + 1) * typos :])

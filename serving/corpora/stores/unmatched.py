@@ -30,10 +30,11 @@ _A = {"object": "an object", "null": "null"}
 def unmatched(reader: sqlite3.Connection, where: Filter) -> list[str]:
     """Return a warning for each condition that no document can meet, in the order of the filter.
 
-    If the field is missing, `$exists: false` and null cause no warning. In an empty corpus, every field is missing.
+    A condition that is true for documents without the field, such as `$exists: false` or null, gives no warning. In an
+    empty corpus, no document has any field.
 
-    The metadata index has no fields of a document that exceeds its limits. If there is such a document, there are no
-    warnings, because this document may have any field.
+    If a document has more than `MAX_FIELDS` fields, or a path longer than `MAX_PATH`, the metadata index has none of
+    its fields. In a corpus with such a document there are no warnings, because the document may have any field.
     """
     ((opaque,),) = reader.execute("SELECT EXISTS (SELECT 1 FROM postings WHERE field = ?)", (WHOLE,))
     return [] if opaque else list(islice(_each_once(_Fields(reader).warnings(where)), MAX_WARNINGS))
