@@ -48,6 +48,7 @@ PEERS = (
     "fastembed",
     "embed_anything",
     "ctranslate2",
+    "llama_cpp",
 )
 """Contestants of the serving benchmark that are other projects."""
 CONES = {
@@ -187,7 +188,7 @@ def _loads(speeds: Axes, latencies: Axes) -> None:
             axes.plot(
                 [value for _, value in found],
                 [row for row, _ in found],
-                "|osD^vP*X"[i],
+                "|osD^vP*Xp"[i],
                 color=f"C{i - 1}" if i else "k",
                 markersize=5 if i else 16,
                 linestyle="none",

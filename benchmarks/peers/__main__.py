@@ -6,18 +6,22 @@ The file NAME.txt pins the versions of a peer's packages.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import venv
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from benchmarks.peers import CONVERTED, ENVIRONMENTS, EXPORTED, FLAT, environment, python
+from benchmarks.peers import CONVERTED, ENVIRONMENTS, EXPORTED, FLAT, GGUF, environment, python
 from models.bundle.sources import resolve
 from models.cli.command_line import Parser
 
 HERE = Path(__file__).parent
+LLAMA = "llama-cpp-python"
 
 
 def main() -> int:
@@ -56,7 +60,39 @@ def main() -> int:
             converting += ["--model", resolve("minilm"), "--output_dir", CONVERTED, "--copy_files", "tokenizer.json"]
             if status := subprocess.run(converting, check=False).returncode:
                 return status
+        if name == "llama-cpp":
+            print(f"{name}: converting to GGUF …", flush=True)
+            if status := _to_gguf(name):
+                return status
     return 0
+
+
+def _to_gguf(name: str) -> int:
+    """Convert minilm with llama.cpp's own converter, and return its exit status.
+
+    The converter is only in the source of the package. It runs in the environment `sentence-transformers`.
+    """
+    with TemporaryDirectory() as folder:
+        fetching: list[str | Path] = [python(name), "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder]
+        fetching += ["--no-binary", LLAMA, "--constraint", HERE / f"{name}.txt", LLAMA]
+        if status := subprocess.run(fetching, check=False).returncode:
+            return status
+        (source,) = Path(folder).glob("*.tar.gz")
+        with tarfile.open(source) as packed:
+            packed.extractall(folder, filter="data")
+        (converter,) = Path(folder).glob("*/vendor/llama.cpp/convert_hf_to_gguf.py")
+        GGUF.parent.mkdir(parents=True, exist_ok=True)
+        command: list[str | Path] = [
+            python("sentence-transformers"),
+            converter,
+            resolve("minilm"),
+            "--outfile",
+            GGUF,
+            "--outtype",
+            "f16",
+        ]
+        variables = {**os.environ, "PYTHONPATH": str(converter.with_name("gguf-py"))}
+        return subprocess.run(command, env=variables, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import IO, Any, Protocol
 
 import numpy as np
 
-from benchmarks.peers import CONVERTED, EXPORTED, FLAT, environment, python
+from benchmarks.peers import CONVERTED, EXPORTED, FLAT, GGUF, environment, python
 from benchmarks.serving.client import Address, ReplyError, Sample, closed_loop, embed, open_loop
 from benchmarks.serving.loads import MODEL_NAME, Load, Population, Request
 from models import cpus
@@ -26,6 +26,8 @@ from models.bundle.sources import resolve
 
 BUNDLE = Path("artifacts/minilm")
 OURS = "isosphere"
+MOST_TOKENS = 256
+"""Maximum tokens that `minilm` reads of a text."""
 UNFAIR = ("OMP_", "MKL_", "RAYON_", "ISOSPHERE_")
 """Prefixes of environment variables that are not passed on, because they would affect only some contestants."""
 SECONDS_TO_START = 180.0
@@ -83,6 +85,8 @@ class Spec:
     """True if the contestant returns real embeddings, False if it returns a constant reply."""
     most_texts: int | None = None
     """Maximum texts of a request. None means no limit."""
+    cuts_off_sep: bool = False
+    """True if the contestant truncates long texts without a final [SEP]. Vectors of such texts are not compared."""
     remembers: bool = False
     """True if the first start measures something that later starts read from the user's cache folder."""
 
@@ -96,6 +100,8 @@ def specs() -> dict[str, Spec]:
     infinity += ("--port", "{port}", "--host", "127.0.0.1", "--served-model-name", MODEL_NAME)
     ours: Command = (own, "-m", "serving", "--bundle", BUNDLE, "--data", "{data}")
     ours += ("--port", "{port}", "--no-demo")
+    llama: Command = (python("llama-cpp"), "-m", "llama_cpp.server", "--model", GGUF, "--embedding", "true")
+    llama += ("--port", "{port}", "--n_batch", str(MOST_TOKENS), "--n_threads", str(cpus.available()))
     bare = BUNDLE, str(cpus.available())
     return {
         OURS: Spec(ours, "our server at its default settings", "/v1/embeddings", remembers=True),
@@ -116,6 +122,12 @@ def specs() -> dict[str, Spec]:
             None,
         ),
         "ctranslate2": Spec((peer, library, "ctranslate2", CONVERTED), "an engine; tokenizer and pooling added", None),
+        "llama_cpp": Spec(
+            llama,
+            "llama.cpp's server for Python, f16",
+            "/v1/embeddings",
+            cuts_off_sep=True,
+        ),
         "bare_onnxruntime": Spec((own, library, "onnxruntime", *bare), "ceiling of the engine, fp32", None),
         "bare_openvino": Spec(
             (own, library, "openvino", *bare), "ceiling of the engine, bf16 if the CPU supports it", None

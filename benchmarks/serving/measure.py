@@ -173,6 +173,7 @@ def _start(stack: ExitStack, chosen: Mapping[str, Spec], texts: Mapping[str, Pop
     Each contestant is asked for the vectors of the same texts.
     """
     probe = [text for population in texts.values() for text in population.texts[:CHECKED]]
+    whole = [tokens < max_length for population in texts.values() for tokens in population.tokens[:CHECKED]]
     contestants, ours = Field(), np.empty(0)
     for name, spec in chosen.items():
         facts: dict[str, Any] = {"what": spec.note}
@@ -189,7 +190,8 @@ def _start(stack: ExitStack, chosen: Mapping[str, Spec], texts: Mapping[str, Pop
                 vectors = contestant.embed(probe)
                 ours = vectors if name == OURS else ours
                 if spec.embeds:
-                    facts["smallest_cosine_to_ours"] = _checked(vectors, ours)
+                    compared = whole if spec.cuts_off_sep else slice(None)
+                    facts["smallest_cosine_to_ours"] = _checked(vectors[compared], ours[compared])
                 facts |= contestant.about()
                 stack.enter_context(trial.pop_all())
         except (Absent, ReplyError, OSError, ValueError) as error:
@@ -212,7 +214,7 @@ def _timed(stack: ExitStack, starting: AbstractContextManager[Contestant]) -> tu
 
 
 def _checked(vectors: np.ndarray[Any, Any], ours: np.ndarray[Any, Any]) -> float:
-    cosine = float((vectors * ours).sum(axis=1).min())
+    cosine = float(((vectors * ours).sum(axis=1) / np.linalg.norm(vectors, axis=1)).min())
     if not cosine >= bundle.GOLDEN_COSINE:
         raise Absent(f"its vectors differ from ours: the smallest cosine is {cosine:.4f}")
     return round(cosine, 6)
