@@ -25,8 +25,11 @@ BIN := .venv/bin
 # Python stores what it compiles, also where the shell forbids that: pip compiles nothing here, and the tests start
 # hundreds of processes, each of which would compile torch or the server again.
 PYTEST := PYTHONDONTWRITEBYTECODE= HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
-# `make test` writes its files to memory where 4 GB are free, because a disk takes milliseconds for each commit of a corpus.
-TMPDIR ?= $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "/dev/shm"}')
+# `make test` writes its files to memory where there is enough of it, because a disk takes milliseconds for each commit
+# of a corpus. Programs can't run from some containers' /dev/shm.
+TEST_FILES = $(or $(TMPDIR),$(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000' | grep -q . \
+	&& awk '/MemAvailable/ {exit $$2 < 4000000}' /proc/meminfo && ! grep -q ' /dev/shm .*noexec' /proc/mounts \
+	&& echo /dev/shm),/tmp)
 # What .venv carries: serve, train (that and training) or all. A verb installs no more than it needs; what is there stays.
 TRAINERS := train pretrain evaluate export encoders promote rollback
 there = $(wildcard .venv/installed-$(1)-*)
@@ -54,7 +57,7 @@ serve: $(STAMP) $(BUNDLE)/manifest.json ## search and embed at http://127.0.0.1:
 	@exec $(BIN)/python -m serving --bundle $(BUNDLE) $(ARGS)
 
 test: $(STAMP) ## the test suite, offline
-	@$(if $(TMPDIR),TMPDIR=$(TMPDIR)) $(PYTEST) $(ARGS)
+	@TMPDIR="$(TEST_FILES)" $(PYTEST) $(ARGS)
 
 setup: $(STAMP) ## everything in .venv, for whoever develops (EXTRAS=gpu for CUDA runtimes)
 

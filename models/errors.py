@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -47,11 +48,12 @@ def out_of_memory(error: Exception) -> bool:
 
     On CPUs, torch raises an unspecific `RuntimeError` in this case.
     """
-    words = ("can't allocate memory", "not enough memory")
+    words = ("can't allocate memory", "cannot allocate memory", "not enough memory")
     return (
         isinstance(error, MemoryError)
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
         or type(error).__name__ == "OutOfMemoryError"
-        or any(word in str(error) for word in words)
+        or any(word in str(error).lower() for word in words)
     )
 
 

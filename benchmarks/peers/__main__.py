@@ -22,6 +22,8 @@ from models.cli.command_line import Parser
 
 HERE = Path(__file__).parent
 LLAMA = "llama-cpp-python"
+CONVERTER = "sentence-transformers"
+"""Peer whose environment has torch and transformers, which the converter of llama.cpp needs."""
 
 
 def main() -> int:
@@ -34,6 +36,8 @@ def main() -> int:
     names = parser.parse_args().names or ENVIRONMENTS
     if unknown := set(names) - set(ENVIRONMENTS):
         parser.error(f"no peer {', '.join(sorted(unknown))}; available: {', '.join(ENVIRONMENTS)}")
+    if "llama-cpp" in names and not {*names} & {CONVERTER} and not python(CONVERTER).exists():
+        parser.error(f"llama-cpp is converted in the environment {CONVERTER}: name it, too")
     for name in names:
         print(f"{name}: installing into {environment(name)} …", flush=True)
         venv.create(environment(name), with_pip=True, clear=True, symlinks=True)
@@ -70,7 +74,7 @@ def main() -> int:
 def _to_gguf(name: str) -> int:
     """Convert minilm with llama.cpp's own converter, and return its exit status.
 
-    The converter is only in the source of the package. It runs in the environment `sentence-transformers`.
+    The converter is only in the source of the package. It runs in the environment `CONVERTER`.
     """
     with TemporaryDirectory() as folder:
         fetching: list[str | Path] = [python(name), "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder]
@@ -83,7 +87,7 @@ def _to_gguf(name: str) -> int:
         (converter,) = Path(folder).glob("*/vendor/llama.cpp/convert_hf_to_gguf.py")
         GGUF.parent.mkdir(parents=True, exist_ok=True)
         command: list[str | Path] = [
-            python("sentence-transformers"),
+            python(CONVERTER),
             converter,
             resolve("minilm"),
             "--outfile",

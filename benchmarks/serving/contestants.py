@@ -101,7 +101,8 @@ def specs() -> dict[str, Spec]:
     ours: Command = (own, "-m", "serving", "--bundle", BUNDLE, "--data", "{data}")
     ours += ("--port", "{port}", "--no-demo")
     llama: Command = (python("llama-cpp"), "-m", "llama_cpp.server", "--model", GGUF, "--embedding", "true")
-    llama += ("--port", "{port}", "--n_batch", str(MOST_TOKENS), "--n_threads", str(cpus.available()))
+    llama += ("--port", "{port}", "--n_batch", str(MOST_TOKENS))
+    llama += ("--n_threads", str(cpus.available()), "--n_threads_batch", str(cpus.available()))
     bare = BUNDLE, str(cpus.available())
     return {
         OURS: Spec(ours, "our server at its default settings", "/v1/embeddings", remembers=True),

@@ -72,8 +72,8 @@ def embed(encoder: Encoder, files: Sequence[str], out: Path, options: Options, *
         stream: receives the progress.
 
     Raises:
-        Refused: an input or an option can't be used, another process is writing `out`, or `out` was written by another
-            command and `force` is false.
+        Refused: an input or an option can't be used, another process is writing `out`, another command wrote `out`
+            while the inputs were checked, or `out` was written by another command and `force` is false.
         OSError: the disk failed.
     """
     parts, manifest = out.with_name(f".{out.name}.parts"), out.with_name(f"{out.name}.json")

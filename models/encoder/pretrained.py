@@ -16,10 +16,17 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from models.bundle.sources import SourceError
-from models.errors import Refused, on_one_line, out_of_memory
+from models.errors import Failed, Refused, on_one_line, out_of_memory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+LIBRARY_ERRORS = (
+    *(OSError, ValueError, PickleError, SafetensorError, StrictDataclassError, MemoryError),
+    *(LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError),
+)
+"""Errors that transformers, tokenizers, safetensors and torch raise while they load an encoder."""
 
 
 class Weights(NamedTuple):
@@ -34,20 +41,24 @@ class Weights(NamedTuple):
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """Convert an error that a library raises in the `with` block to a one-line `SourceError` that names `folder`."""
+    """Convert an error that a library raises in the `with` block to a one-line `SourceError` that names `folder`.
+
+    Raises:
+        Failed: memory ran out.
+    """
     try:
         yield
-    except Refused:
+    except (Refused, Failed):
         raise
-    except (OSError, ValueError, PickleError, SafetensorError, StrictDataclassError) as error:
+    except LIBRARY_ERRORS as error:
+        if out_of_memory(error):
+            raise Failed(f"{folder}: there is not enough memory to load it") from error
+        if isinstance(error, LookupError | TypeError | AttributeError | ArithmeticError | RuntimeError):
+            said = f"{type(error).__name__}: {on_one_line(error)}"
+            raise SourceError(f"{folder}: a file is not in the format of transformers ({said})") from error
         if "trust_remote_code" in str(error):  # transformers itself would advise to run the code.
             raise SourceError(f"{folder}: needs code from its folder, and such code is never run") from error
         raise SourceError(f"{folder}: {on_one_line(error)}") from error
-    except (LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
-        if out_of_memory(error):
-            raise
-        said = f"{type(error).__name__}: {on_one_line(error)}"
-        raise SourceError(f"{folder}: a file is not in the format of transformers ({said})") from error
 
 
 def tokenizer(folder: Path, *, lowers: bool = False) -> PreTrainedTokenizerBase:

@@ -96,7 +96,7 @@ def without_user(url: str) -> str:
 
 
 def secrets(url: str) -> Set[str]:
-    """Return the texts that messages must not contain: the URL's user and password.
+    """Return the texts that messages must not contain: the URL's password, and `user:password` or a user alone.
 
     Each of them is returned in two forms: as written, and percent-decoded. Pieces of the password between `/`, `?`, `#`
     and `@` are returned, too. If such a character is not percent-encoded, a library may take one piece for the whole

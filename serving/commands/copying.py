@@ -120,7 +120,7 @@ def _create(there: Backend, target: Place, described: Corpus, passages: int) -> 
     )
     try:
         create(words=described.words)
-    except Invalid:
+    except Invalid:  # Only a backend without these settings refuses them, and it has changed nothing.
         create()
         lost = ", ".join(name for name, value in asdict(described.words).items() if value)
         print(

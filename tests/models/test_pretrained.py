@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from contextlib import suppress
@@ -15,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from models.bundle.sources import SourceError
 from models.encoder.encoder import Encoder
 from models.encoder.pretrained import reading
+from models.errors import Failed
 
 TEXTS = ["The man plays the guitar.", "a", ""]
 
@@ -150,7 +152,15 @@ def test_a_tokenizer_that_needs_code_of_its_own_asks_nobody(with_code: Path, que
     assert not (with_code / "ran").exists() and not questions
 
 
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("unable to mmap 6442450944 bytes from file <weights>: Cannot allocate memory (12)"),
+    ],
+)
 def test_a_lack_of_memory_is_no_fault_of_the_files(error: Exception) -> None:
-    with pytest.raises(type(error)), reading(Path("encoder")):
+    with pytest.raises(Failed, match="encoder: there is not enough memory"), reading(Path("encoder")):
         raise error

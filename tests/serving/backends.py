@@ -11,7 +11,7 @@ import pytest
 WITH_MILVUS = pytest.mark.skipif(
     importlib.util.find_spec("pymilvus") is None, reason="the extra 'milvus' is not installed"
 )
-BACKENDS = ("sqlite", pytest.param("milvus", marks=[WITH_MILVUS, pytest.mark.slow]))
+BACKENDS = {"sqlite": pytest.param("sqlite"), "milvus": pytest.param("milvus", marks=[WITH_MILVUS, pytest.mark.slow])}
 
 
 def milvus_of(folder: Path) -> str:

@@ -106,7 +106,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[TestClient]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     mark = metafunc.definition.get_closest_marker("backends")
     if mark and "client" in metafunc.fixturenames:
-        metafunc.parametrize("client", mark.args or BACKENDS, indirect=True)
+        metafunc.parametrize("client", [BACKENDS[name] for name in mark.args or BACKENDS], indirect=True)
 
 
 @pytest.fixture

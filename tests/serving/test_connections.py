@@ -14,7 +14,6 @@ from tests.conftest import PATIENCE
 from tests.serving.sockets import CHUNKED, GET, Connect, OnSockets, answer, post, trickle
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("before", [b"", GET], ids=["first", "later"])
 def test_a_head_that_trickles_is_cut(on_sockets: OnSockets, before: bytes) -> None:
     async def work(server: Server, connect: Connect) -> None:

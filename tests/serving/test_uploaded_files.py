@@ -171,7 +171,6 @@ def test_a_small_file_with_many_rows_is_refused() -> None:
         read(files.parquet(table), "parquet")
 
 
-@pytest.mark.slow
 def test_a_file_that_unpacks_to_more_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MEMORY_BYTES", 100_000_000)
     content = files.parquet(pyarrow.table({"text": ["x" * 100_000_000]}), compression="zstd")

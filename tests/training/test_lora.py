@@ -101,7 +101,6 @@ def test_only_the_adapter_changes_and_the_files_hold_nothing_else(
     assert all(bool(b.any()) for b in changed)
 
 
-@pytest.mark.slow
 @every_objective
 def test_a_run_that_goes_on_ends_as_one_that_was_not_stopped(
     objective: str, adapted: Callable[..., RunConfig], fitted: Fit, monkeypatch: pytest.MonkeyPatch

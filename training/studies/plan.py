@@ -44,15 +44,17 @@ class Plan:
         return cls(study.name, study.about, study.trials())
 
     def check_files(self) -> None:
-        """Load all evaluation data, so that an error is raised before the first run.
+        """Load all evaluation data and requested sentences, so that an error is raised before the first run.
 
         Raises:
-            StudyError, DataError: see `training.studies.work.load_data`.
+            StudyError, CorpusError, DataError: see `training.studies.work.load_data`.
         """
-        judged = {
-            (each.config.eval_data, each.sts, each.transfer, each.retrieval, each.neighbours, each.config.corpus): each
-            for each in self.trials
-        }
+        judged = {}
+        for each in self.trials:
+            config = each.config
+            sentences = (each.neighbours, config.corpus, config.text_column, config.positives)
+            data = (config.eval_data, each.sts, each.transfer, each.retrieval)
+            judged[data, sentences if each.neighbours else None] = each
         for trial in judged.values():
             load_data(trial)
 

@@ -68,8 +68,8 @@ def embed(
         stream: receives the progress.
 
     Raises:
-        Refused: an input, an option or the cluster can't be used, another process is writing `out`, or `out` was
-            written by another command and `force` is false.
+        Refused: an input, an option or the cluster can't be used, another process is writing `out`, another command
+            wrote `out` while the inputs were checked, or `out` was written by another command and `force` is false.
         Failed, OSError: a place does not answer, or a disk failed.
     """
     folder = Folder(out if is_url(out) else str(Path(out).absolute()))

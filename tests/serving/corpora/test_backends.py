@@ -33,7 +33,7 @@ def settings(folder: Path, backend: str) -> Settings:
     return Settings(data=folder, store=milvus_of(folder) if backend == "milvus" else backend)
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
+@pytest.fixture(scope="module", params=[*BACKENDS.values()])
 def backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
     opened = opened_corpora(settings(tmp_path_factory.mktemp("corpora"), request.param))
     opened.create("whales")

@@ -32,7 +32,7 @@ MODES: list[Mode] = ["dense", "lexical", "hybrid"]
 SetClock = Callable[[int], None]
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
+@pytest.fixture(scope="module", params=[*BACKENDS.values()])
 def backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
     opened = opened_corpora(settings(tmp_path_factory.mktemp("corpora"), request.param))
     yield opened

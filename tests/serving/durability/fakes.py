@@ -59,5 +59,5 @@ def embedded(texts: Sequence[str], fingerprint: str) -> Floats:
 if __name__ == "__main__":
     failpoints.arm(os.environ)
     ENGINES["fake"] = opened
-    jobs.MAX_STARTS = sys.maxsize  # The trials kill the server on their own account, so often that no job may progress.
+    jobs.MAX_STARTS = sys.maxsize  # The trials kill the server so often that a job may make no progress.
     sys.exit(serve(begin(read_settings(sys.argv[1:]))))

@@ -169,7 +169,6 @@ class Quoting(FakeEngine):
         return super().tokenize(texts, direction)
 
 
-@pytest.mark.slow
 def test_errors_are_told_and_nothing_that_a_caller_sent(traced: Traced, receiver: Receiver) -> None:
     with traced(model=model(lambda _: Quoting())) as client:
         client.put(f"/corpora/{SECRET}", json={"description": SECRET})

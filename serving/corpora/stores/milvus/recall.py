@@ -46,7 +46,10 @@ class Recall:
         self._closed = False
 
     def measure(self, name: str) -> Record:
-        """Measure the recall of a corpus's index, and return the corpus's record with the result."""
+        """Measure the recall of a corpus's index, and return the corpus's record with the result.
+
+        If the corpus is empty, or its collection was replaced meanwhile, return its record as it is.
+        """
         record = self._registry.read(name)
         if record.table is None:
             return record

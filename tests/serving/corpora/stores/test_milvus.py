@@ -208,7 +208,7 @@ def test_filters_find_what_they_match(corpora: MilvusCorpora) -> None:
     [
         ({"tags": {"$elemMatch": {"$eq": 1}}}, "filter: corpora on Milvus do not support $elemMatch"),
         ({"prices": {"$gt": 5, "$lt": 20}}, "filter: 'prices' is a list of numbers in some documents"),
-        ({"name": {"$gt": "x" * 256}}, "filter: 'name' is compared with 256 characters"),
+        ({"name": {"$gt": "x" * 256}}, "filter: 'name' is compared with 256 characters; the maximum is 255"),
         ({"n": {"$gt": 10**400}}, "filter: 'n' is compared with"),
     ],
 )
