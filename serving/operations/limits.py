@@ -94,7 +94,8 @@ class Keyring:
         except KeysError as error:
             self._unreadable, complaint = isinstance(error, UnreadableError), str(error)
             if complaint != self._complaint:
-                log.error("the old keys stay valid: %s", error)
+                limit = f" for {self._grace / SECOND:g} s" if self._unreadable else ""
+                log.error("the old keys stay valid%s: %s", limit, error)
         self._complaint = complaint
 
     def _read(self) -> None:
