@@ -92,8 +92,6 @@ def test_a_family_that_optimum_does_not_know_is_refused_in_one_line(tmp_path: Pa
     Family("Ernie").write(tmp_path / "ernie")
     source = _torchs(tmp_path / "ernie", "mean")
     ended = run([["export", str(source), "--out", str(tmp_path / "out"), "--exporter", "optimum"]])
-    assert (ended.returncode, ended.stderr) == (
-        2,
-        "isosphere: optimum has no exporter for ernie: --exporter torch has\n",
-    )
+    (line,) = ended.stderr.splitlines()
+    assert ended.returncode == 2 and "no exporter for ernie" in line and "--exporter torch" in line
     assert not (tmp_path / "out").exists()
