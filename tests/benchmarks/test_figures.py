@@ -11,6 +11,7 @@ from benchmarks import figures
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_every_figure_of_the_documentation_is_drawn_from_what_was_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

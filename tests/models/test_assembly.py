@@ -113,6 +113,7 @@ def test_it_is_the_same_to_the_byte_every_time_and_no_torch_is_loaded(assembled:
     assert bundle.load(tmp_path / "bundle").manifest == assembled.manifest
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # sentence-transformers' own
 def test_sentence_transformers_opens_it(assembled: Bundle) -> None:
     from sentence_transformers import SentenceTransformer

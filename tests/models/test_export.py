@@ -54,6 +54,7 @@ def pooled_bundle(
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # sentence-transformers' own
 def test_sentence_transformers_opens_every_pooling_and_agrees(pooled_bundle: Path) -> None:
     from sentence_transformers import SentenceTransformer

@@ -172,6 +172,7 @@ def test_the_graph_computes_what_torch_computes(backbone: Path, tmp_path: Path) 
     assert check_parity(encoder, tmp_path / "model.onnx") <= PARITY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pooling", A_FEW_POOLINGS)
 def test_openvino_computes_the_same_without_padding(backbone: Path, tmp_path: Path, pooling: str) -> None:
     encoder = Encoder.load(backbone, pooling=pooling)

@@ -39,6 +39,7 @@ def test_equals_a_sum_over_tokens_by_hand(name: str) -> None:
         torch.testing.assert_close(pooled[row], by_hand)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken", "lasttoken+max+mean"]
 )

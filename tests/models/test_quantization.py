@@ -44,6 +44,7 @@ def test_codes_have_the_cosines_of_their_vectors() -> None:
     assert np.abs(coded @ coded.T - vectors @ vectors.T).max() < 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dim", [16, 20])
 def test_bits_are_sentence_transformers(dim: int) -> None:
     from sentence_transformers.util.quantization import quantize_embeddings  # This takes seconds.

@@ -37,7 +37,9 @@ def test_a_text_has_one_vector_alone_and_in_any_batch(run: Runner, texts: list[s
 
 
 @pytest.mark.parametrize("long_lived", [False, True])
-@pytest.mark.parametrize(("threads", "streams"), [(1, 1), (2, 2), pytest.param(16, 8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("threads", "streams"), [(2, 2), *(pytest.param(*few, marks=pytest.mark.slow) for few in ((1, 1), (16, 8)))]
+)
 def test_streams_side_by_side_and_all_threads_on_one_batch_give_the_same_vectors(
     run: Runner, threads: int, streams: int, long_lived: bool
 ) -> None:

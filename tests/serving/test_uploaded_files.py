@@ -53,7 +53,13 @@ FILES = [
 ]
 
 
-@pytest.mark.parametrize(("media", "name", "content", "ids"), FILES, ids=[one[1] for one in FILES])
+@pytest.mark.parametrize(
+    ("media", "name", "content", "ids"),
+    [
+        pytest.param(*one, id=one[1], marks=[] if one[1] in ("a.parquet", "a.html", "a.docx") else [pytest.mark.slow])
+        for one in FILES
+    ],
+)
 def test_files_as_browsers_and_programs_send_them(
     client: TestClient, media: str, name: str, content: bytes, ids: list[str]
 ) -> None:

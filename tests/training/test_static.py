@@ -58,6 +58,7 @@ def test_training_moves_every_token_but_the_special_ones(student: Encoder) -> No
     assert moved == set(ids[0, 1:-1].tolist())
 
 
+@pytest.mark.slow
 def test_sentence_transformers_has_the_same_vectors(student: Encoder, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 

@@ -110,6 +110,7 @@ def test_it_is_served_from_its_bundle(made: Made) -> None:
     np.testing.assert_allclose(embedded.vectors * embedded.norms[:, None], expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # sentence-transformers' own
 def test_sentence_transformers_agrees_where_it_can_open_the_bundle(made: Made) -> None:
     from sentence_transformers import SentenceTransformer
