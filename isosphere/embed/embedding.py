@@ -12,7 +12,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -83,7 +83,9 @@ def embed(encoder: Encoder, files: Sequence[str], out: Path, options: Options, *
     known = _read(manifest)
     same = known.items() >= wanted.items()
     if same and "done" in known and out.exists() and not force:
-        shutil.rmtree(parts, ignore_errors=True)  # A killed process may have left the folder of parts.
+        if parts.exists():  # A killed process has left them, or a process with --force is writing them.
+            with suppress(Refused), locked(parts, out):
+                shutil.rmtree(parts)
         return Done(**known["done"])
     if not same and not force and (out.exists() or any(parts.glob("*"))):
         raise Refused(f"{out} {difference(known, wanted)}. --force replaces the file, another --out keeps it")

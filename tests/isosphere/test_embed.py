@@ -301,6 +301,20 @@ def test_two_processes_do_not_write_one_file(encoder: Encoder, lines: Path, tmp_
         run(encoder, lines, out=tmp_path / "out.npy")
 
 
+def test_parts_beside_a_complete_file_are_removed_unless_a_process_writes_them(
+    encoder: Encoder, lines: Path, tmp_path: Path
+) -> None:
+    done = run(encoder, lines, out=tmp_path / "out.npy")
+    parts = tmp_path / ".out.npy.parts"
+    parts.mkdir()
+    (parts / "00000000").touch()
+    with disk.locked_exclusively(parts):
+        assert run(encoder, lines, out=tmp_path / "out.npy") == done
+        assert (parts / "00000000").exists()
+    assert run(encoder, lines, out=tmp_path / "out.npy") == done
+    assert not parts.exists()
+
+
 def test_what_another_command_writes_meanwhile_is_kept(
     encoder: Encoder, lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
