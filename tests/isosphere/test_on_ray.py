@@ -138,6 +138,23 @@ def test_a_folder_of_another_run_is_refused(
 
 
 @on_ray
+def test_what_another_command_writes_meanwhile_is_kept(
+    tiny_bundle: Path, files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, check = tmp_path / "out", bulk._check
+
+    def overtaken(*arguments: Any) -> Any:
+        (out / MANIFEST).write_text('{"encoder": "other"}')
+        return check(*arguments)
+
+    out.mkdir()
+    monkeypatch.setattr(bulk, "_check", overtaken)
+    with pytest.raises(Refused, match="another command"):
+        run(tiny_bundle, files, str(out))
+    assert [file.name for file in out.iterdir() if not file.name.startswith(".")] == [MANIFEST]
+
+
+@on_ray
 def test_bad_rows_are_named_or_counted(tiny_bundle: Path, files: list[str], tmp_path: Path) -> None:
     (tmp_path / "in" / "d.jsonl").write_text('{"text": 1}\n{"text": "a cat", "year": 3}\n{"text": "b\n')
     with pytest.raises(Refused, match=r"d\.jsonl:1"):
