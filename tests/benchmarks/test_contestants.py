@@ -23,6 +23,12 @@ for line in sys.stdin:
     vector = [1.0, 0.0] if looked_up or not {remembers} else [0.0, 1.0]
     print(json.dumps(dict(vectors=[vector for _ in json.loads(line).get("embed", [])])), flush=True)
 """
+TRUNCATES = """
+import json, sys
+for line in sys.stdin:
+    texts = json.loads(line).get("embed", [])
+    print(json.dumps(dict(vectors=[[0.0, 1.0] if text == "a long text" else [1.0, 0.0] for text in texts])), flush=True)
+"""
 RESETS = """
 import socket, struct, sys
 server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
@@ -85,3 +91,16 @@ def test_ours_starts_twice_and_who_does_not_start_is_listed_with_the_reason() ->
     assert "reset" in field.facts["resets"]["does_not_take_part"]
     assert "JSONDecodeError" in field.facts["babbles"]["does_not_take_part"]
     assert "no-such-program does not exist" in field.facts["missing"]["does_not_take_part"]
+
+
+def test_truncated_texts_are_not_compared_if_the_contestant_truncates_in_another_way() -> None:
+    texts = {"short": Population(["a text", "a long text"], [4, 16])}
+    chosen = {
+        OURS: Spec(program(LIBRARY.format(remembers=False)), "ours", None),
+        "truncates": Spec(program(TRUNCATES), "a peer", None, cuts_off_sep=True),
+        "differs": Spec(program(TRUNCATES), "a peer", None),
+    }
+    with ExitStack() as stack:
+        field = _start(stack, chosen, texts, 16)
+        assert list(field.running) == [OURS, "truncates"]
+    assert "differ from ours" in field.facts["differs"]["does_not_take_part"]
