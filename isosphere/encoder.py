@@ -42,7 +42,7 @@ def load(
     `name` is `minilm`, an encoder of this project (`default`, `simcse`, …), or the folder of a bundle or adapter.
 
     The first use of `minilm` or an adapter writes its bundle to the user's cache folder. `engine` is `onnxruntime` or
-    `openvino`, and `precision` is `fp32`, `bf16`, `fp16` or `int8`, as for the server. None selects the fastest
+    `openvino`, and `precision` is `fp32`, `bf16` or `fp16`, as for the server. None selects the fastest
     combination, which is measured once on each machine. `threads=None` uses all CPUs.
 
     Raises:

@@ -92,7 +92,7 @@ class Settings(BaseSettings):
         default="auto",
         description=f"inference engine: {', '.join(ENGINES)}; auto is the fastest on this machine, measured once",
     )
-    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = Field(
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         default="auto",
         description="numeric precision of the engine; auto selects the fastest one that preserves the vectors",
     )

@@ -177,7 +177,9 @@ def test_numbers_of_any_type_come_in_base64(client: TestClient, kind: str, field
         assert len(numbers) == (2 if "binary" in kind else 16)
 
 
-@pytest.mark.parametrize("body", [{"output_dimension": 16}, {"output_dtype": "int8"}, {"late_chunking": True}])
+@pytest.mark.parametrize(
+    "body", [{"output_dimension": 16}, {"output_dtype": "int8"}, {"late_chunking": True}, {"input_type": "query"}]
+)
 @pytest.mark.parametrize("path", ["/embed", "/"])
 def test_what_embed_would_pass_over_is_refused_with_its_own_name(client: TestClient, path: str, body: Any) -> None:
     answer = client.post(path, json={"inputs": TEXTS} | body)

@@ -169,7 +169,7 @@ def test_an_altered_bundle_is_refused_by_file(name: str, tiny_bundle: Path, tmp_
     [
         ("onnxruntime", {"device": "cuda"}, "--engine onnxruntime .*--device cuda: .*`gpu` extra"),
         ("onnxruntime", {"precision": "bf16"}, "--engine onnxruntime --precision bf16 .*available: onnxruntime fp32"),
-        ("auto", {"precision": "int8"}, "--engine auto --precision int8 .*available: onnxruntime fp32"),
+        ("auto", {"precision": "fp16"}, "--engine auto --precision fp16 .*available: onnxruntime fp32"),
         ("fake", {"precision": "bf16"}, "--precision bf16: the fake engine supports only fp32"),
     ],
 )

@@ -150,7 +150,7 @@ class ClosedBody(Body):
 ALIKE: tuple[tuple[tuple[str, ...], list[Any]], ...] = (
     (("dimensions", "output_dimension", "output_dimensionality", "outputDimensionality"), []),
     (("encoding_format", "embedding_types", "output_dtype", "embedding_type"), ["float", ["float"]]),
-    (("input_type", "task", "task_type", "taskType"), []),
+    (("input_type", "task", "task_type", "taskType", "prompt_name"), []),
     (("normalize", "normalized"), [True]),
     (("truncate", "truncation", "auto_truncate", "autoTruncate"), [True]),
 )
