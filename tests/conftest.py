@@ -54,6 +54,11 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile(PROFILES.get(config.option.markexpr, "thorough"))
 
 
+def pytest_collection() -> None:
+    """Collect no garbage while test modules are imported. They leave little, and the search for it takes seconds."""
+    gc.disable()
+
+
 def pytest_collection_modifyitems(session: pytest.Session) -> None:
     """Turn deprecation warnings of our own code into errors, and let nightly slow tests take an hour.
 
@@ -74,6 +79,7 @@ def pytest_collection_finish() -> None:
     two handlers to every logger that does not propagate, and torch has more than fifty of them.
     """
     gc.freeze()
+    gc.enable()
     for name, logger in logging.root.manager.loggerDict.items():
         if name.startswith("torch.") and isinstance(logger, logging.Logger):
             logger.propagate = True
