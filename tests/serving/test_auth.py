@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 from fastapi.testclient import TestClient
 from hypothesis import given
@@ -255,6 +254,8 @@ def ended(client: TestClient, answer: Any) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_openai_s_client_takes_its_key(launch: Callable[..., Any], tmp_path: Path) -> None:
+    import openai  # It takes half a second to import.
+
     keys_file = keys_in(tmp_path)
     server = launch("--api-keys-file", str(keys_file))
     with openai.OpenAI(base_url=f"{server.address}/v1", api_key="reader", max_retries=0) as known:

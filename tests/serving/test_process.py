@@ -18,7 +18,6 @@ from typing import Any
 
 import httpx
 import numpy as np
-import openai
 import pytest
 
 from serving.__main__ import run
@@ -215,6 +214,8 @@ def test_a_thousand_connections_at_once(launch: Launcher) -> None:
 
 @pytest.mark.slow
 def test_openai_client(launch: Launcher) -> None:
+    import openai  # It takes half a second to import.
+
     server = launch()
     client = openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0)
     default = client.embeddings.create(model="any", input=["a", "b"])
