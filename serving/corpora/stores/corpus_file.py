@@ -280,7 +280,7 @@ class CorpusFile:
             among = None if where is None else self._filter_cache.numbers(self.path, reader, where)
             return records.page(reader, after, limit, among)
 
-    def sorted_page(self, orders: Sequence[Sort], after: Place | None, limit: int, where: Filter | None) -> Page:
+    def sorted_page(self, orders: Sequence[Sort], after: Place | None, limit: int, where: Filter | None = None) -> Page:
         with self._live() as reader:
             if where is None:
                 among = fields.numbers(reader, "SELECT number FROM documents ORDER BY number")
@@ -316,7 +316,13 @@ class CorpusFile:
             return facets.facets(reader, values)
 
     def counts(
-        self, query: str | None, where: Filter | None, paths: Sequence[str], values: int, *, options: WordOptions
+        self,
+        query: str | None,
+        where: Filter | None,
+        paths: Sequence[str],
+        values: int,
+        *,
+        options: WordOptions = NO_OPTIONS,
     ) -> Counts:
         hidden = self.expired()
         with self._live() as reader:
@@ -329,7 +335,7 @@ class CorpusFile:
             found, complete = facets.counts(reader, documents, paths, values)
             return Counts(passages, found, complete)
 
-    def words(self, query: str, k: int, where: Filter | None, options: WordOptions) -> Ranking:
+    def words(self, query: str, k: int, where: Filter | None = None, options: WordOptions = NO_OPTIONS) -> Ranking:
         hidden = self.expired()
         with self._live() as reader:
             allowed = None if where is None else self._filter_cache.keys(self.path, reader, where)
@@ -337,7 +343,7 @@ class CorpusFile:
             found = words.search(reader, expanded(reader, query, rules, options), k + len(hidden), allowed, rules)
             return found.without(hidden, k)
 
-    def highlights(self, texts: Sequence[str], query: str, options: WordOptions) -> list[list[Span]]:
+    def highlights(self, texts: Sequence[str], query: str, options: WordOptions = NO_OPTIONS) -> list[list[Span]]:
         rules = self._word_rules()
         if options == NO_OPTIONS:
             return words.highlights(texts, parse(query, rules).terms, rules.stemming)
@@ -356,7 +362,7 @@ class CorpusFile:
         self._rules = writes, found
         return found
 
-    def vectors(self, keys: Sequence[int] | None, after: int) -> Blocks:
+    def vectors(self, keys: Sequence[int] | None = None, after: int = 0) -> Blocks:
         """Yield blocks of vectors. No transaction is open between two blocks."""
         if keys is not None:
             for block in blocks(sorted(set(keys))):
@@ -440,7 +446,7 @@ class CorpusFile:
         with self._connections.maintaining() as writer:
             return found + words.check(writer, records.word_rules(writer))
 
-    def give_back(self, least: int) -> None:
+    def give_back(self, least: int = 0) -> None:
         give_back(self._connections, least)
 
 

@@ -8,45 +8,25 @@ import os
 import shutil
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from itertools import chain, count
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import NamedTuple
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from models.bundle.disk import fsync, make_folder
-from models.runtimes.base import Floats
-from serving.corpora.filters import Filter
-from serving.corpora.ports import Ranking, Replacing, Stop, StoreError, never
+from serving.corpora.ports import Replacing, Stop, StoreError, never
 from serving.corpora.stores.connections import MEND
 from serving.corpora.stores.corpus_file import CorpusFile, Shared
-from serving.corpora.values import (
-    NO_OPTIONS,
-    Blocks,
-    Change,
-    Chunking,
-    Corpus,
-    Counts,
-    Document,
-    Facets,
-    Keys,
-    KnownText,
-    Map,
-    Page,
-    Passage,
-    Place,
-    Size,
-    Sort,
-    Span,
-    WordOptions,
-    Write,
-)
+from serving.corpora.values import Blocks, Corpus
 from serving.errors import Conflict, Damaged, NotFound, ServiceError, Unhealthy
 from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.failpoints import reach
 from serving.operations.files import disk_errors, move, remove, remove_side_files, with_side_files
 
+P = ParamSpec("P")
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 SUFFIX = ".sqlite"
 
@@ -69,6 +49,15 @@ class Refused(NamedTuple):
     def error(self) -> Unhealthy:
         """Return the error for callers."""
         return (Damaged if self.damaged else Unhealthy)(self.why)
+
+
+def _on_file(method: Callable[Concatenate[CorpusFile, P], T]) -> Callable[Concatenate[SqliteStore, str, P], T]:
+    """Return a method of a store that calls `method` of a corpus's file. Its first argument is the corpus's name."""
+
+    def on_file(store: SqliteStore, name: str, /, *arguments: P.args, **options: P.kwargs) -> T:
+        return method(store._file(name), *arguments, **options)
+
+    return on_file
 
 
 class SqliteStore:
@@ -122,13 +111,6 @@ class SqliteStore:
         """Implement `Store.describe`. Wait only for writers of this corpus."""
         self._file(corpus.name).describe(corpus)
 
-    def corpus(self, name: str) -> Corpus:
-        return self._file(name).corpus()
-
-    def described(self, name: str) -> tuple[Corpus, Size]:
-        """Return the corpus and its size, including the bytes on disk."""
-        return self._file(name).described()
-
     def drop(self, name: str) -> None:
         """Delete a corpus with its file, even if the disk is full. The write-ahead log may be deleted later."""
         with self._lock:
@@ -177,116 +159,6 @@ class SqliteStore:
             with suppress(ServiceError):  # the former name only matters if the file is copied under that name
                 renamed.call(to, former=None)
 
-    def write(self, name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:
-        return self._file(name).write(writes)
-
-    def accepted(self, name: str) -> list[str]:
-        return self._file(name).accepted()
-
-    def accept(self, name: str, job: str) -> None:
-        self._file(name).accept(job)
-
-    def release(self, name: str, job: str) -> None:
-        self._file(name).release(job)
-
-    def embedded(
-        self, name: str, texts: Sequence[str], chunking: Chunking | None, fingerprint: str
-    ) -> list[KnownText | None]:
-        return self._file(name).embedded(texts, chunking, fingerprint)
-
-    def document(self, name: str, document: str) -> Document:
-        return self._file(name).document(document)
-
-    def passages(self, name: str, keys: Sequence[int]) -> dict[int, Passage]:
-        return self._file(name).passages(keys)
-
-    def owners(self, name: str, keys: Sequence[int]) -> dict[int, Document]:
-        return self._file(name).owners(keys)
-
-    def page(self, name: str, after: int, limit: int, where: Filter | None = None) -> Page:
-        return self._file(name).page(after, limit, where)
-
-    def sorted_page(
-        self, name: str, orders: Sequence[Sort], after: Place | None, limit: int, where: Filter | None = None
-    ) -> Page:
-        return self._file(name).sorted_page(orders, after, limit, where)
-
-    def expired(self, name: str) -> Keys:
-        return self._file(name).expired()
-
-    def keys(self, name: str) -> Keys:
-        return self._file(name).keys()
-
-    def matching(self, name: str, where: Filter) -> Keys:
-        return self._file(name).matching(where)
-
-    def unmatched(self, name: str, where: Filter) -> list[str]:
-        return self._file(name).unmatched(where)
-
-    def ids_matching(self, name: str, where: Filter) -> list[str]:
-        return self._file(name).ids_matching(where)
-
-    def facets(self, name: str, values: int) -> Facets:
-        return self._file(name).facets(values)
-
-    def counts(
-        self,
-        name: str,
-        query: str | None,
-        where: Filter | None,
-        paths: Sequence[str],
-        values: int,
-        *,
-        options: WordOptions = NO_OPTIONS,
-    ) -> Counts:
-        return self._file(name).counts(query, where, paths, values, options=options)
-
-    def words(
-        self, name: str, query: str, k: int, where: Filter | None = None, options: WordOptions = NO_OPTIONS
-    ) -> Ranking:
-        return self._file(name).words(query, k, where, options)
-
-    def highlights(
-        self, name: str, texts: Sequence[str], query: str, options: WordOptions = NO_OPTIONS
-    ) -> list[list[Span]]:
-        return self._file(name).highlights(texts, query, options)
-
-    def vectors(self, name: str, keys: Sequence[int] | None = None, after: int = 0) -> Blocks:
-        return self._file(name).vectors(keys, after)
-
-    def tombstones(self, name: str, upto: int) -> Keys:
-        return self._file(name).tombstones(upto)
-
-    def bury(self, name: str, keys: Keys) -> None:
-        self._file(name).bury(keys)
-
-    def last_key(self, name: str) -> int:
-        return self._file(name).last_key()
-
-    def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[int, str]]:
-        return self._file(name).stale(fingerprint, limit)
-
-    def refresh(self, name: str, fingerprint: str, keys: Keys, vectors: Floats) -> None:
-        self._file(name).refresh(fingerprint, keys, vectors)
-
-    def fresh(self, name: str) -> Blocks:
-        return self._file(name).fresh()
-
-    def swap(self, name: str, fingerprint: str) -> bool:
-        return self._file(name).swap(fingerprint)
-
-    def keep_map(self, name: str, found: Map, generation: str) -> None:
-        self._file(name).keep_map(found, generation)
-
-    def kept_map(self, name: str) -> Map | None:
-        return self._file(name).kept_map()
-
-    def give_back(self, name: str, least: int = 0) -> None:
-        self._file(name).give_back(least)
-
-    def copy(self, name: str, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
-        return self._file(name).copy(to, stop)
-
     def adopt(
         self,
         name: str,
@@ -318,8 +190,42 @@ class SqliteStore:
         wrong = self._file(name).verify()
         return [*wrong[:-1], f"{wrong[-1]}; {MEND}"] if wrong else []
 
-    def size(self, name: str) -> Size:
-        return self._file(name).size()
+    # Methods on the file of one corpus, which is named first.
+
+    corpus = _on_file(CorpusFile.corpus)
+    described = _on_file(CorpusFile.described)
+    write = _on_file(CorpusFile.write)
+    accepted = _on_file(CorpusFile.accepted)
+    accept = _on_file(CorpusFile.accept)
+    release = _on_file(CorpusFile.release)
+    embedded = _on_file(CorpusFile.embedded)
+    document = _on_file(CorpusFile.document)
+    passages = _on_file(CorpusFile.passages)
+    owners = _on_file(CorpusFile.owners)
+    page = _on_file(CorpusFile.page)
+    sorted_page = _on_file(CorpusFile.sorted_page)
+    expired = _on_file(CorpusFile.expired)
+    keys = _on_file(CorpusFile.keys)
+    matching = _on_file(CorpusFile.matching)
+    unmatched = _on_file(CorpusFile.unmatched)
+    ids_matching = _on_file(CorpusFile.ids_matching)
+    facets = _on_file(CorpusFile.facets)
+    counts = _on_file(CorpusFile.counts)
+    words = _on_file(CorpusFile.words)
+    highlights = _on_file(CorpusFile.highlights)
+    vectors = _on_file(CorpusFile.vectors)
+    tombstones = _on_file(CorpusFile.tombstones)
+    bury = _on_file(CorpusFile.bury)
+    last_key = _on_file(CorpusFile.last_key)
+    stale = _on_file(CorpusFile.stale)
+    refresh = _on_file(CorpusFile.refresh)
+    fresh = _on_file(CorpusFile.fresh)
+    swap = _on_file(CorpusFile.swap)
+    keep_map = _on_file(CorpusFile.keep_map)
+    kept_map = _on_file(CorpusFile.kept_map)
+    give_back = _on_file(CorpusFile.give_back)
+    copy = _on_file(CorpusFile.copy)
+    size = _on_file(CorpusFile.size)
 
     def close(self) -> None:
         """Close every file permanently, and unlock the folder."""
