@@ -10,12 +10,7 @@ from itertools import islice
 
 from serving.corpora.filters import ID, All, AnyOf, Compares, Element, Exists, Filter, In, Near, Not
 from serving.corpora.stores.facets import KIND_OF, posted_kinds
-from serving.corpora.stores.fields import (
-    DATES,
-    MAX_PATH,
-    OPAQUE,
-    WHOLE,
-)
+from serving.corpora.stores.fields import DATES, MAX_PATH, OPAQUE, WHOLE
 from serving.operations.threads import check_cancelled
 
 MAX_WARNINGS = 10

@@ -16,6 +16,7 @@ from models.runtimes.base import Floats
 from serving.corpora.filters import ID, Filter, In
 from serving.corpora.stores.milvus.expressions import literals
 from serving.corpora.stores.milvus.lifecycle import Collections
+from serving.corpora.stores.milvus.reading import Reader
 from serving.corpora.stores.milvus.recall import Recall
 from serving.corpora.stores.milvus.registry import Record, Registry
 from serving.corpora.stores.milvus.rows import COPIED, VECTOR, WHOLE, described, passage_text, rows, unread
@@ -24,18 +25,17 @@ from serving.corpora.stores.milvus.uploads import Uploads
 from serving.corpora.stores.writing import changed, check_bound
 from serving.corpora.values import OWN, Changes, Content, PassageKey
 from serving.errors import Conflict, Invalid, NotFound, ServiceError, Stopped
-from serving.operations.bounds import Bounds
+from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.clock import now
 
 log = logging.getLogger(__name__)
 
 
-class Writer:
-    """Writer of corpora. The public methods implement those of `Backend` with the same names."""
+class Writer(Reader):
+    """The methods of `Backend` that write documents."""
 
     def __init__(self, registry: Registry, collections: Collections, uploads: Uploads, recall: Recall) -> None:
-        self._registry = registry
-        self._collections = collections
+        super().__init__(registry, collections)
         self._uploads = uploads
         self._recall = recall
         self._compared: dict[str, str] = {}
@@ -79,7 +79,7 @@ class Writer:
                 raise NotFound(f"corpus {name!r} has no document {document!r}")
             self._remove(record, [document])
 
-    def delete_where(self, name: str, where: Filter, before_commit: Callable[[], None]) -> int:
+    def delete_where(self, name: str, where: Filter, before_commit: Callable[[], None] = lambda: None) -> int:
         return self._in_blocks(name, where, before_commit, lambda record, _, ids: self._remove(record, ids))
 
     def patch(
@@ -87,8 +87,8 @@ class Writer:
         name: str,
         which: Sequence[str] | Filter,
         changes: Changes,
-        bounds: Bounds,
-        before_commit: Callable[[], None],
+        bounds: Bounds = BOUNDS,
+        before_commit: Callable[[], None] = lambda: None,
     ) -> int:
         where: Filter = In(ID, tuple(which)) if isinstance(which, Sequence) else which
         return self._in_blocks(name, where, before_commit, partial(self._patch, changes=changes, bounds=bounds))
@@ -190,6 +190,18 @@ class Writer:
         for count, ids in by_count.items():
             table.delete_rows(f"passage >= {count} and document in {literals(ids)}")
 
+    # Accepted uploads.
+
+    def accept(self, name: str, job: str) -> None:
+        self._registry.read(name)
+        self._uploads.accept(name, job)
+
+    def accepted(self, name: str) -> list[str]:
+        return self._uploads.accepted(name)
+
+    def release(self, name: str, job: str) -> None:
+        self._uploads.release(name, job)
+
     # Re-embedding. A second collection, the fresh one, gets all rows with new vectors. Each write removes its documents
     # from the fresh collection, whose rows are therefore always rows of the corpus. The fresh collection is complete
     # when it has as many rows as the corpus.
@@ -215,7 +227,10 @@ class Writer:
             copied = self._collections.rows(record).get(list(by_key), COPIED)
             fresh.upsert({**row, VECTOR: by_key[row["id"]]} for row in copied)
 
-    def swap(self, name: str, fingerprint: str) -> bool:
+    def read_fresh(self, name: str) -> None:  # noqa: ARG002
+        return None
+
+    def swap(self, name: str, fingerprint: str, beside: object = None) -> bool:  # noqa: ARG002
         with self._registry.changing(name) as record:
             if record.fingerprint == fingerprint:
                 return True
