@@ -8,10 +8,11 @@ from __future__ import annotations
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from serving.corpora.stores.fields import documents
 from serving.corpora.stores.foreign import check_values
 from serving.corpora.stores.matching import FilterCache, matching
 from serving.corpora.stores.migrations import check_ours, check_schema, mark, migrate, verify
-from serving.corpora.stores.queries import Rules, expanded, parse
+from serving.corpora.stores.queries import expanded, parse
 from serving.corpora.stores.records import Table, blocks
 from serving.corpora.stores.writing import attempt, create, promise, set_words, stem
 from serving.corpora.values import (
@@ -58,6 +59,7 @@ from serving.operations.bounds import Bounds
 from serving.operations.clock import now
 from serving.operations.failpoints import reach
 
+T = TypeVar("T")
 _STEP = 1024
 """Number of pages that are returned to the disk in one step. Other threads can write between two steps."""
 _PART = 0.25
@@ -98,9 +100,8 @@ class CorpusFile:
         shared = shared or Shared()
         self._connections = Connections(path, synchronous, stop, shared.open_files)
         self._filter_cache = shared.filter_cache
-        self._described: tuple[int, tuple[Corpus, Size]] | None = None
-        self._soonest: tuple[int, int | None] | None = None
-        self._rules: tuple[int, Rules] | None = None
+        self._results: dict[Callable[[sqlite3.Connection], Any], tuple[int, Any]] = {}
+        """Results of reads, each with the number of writes before the read."""
         try:
             with self._connections.disk_errors():
                 if new:
@@ -115,7 +116,7 @@ class CorpusFile:
                 if not new:
                     records.corpus(writer)
                 soonest = records.soonest_expiry(writer)
-            self._soonest = self._connections.writes, soonest
+            self._results[records.soonest_expiry] = self._connections.writes, soonest
         except BaseException:
             self.close()
             raise
@@ -128,14 +129,9 @@ class CorpusFile:
         """Close the file. SQLite checkpoints the write-ahead log when the last connection closes."""
         self._connections.close()
 
-    @contextmanager
-    def set_aside(self, *, checkpointed: bool = True) -> Iterator[None]:
-        """Close the file while the block runs.
-
-        The block may replace or delete the file. With `checkpointed`, the log is emptied first.
-        """
-        with self._connections.alone(checkpointed=checkpointed):
-            yield
+    def set_aside(self, *, checkpointed: bool = True) -> AbstractContextManager[None]:
+        """Close the file while the `with` block runs, which may replace or delete the file; see `Connections.alone`."""
+        return self._connections.alone(checkpointed=checkpointed)
 
     def create(self, corpus: Corpus) -> None:
         with self._connections.writing() as writer:
@@ -166,8 +162,7 @@ class CorpusFile:
         The corpus gets a new generation, because a key may mean another passage in an earlier corpus of this name.
         """
         with self._connections.writing() as writer:
-            for job in writing.accepted(writer):
-                writing.release(writer, job)
+            writer.execute("DELETE FROM uploads")
             writer.execute("UPDATE corpora SET name = ?, former = NULL, generation = ?", (name, secrets.token_hex(8)))
 
     def describe(self, wanted: Corpus) -> None:
@@ -186,38 +181,32 @@ class CorpusFile:
             )
 
     def corpus(self) -> Corpus:
-        return self._read_description()[0]
+        return self._cached(records.described)[0]
 
     def described(self) -> tuple[Corpus, Size]:
         """Return the corpus, and its size without expired documents."""
         if not self._has_expired():
-            return self._read_description()
+            return self._cached(records.described)
         with self._live() as reader:
-            return records.corpus(reader), records.size(reader)
+            return records.described(reader)
 
     def size(self) -> Size:
-        """Return three numbers: documents, bytes of the database without its log, and passages."""
-        return self._read_description()[1]
+        return self._cached(records.described)[1]
 
-    def _read_description(self) -> tuple[Corpus, Size]:
-        """Return the corpus and its size. Both are cached until the next write, so a list of corpora opens no file."""
+    def _cached(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        """Return the result of `read`. It is cached until the next write, so a list of corpora opens no file."""
         self._connections.check_open()
-        writes, kept = self._connections.writes, self._described
-        if kept and kept[0] == writes:
-            return kept[1]
-        with self._connections.reading() as reader:
-            described = records.corpus(reader), records.size(reader)
-        self._described = writes, described
-        return described
-
-    def _has_expired(self) -> bool:
-        """Return whether a document has expired and is not deleted yet. The file is read once after each write."""
-        self._connections.check_open()
-        writes, kept = self._connections.writes, self._soonest
+        writes, kept = self._connections.writes, self._results.get(read)
         if kept is None or kept[0] != writes:
             with self._connections.reading() as reader:
-                self._soonest = kept = writes, records.soonest_expiry(reader)
-        return kept[1] is not None and kept[1] <= now()
+                self._results[read] = kept = writes, read(reader)
+        found: T = kept[1]
+        return found
+
+    def _has_expired(self) -> bool:
+        """Return whether a document has expired and is not deleted yet."""
+        soonest = self._cached(records.soonest_expiry)
+        return soonest is not None and soonest <= now()
 
     @contextmanager
     def _live(self) -> Iterator[sqlite3.Connection]:
@@ -344,23 +333,12 @@ class CorpusFile:
             return found.without(hidden, k)
 
     def highlights(self, texts: Sequence[str], query: str, options: WordOptions = NO_OPTIONS) -> list[list[Span]]:
-        rules = self._word_rules()
+        rules = self._cached(records.word_rules)
         if options == NO_OPTIONS:
             return words.highlights(texts, parse(query, rules).terms, rules.stemming)
         with self._connections.reading() as reader:
             terms = expanded(reader, query, rules, options).matching
         return words.highlights(texts, terms, rules.stemming)
-
-    def _word_rules(self) -> Rules:
-        """Return the rules of word search. They are cached until the next write."""
-        self._connections.check_open()
-        writes, kept = self._connections.writes, self._rules
-        if kept and kept[0] == writes:
-            return kept[1]
-        with self._connections.reading() as reader:
-            found = records.word_rules(reader)
-        self._rules = writes, found
-        return found
 
     def vectors(self, keys: Sequence[int] | None = None, after: int = 0) -> Blocks:
         """Yield blocks of vectors. No transaction is open between two blocks."""
@@ -435,7 +413,7 @@ class CorpusFile:
             fsync(to)
             reach("store.after-copy")
             with closing(sqlite3.connect(to)) as copied:
-                return records.corpus(copied), records.size(copied)
+                return records.described(copied)
         except BaseException:
             to.unlink(missing_ok=True)
             raise
@@ -447,44 +425,27 @@ class CorpusFile:
             return found + words.check(writer, records.word_rules(writer))
 
     def give_back(self, least: int = 0) -> None:
-        give_back(self._connections, least)
+        """Implement `Store.give_back`.
 
+        A file on a failing disk keeps its unused pages for reuse.
+        """
+        with suppress(Unhealthy, InsufficientStorage):
+            with self._connections.writing() as writer:
+                if not records.size(writer).passages:
+                    words.clear(writer)
+            free, before = self._free_bytes(0), 0
+            if not free or (free < least and free < _PART * self.size().bytes):
+                return
+            while free != before:
+                before, free = free, self._free_bytes(_STEP)
+            self._connections.checkpoint_soon()
 
-# The following functions return unused pages of a file to the disk.
-
-
-def give_back(connections: Connections, least: int) -> None:
-    """Implement `Store.give_back`.
-
-    A file on a failing disk keeps its unused pages for reuse.
-    """
-    with suppress(Unhealthy, InsufficientStorage):
-        _forget_words(connections)
-        free, before = _free_bytes(connections, 0), 0
-        if not free or (free < least and free < _PART * _bytes(connections)):
-            return
-        while free != before:
-            before, free = free, _free_bytes(connections, _STEP)
-        connections.checkpoint_soon()
-
-
-def _forget_words(connections: Connections) -> None:
-    """Clear the word index if the corpus has no passages."""
-    with connections.writing() as writer:
-        if not records.size(writer).passages:
-            words.clear(writer)
-
-
-def _bytes(connections: Connections) -> int:
-    with connections.reading() as reader:
-        return records.size(reader).bytes
-
-
-def _free_bytes(connections: Connections, given_back: int) -> int:
-    with connections.maintaining() as writer:
-        if given_back:
-            # Use `executescript`, which runs the statement to its end. `execute` would take a single step, which frees
-            # only one page.
-            writer.executescript(f"PRAGMA incremental_vacuum({given_back})")
-        free = "SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size"
-        return int(writer.execute(free).fetchone()[0])
+    def _free_bytes(self, given_back: int) -> int:
+        """Return up to `given_back` unused pages to the disk. Return the bytes of the remaining unused pages."""
+        with self._connections.maintaining() as writer:
+            if given_back:
+                # Use `executescript`, which runs the statement to its end. `execute` would take a single step, which
+                # frees only one page.
+                writer.executescript(f"PRAGMA incremental_vacuum({given_back})")
+            free = "SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size"
+            return int(writer.execute(free).fetchone()[0])

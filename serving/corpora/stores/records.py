@@ -96,19 +96,12 @@ class DocumentRow(NamedTuple):
     expires_at: int | None
 
     @classmethod
-    def of(cls, number: int, document: Document, chunking: Chunking | None) -> DocumentRow:
-        metadata = orjson.dumps(document.metadata).decode()
-        digest, expires_at = content_hash(document.text, chunking), document.expires_at
-        checksum = _checksum(number, document.id, document.text, metadata, digest, expires_at=expires_at)
-        return cls(number, document.id, document.text, metadata, digest, checksum, expires_at)
-
-    @classmethod
-    def patched(cls, row: _DocumentRow, document: Document) -> DocumentRow:
-        """Return a row of the same text with the metadata and the expiry of `document`."""
-        number, name, text, _, digest, *_ = row
-        metadata, expires_at = orjson.dumps(document.metadata).decode(), document.expires_at
-        checksum = _checksum(number, name, text, metadata, digest, expires_at=expires_at)
-        return cls(number, name, text, metadata, digest, checksum, expires_at)
+    def of(cls, number: int, document: Document, digest: bytes) -> DocumentRow:
+        """Return the row of a document. `digest` is the `content_hash` of its text."""
+        name, text, metadata, _, expires_at = document
+        stored = orjson.dumps(metadata).decode()
+        checksum = _checksum(number, name, text, stored, digest, expires_at=expires_at)
+        return cls(number, name, text, stored, digest, checksum, expires_at)
 
 
 def document_in(row: _DocumentRow) -> Document:
@@ -439,6 +432,10 @@ def size(reader: sqlite3.Connection) -> Size:
     """Return three numbers: documents, bytes of the database without its log, and passages."""
     counted = "SELECT documents, page_count * page_size, passages FROM corpora, pragma_page_count, pragma_page_size"
     return Size(*reader.execute(counted).fetchone())
+
+
+def described(reader: sqlite3.Connection) -> tuple[Corpus, Size]:
+    return corpus(reader), size(reader)
 
 
 def embedded(reader: sqlite3.Connection, texts: Sequence[str], chunking: Chunking | None) -> list[KnownText | None]:

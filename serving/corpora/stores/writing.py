@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from serving.corpora.stores.records import (
     DocumentRow,
     PassageRow,
     blocks,
+    content_hash,
     document_in,
     marks,
     part,
@@ -171,7 +172,7 @@ def _put(writer: sqlite3.Connection, content: Content) -> Change:
     spans: Sequence[Sequence[Span | None]] = content.spans or [[None]] * len(ids)
     for document, cut in zip(content.documents, spans, strict=True):
         own = [next(keys) for _ in cut]
-        documents.append(DocumentRow.of(own[0], document, content.chunking))
+        documents.append(DocumentRow.of(own[0], document, content_hash(document.text, content.chunking)))
         passages += [PassageRow.of(key, own[0], span) for key, span in zip(own, cut, strict=True)]
         searched = words.searched_texts(document.metadata, rules)
         texts += [(key, part(document.text, span), *searched) for key, span in zip(own, cut, strict=True)]
@@ -197,9 +198,9 @@ def _patch(writer: sqlite3.Connection, patch: Patch) -> None:
     for block in blocks(patch.ids):
         select = f"SELECT {DOCUMENT} FROM documents WHERE id IN ({marks(block)})"
         for row in writer.execute(select, block).fetchall():
-            before = document_in(row)
+            stored, before = DocumentRow._make(row), document_in(row)
             patched = changed(before, patch.changes, patch.bounds)
-            metadata, after = patched.metadata, DocumentRow.patched(row, patched)
+            metadata, after = patched.metadata, DocumentRow.of(stored.number, patched, stored.hash)
             fields.remove(writer, [(after.number, before.metadata)])
             update = "UPDATE documents SET metadata = ?, checksum = ?, expires_at = ? WHERE number = ?"
             writer.execute(update, (after.metadata, after.checksum, after.expires_at, after.number))
@@ -306,7 +307,7 @@ def _remove(writer: sqlite3.Connection, ids: Sequence[str]) -> np.ndarray[tuple[
         fields.remove(writer, ((number, document.metadata) for number, document in documents.items()))
         keys = [row.key for row in passages]
         writer.executemany("DELETE FROM documents WHERE number = ?", ((number,) for number in documents))
-        add_tombstones(writer, keys)
+        writer.executemany("INSERT INTO tombstones (key) VALUES (?)", ((key,) for key in keys))
         _count(writer, -1, len(documents), passages)
         gone += keys
     return np.sort(np.array(gone, dtype=np.int64))
@@ -376,11 +377,6 @@ def swap(writer: sqlite3.Connection, fingerprint: str) -> bool:
 
 
 # Tombstones are the keys of removed passages. They are kept while an index on disk may contain these keys.
-
-
-def add_tombstones(writer: sqlite3.Connection, keys: Iterable[int]) -> None:
-    """Add the keys of passages that have just been removed."""
-    writer.executemany("INSERT INTO tombstones (key) VALUES (?)", ((key,) for key in keys))
 
 
 def tombstones(reader: sqlite3.Connection, key: int) -> Keys:
