@@ -110,7 +110,8 @@ class Jobs:
         self._kept_before = frozenset(self._unended)
         """Ids of jobs that an earlier server process accepted. Their uploads are checked before they run, because files
         may have changed while no server was running."""
-        self._changes = Changes()
+        self._changes: dict[str, asyncio.Event] = {}
+        """One event for each job for which a caller waits. The event is set at the next change of the job."""
         self._payers: dict[str, Caller] = {}
         """Callers to whom the tokens of jobs are charged, by the job's id. Jobs that an earlier server process accepted
         are not charged."""
@@ -134,7 +135,8 @@ class Jobs:
         while self._tasks:
             await asyncio.wait(self._tasks.values())
         await asyncio.to_thread(self._record_interruption)
-        self._changes.tell_all()
+        for id in list(self._changes):
+            self._tell(id)
 
     def _record_interruption(self) -> None:
         """Record that a regular shutdown, not a crash, interrupted the running jobs."""
@@ -302,12 +304,15 @@ class Jobs:
         """
         job = await self.job(id)
         while True:
-            changed = asyncio.Event() if job.ended else self._changes.next(id)
+            changed = asyncio.Event() if job.ended else self._changes.setdefault(id, asyncio.Event())
             yield job
             if job.ended or self._stopped:
                 return
-            while not await set_within(changed, quiet):
-                yield None
+            while not changed.is_set():
+                try:
+                    await asyncio.wait_for(changed.wait(), quiet)
+                except TimeoutError:
+                    yield None
             try:
                 job = await self.job(id)
             except NotFound:
@@ -365,7 +370,7 @@ class Jobs:
         self._running.pop(id, None)
         self._tasks.pop(id, None)
         self._callers.pop(id, None)
-        self._changes.tell(id)
+        self._tell(id)
         self._schedule()
 
     async def _run(self, job: Job) -> None:
@@ -421,7 +426,7 @@ class Jobs:
                 self._stalled.discard(job.id)
                 self._busy.pop(job.id, None)
                 self._schedule()
-            self._changes.tell(job.id)
+            self._tell(job.id)
 
         await run_to_end(finished())
 
@@ -435,9 +440,14 @@ class Jobs:
             self._not_begun_again.discard(job.id)
             if running := self._running.get(job.id):
                 running.kept(job)
-            self._changes.tell(job.id)
+            self._tell(job.id)
 
         await run_to_end(saved())
+
+    def _tell(self, id: str) -> None:
+        """Notify the callers that wait for a change of the job."""
+        if changed := self._changes.pop(id, None):
+            changed.set()
 
     def _sweep(self) -> None:
         """Delete the uploads of ended jobs, and uploads that belong to no job."""
@@ -449,36 +459,3 @@ class Jobs:
 def _now(after: float) -> float:
     """Return the time in seconds since the epoch, but at least `after`, because the clock may have been set back."""
     return max(time.time(), after)
-
-
-# The following class notifies callers of the changes of a job.
-
-
-class Changes:
-    """One event for each job for which a caller waits. The event is set at the next change of the job."""
-
-    def __init__(self) -> None:
-        self._events: dict[str, asyncio.Event] = {}
-
-    def next(self, id: str) -> asyncio.Event:
-        """Return the event that will be set at the next change of the job."""
-        return self._events.setdefault(id, asyncio.Event())
-
-    def tell(self, id: str) -> None:
-        """Notify the callers that wait for a change of the job."""
-        if event := self._events.pop(id, None):
-            event.set()
-
-    def tell_all(self) -> None:
-        """Notify all waiting callers, because no more changes will happen."""
-        for id in list(self._events):
-            self.tell(id)
-
-
-async def set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event for at most `seconds`. Return whether the event was set."""
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return False
-    return True
