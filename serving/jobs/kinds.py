@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from serving.corpora.disk_quota import DiskQuota
 from serving.corpora.library import Library
@@ -26,6 +26,7 @@ from serving.operations.limits import current_caller
 from serving.operations.threads import CorpusThreads, in_thread
 from serving.settings import Settings
 
+T = TypeVar("T")
 SNAPSHOT, REEMBED, MAP, ADAPT = "snapshot", "reembed", "map", "adapt"
 CHANGE_NOTHING = (SNAPSHOT, MAP, ADAPT)
 """Kinds of jobs that may run at the same time as other jobs on the same corpus."""
@@ -90,6 +91,13 @@ class JobKinds:
         """
         await retry_while_busy(lambda: in_thread(lambda: self.disk_quota.check(job.id)))
 
+    async def _followed(self, job: Running, work: Callable[[Progress], T]) -> T:
+        """Run blocking work on the job's corpus, and report its progress."""
+        async with reporting_progress(job) as progress:
+            return await self.library.run(
+                lambda _: progress.run(lambda: work(progress)), of=job.corpus, on_cancel=progress.leave
+            )
+
     async def _upload(self, job: Running) -> dict[str, Any]:
         """Store the upload.
 
@@ -101,13 +109,7 @@ class JobKinds:
 
     async def _snapshot(self, job: Running) -> dict[str, Any]:
         await self._begun(job)
-        async with reporting_progress(job) as progress:
-            made = await self.library.run(
-                lambda _: progress.run(lambda: self.snapshots.create(job.corpus, progress)),
-                of=job.corpus,
-                on_cancel=progress.leave,
-            )
-        return asdict(made)
+        return asdict(await self._followed(job, partial(self.snapshots.create, job.corpus)))
 
     async def _map(self, job: Running) -> dict[str, Any]:
         """Compute a map.
@@ -138,12 +140,7 @@ class JobKinds:
         with nullcontext() if job.spool else _naming(file):
             unpacked = await in_thread(lambda: self.snapshots.restored_bytes(file))
             await retry_while_busy(lambda: in_thread(lambda: self.disk_quota.check_restored(name, unpacked, job.id)))
-            async with reporting_progress(job) as progress:
-                await self.library.run(
-                    lambda _: progress.run(lambda: self.snapshots.restore(name, file, progress)),
-                    of=name,
-                    on_cancel=progress.leave,
-                )
+            await self._followed(job, partial(self.snapshots.restore, name, file))
         corpus, size = await self.library.run(lambda corpora: corpora.corpus(name), of=name)
         return {"documents": size.documents, "passages": size.passages, "fingerprint": corpus.fingerprint}
 
