@@ -29,7 +29,7 @@ from serving.corpora.stores.matching import FilterCache, matching
 from serving.corpora.stores.migrations import check_ours, check_schema, mark, migrate, verify
 from serving.corpora.stores.queries import expanded, parse
 from serving.corpora.stores.records import Table, blocks
-from serving.corpora.stores.writing import attempt, create, promise, set_words, stem
+from serving.corpora.stores.writing import attempt, check_bound, create, set_words, stem
 from serving.corpora.values import (
     NO_OPTIONS,
     NO_SETTINGS,
@@ -173,7 +173,9 @@ class CorpusFile:
             if wanted.stemming is not None:
                 stem(writer, wanted.stemming)
             if wanted.fingerprint is not None:
-                promise(writer, wanted)
+                check_bound(records.corpus(writer), wanted.fingerprint, wanted.dim)
+                bind = "UPDATE corpora SET fingerprint = ?, dim = coalesce(?, dim)"
+                writer.execute(bind, (wanted.fingerprint, wanted.dim))
             set_words(writer, wanted.words)
             writer.execute(
                 "UPDATE corpora SET description = coalesce(?, description), recall_target = coalesce(?, recall_target)",

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from hashlib import blake2b
-from typing import Literal, NamedTuple, TypeVar, cast, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 import numpy as np
 import orjson
@@ -345,7 +345,7 @@ def kept_map(reader: sqlite3.Connection) -> Map | None:
 
 # The corpus.
 
-CORPUS = "name, description, recall_target, created, fingerprint, dim, stemming, generation"
+CORPUS = "stemming, name, description, recall_target, created, fingerprint, dim, generation"
 WORDS = "synonyms, stop_words, searched_fields"
 """Columns with `WordSettings` as JSON."""
 
@@ -356,31 +356,25 @@ def corpus(reader: sqlite3.Connection) -> Corpus:
     Raises:
         DamageError: the file has no corpus, or the corpus's stemming is unknown.
     """
-    row = reader.execute(f"SELECT {WORDS}, {CORPUS} FROM corpora").fetchone()
-    if row is None:
-        raise DamageError("contains no corpus")
-    *settings, name, description, recall_target, created, fingerprint, dim, stemming, generation = row
+    row = _stored(reader, f"{CORPUS}, {WORDS}")
+    stemming, name, description, recall_target, created, fingerprint, dim, generation, *settings = row
     words = WordSettings(*(None if one is None else orjson.loads(one) for one in settings))
-    _check_stemming(stemming)
     return Corpus(name, description, recall_target, created, fingerprint, dim, stemming, words, generation)
 
 
 def word_rules(reader: sqlite3.Connection) -> Rules:
-    """Return the rules of word search in the corpus.
+    """Return the rules of word search in the corpus. The errors are those of `corpus`."""
+    return rules(*_stored(reader, f"stemming, {WORDS}"))
 
-    Raises:
-        DamageError: the file has no corpus, or the corpus's stemming is unknown.
-    """
-    row = reader.execute(f"SELECT stemming, {WORDS} FROM corpora").fetchone()
+
+def _stored(reader: sqlite3.Connection, columns: str) -> tuple[Any, ...]:
+    """Return columns of the row of the corpus. The first column is its stemming."""
+    row: tuple[Any, ...] | None = reader.execute(f"SELECT {columns} FROM corpora").fetchone()
     if row is None:
         raise DamageError("contains no corpus")
-    _check_stemming(row[0])
-    return rules(*row)
-
-
-def _check_stemming(stemming: str | None) -> None:
-    if stemming not in (None, *get_args(Stemming)):
-        raise DamageError(f"has a corpus of unknown stemming: {stemming!r}")
+    if row[0] not in (None, *get_args(Stemming)):
+        raise DamageError(f"has a corpus of unknown stemming: {row[0]!r}")
+    return row
 
 
 def indexed_rows(reader: sqlite3.Connection, rules: Rules) -> Iterator[IndexedRow]:

@@ -63,13 +63,13 @@ _LACKING = (
 
 def create(writer: sqlite3.Connection, corpus: Corpus) -> None:
     row = (
+        None,  # no stemming yet: `stem` sets it below
         corpus.name,
         corpus.description,
         corpus.recall_target,
         corpus.created,
         corpus.fingerprint,
         corpus.dim,
-        None,  # no stemming yet: `stem` sets it below
         secrets.token_hex(8),
         unidata_version,
     )
@@ -235,16 +235,6 @@ def merge_patch(target: Any, patch: Any) -> Any:
         else:
             merged[name] = merge_patch(merged.get(name), value)
     return merged
-
-
-def promise(writer: sqlite3.Connection, wanted: Corpus) -> None:
-    """Bind a corpus, as `wanted` says, to an encoder or to vectors that come with its documents.
-
-    Raises:
-        Conflict: the corpus has a different encoder, or vectors of another width.
-    """
-    check_bound(records.corpus(writer), wanted.fingerprint, wanted.dim)
-    writer.execute("UPDATE corpora SET fingerprint = ?, dim = coalesce(?, dim)", (wanted.fingerprint, wanted.dim))
 
 
 def check_bound(corpus: Corpus, fingerprint: str | None, dim: int | None) -> None:
