@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import islice
 
 from serving.corpora.filters import ID, All, AnyOf, Compares, Element, Exists, Filter, In, Near, Not
-from serving.corpora.stores.facets import KIND_OF, posted_kinds
+from serving.corpora.stores.facets import KIND_OF, has, posted_kinds
 from serving.corpora.stores.fields import DATES, MAX_PATH, OPAQUE, WHOLE
 from serving.operations.threads import check_cancelled
 
@@ -31,8 +31,7 @@ def unmatched(reader: sqlite3.Connection, where: Filter) -> list[str]:
     If a document has more than `MAX_FIELDS` fields, or a path longer than `MAX_PATH`, the metadata index has none of
     its fields. In a corpus with such a document there are no warnings, because the document may have any field.
     """
-    ((opaque,),) = reader.execute("SELECT EXISTS (SELECT 1 FROM postings WHERE field = ?)", (WHOLE,))
-    return [] if opaque else list(islice(_each_once(_Fields(reader).warnings(where)), MAX_WARNINGS))
+    return [] if has(reader, WHOLE, "true") else list(islice(_each_once(_Fields(reader).warnings(where)), MAX_WARNINGS))
 
 
 def _each_once(warnings: Iterable[str]) -> Iterator[str]:
@@ -92,12 +91,10 @@ class _Fields:
         return self._kinds[path]
 
     def _kinds_in(self, field: int) -> set[str]:
-        kinds = posted_kinds(self._reader, field)
-        for kind, condition, value in (("opaque", "value = ?", OPAQUE), ("date", "value >= ?", DATES)):
-            select = f"SELECT 1 FROM postings WHERE field = ? AND {condition} LIMIT 1"
-            if self._reader.execute(select, (field, value)).fetchone():
-                kinds.add(kind)
-        return kinds
+        others = (("opaque", "value = ?", OPAQUE), ("date", "value >= ?", DATES))
+        return posted_kinds(self._reader, field) | {
+            kind for kind, condition, value in others if has(self._reader, field, condition, value)
+        }
 
     def _nearest(self, path: str) -> str:
         if path in ("id", "_id"):
