@@ -142,8 +142,8 @@ class Connections:
                 self._turn.wait_for(lambda: not self._reading)
             try:
                 self._close_readers()
-                if checkpointed:
-                    self._checkpoint()
+                if checkpointed and not _truncated(self._opened_writer()):
+                    raise OSError("its log is in use")
                 self._close_writer()
                 yield
                 self.damaged = False  # the block may have replaced the file
@@ -214,11 +214,6 @@ class Connections:
             self._writer.close()
         self._writer = None
 
-    def _checkpoint(self) -> None:
-        busy, _, _ = self._opened_writer().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        if busy:
-            raise OSError("its log is in use")
-
     def _opened_writer(self) -> sqlite3.Connection:
         self.check_open()
         if self._writer is None:
@@ -266,8 +261,7 @@ class Connections:
         """Checkpoint the log. Return False if a reader did not end soon and prevented the checkpoint."""
         writer.execute(f"PRAGMA busy_timeout = {_LOG_PATIENCE_MS}")
         try:
-            busy, _, _ = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            return not busy
+            return _truncated(writer)
         finally:
             writer.execute(f"PRAGMA busy_timeout = {PATIENCE * 1000:.0f}")
 
@@ -304,6 +298,12 @@ class Connections:
         made = connect(self.path)
         made.set_progress_handler(self._stop, STEPS)
         return made
+
+
+def _truncated(writer: sqlite3.Connection) -> bool:
+    """Checkpoint and truncate the log. Return False if another connection uses it."""
+    busy, _, _ = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return not busy
 
 
 @contextmanager

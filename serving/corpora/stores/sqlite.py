@@ -8,8 +8,8 @@ import os
 import shutil
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, closing, nullcontext, suppress
 from itertools import chain, count
 from pathlib import Path
 from tempfile import mkdtemp
@@ -84,7 +84,8 @@ class SqliteStore:
         try:
             make_folder(folder)
             self._held.callback(os.close, hold(folder))
-            sweep(folder)
+            for unfinished in folder.glob(f".*{SUFFIX}.part*"):  # files of killed processes; see `make`
+                unfinished.unlink()
             paths = sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX))
         except OSError as error:
             raise StoreError(f"the folder {folder} can't be used: {error}") from error
@@ -311,19 +312,10 @@ def hold(folder: Path) -> int:
     return held
 
 
-@contextmanager
-def refusing(path: Path) -> Iterator[None]:
-    """Convert a `ServiceError`, which is for callers, to a `StoreError` that says why the file can't be used."""
-    try:
-        yield
-    except ServiceError as error:
-        raise StoreError(f"{path}: {error.__cause__ or error}") from error
-
-
 def make(path: Path, corpus: Corpus, synchronous: str, shared: Shared | None = None) -> CorpusFile:
     """Create the file of a new corpus. The file gets its final name when the corpus is committed.
 
-    After a failure, no file remains. `sweep` deletes unfinished files of killed processes.
+    After a failure, no file remains.
     """
     part = path.with_name(f".{path.name}.part")
     with disk_errors(path):
@@ -340,12 +332,6 @@ def make(path: Path, corpus: Corpus, synchronous: str, shared: Shared | None = N
             remove(part)
             remove(path)
             raise
-
-
-def sweep(folder: Path) -> None:
-    """Delete the unfinished files of killed processes."""
-    for left in folder.glob(f".*{SUFFIX}.part*"):
-        left.unlink()
 
 
 def keep(path: Path) -> None:
@@ -367,16 +353,15 @@ def prepare(name: str, file: Path, bounds: Bounds = BOUNDS, stop: Stop = never) 
     """
     if not file.is_file():
         raise StoreError(f"{file}: there is no such file")
-    with refusing(file):
-        opened = CorpusFile(file, foreign=bounds, stop=stop)
-        try:
+    try:
+        with closing(CorpusFile(file, foreign=bounds, stop=stop)) as opened:
             if wrong := opened.verify():
                 raise StoreError(f"{file}: damaged: {wrong[0]}")
             opened.rename(name)
             with opened.set_aside():
                 fsync(file)
-        finally:
-            opened.close()
+    except ServiceError as error:
+        raise StoreError(f"{file}: {error.__cause__ or error}") from error
 
 
 def vectors(file: Path, stop: Stop = never) -> Blocks:
