@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing, nullcontext, suppress
 from itertools import chain, count
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from models.bundle.disk import fsync, make_folder
 from serving.corpora.ports import Replacing, Stop, StoreError, never
@@ -31,24 +31,12 @@ log = logging.getLogger(__name__)
 SUFFIX = ".sqlite"
 
 
-class Refused(NamedTuple):
-    """Reason why a file that existed at startup can't be served."""
-
-    why: str
-    """Message with the reason and the remedy."""
-    damaged: bool
-    """True if the file is damaged. Otherwise the file must stay, so no new corpus may have its name."""
-
-    @classmethod
-    def of(cls, path: Path, error: ServiceError | StoreError) -> Refused:
-        why, damaged = str(error).replace(str(path), path.name), isinstance(error, Damaged)
-        if isinstance(error, ServiceError) and not damaged:
-            why = f"{why}; solve this problem and start again"
-        return cls(why, damaged)
-
-    def error(self) -> Unhealthy:
-        """Return the error for callers."""
-        return (Damaged if self.damaged else Unhealthy)(self.why)
+def refusal(path: Path, error: ServiceError | StoreError) -> Unhealthy:
+    """Return the error for callers of a corpus whose file can't be served, with the reason and the remedy."""
+    why = str(error).replace(str(path), path.name)
+    if isinstance(error, Damaged):
+        return Damaged(why)
+    return Unhealthy(f"{why}; solve this problem and start again" if isinstance(error, ServiceError) else why)
 
 
 def _on_file(method: Callable[Concatenate[CorpusFile, P], T]) -> Callable[Concatenate[SqliteStore, str, P], T]:
@@ -79,7 +67,9 @@ class SqliteStore:
         self._shared = shared or Shared()
         self._lock = threading.Lock()
         self._files: dict[str, CorpusFile] = {}
-        self._refused: dict[str, Refused] = {}
+        self._refused: dict[str, Unhealthy] = {}
+        """Errors of the files that existed at startup and can't be served. Only a damaged file may be replaced by a new
+        corpus of the same name."""
         self._held = ExitStack()
         try:
             make_folder(folder)
@@ -187,7 +177,7 @@ class SqliteStore:
 
     def verify(self, name: str) -> list[str]:
         if refused := self._refused.get(name):
-            return [refused.why]
+            return [refused.message]
         wrong = self._file(name).verify()
         return [*wrong[:-1], f"{wrong[-1]}; {MEND}"] if wrong else []
 
@@ -243,7 +233,7 @@ class SqliteStore:
 
     def _check_served(self, name: str) -> None:
         if refused := self._refused.get(name):
-            raise refused.error()
+            raise type(refused)(refused.message)
 
     def _place(self, name: str) -> Path:
         """Return the path for a new corpus. If this path has a damaged file, also link the file to a second name.
@@ -253,8 +243,8 @@ class SqliteStore:
         """
         path = self._folder / f"{name}{SUFFIX}"
         if refused := self._refused.get(name):
-            if not refused.damaged:
-                raise Damaged(refused.why)
+            if not isinstance(refused, Damaged):
+                raise Damaged(refused.message)
             with disk_errors(path):
                 keep(path)
         elif path.exists():
@@ -272,8 +262,8 @@ class SqliteStore:
                 raise StoreError(f"{path}: contains the corpus {held!r}; rename the file to that name and start again")
             self._files[name] = file
         except (StoreError, ServiceError) as error:
-            self._refused[name] = refused = Refused.of(path, error)
-            log.error("not served: %s", refused.why)
+            self._refused[name] = refused = refusal(path, error)
+            log.error("not served: %s", refused.message)
             if file:
                 file.close()
 
