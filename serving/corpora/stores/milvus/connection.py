@@ -16,7 +16,7 @@ from pymilvus import MilvusClient
 from pymilvus.exceptions import MilvusException
 
 from serving.corpora.ports import StoreError
-from serving.errors import NotFound, ServiceError, Unhealthy
+from serving.errors import NotFound, Unhealthy
 
 TIMEOUT = 30.0
 """Maximum seconds of a request to Milvus. If Milvus can't be reached, each request waits for this time."""
@@ -110,8 +110,6 @@ class Connection:
         """
         try:
             yield
-        except ServiceError:
-            raise
         except (MilvusException, RpcError) as error:  # pymilvus does not convert a deadline error of gRPC
             self._loaded.clear()
             if isinstance(error, MilvusException) and error.code == MISSING:
@@ -125,11 +123,8 @@ def connect(text: str) -> Connection:
     Raises:
         StoreError: Milvus can't be reached at the address, its version is too old, or the folder can't be used.
     """
-    for noisy in (
-        "pymilvus",
-        "milvus_lite",
-        "grpc._server",
-    ):  # these loggers log each error with its traceback, although they also raise it
+    # These loggers log each error with its traceback, although they also raise it.
+    for noisy in ("pymilvus", "milvus_lite", "grpc._server"):
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
     address = Address.of(text)
     return _lite(address, address.lite) if address.lite else _server(address)
