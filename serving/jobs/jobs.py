@@ -119,7 +119,9 @@ class Jobs:
             self._ledger, self.requests, self._spools, self._unended, accepting=accepting, dropped=ended, most=waiting
         )
         self._started = self._stopped = False
-        self._sweep()
+        for upload in self._spools.iterdir():  # of a job that has ended, or of no job
+            if upload.name not in self._unended:
+                upload.unlink()
 
     def start(self) -> None:
         """Start the queue and resume unfinished jobs."""
@@ -382,9 +384,9 @@ class Jobs:
             await retry_while_busy(lambda: self._end(job, "failed", (job.kind, why)))
             return
         job = replace(job, state="running", started=job.started or _now(job.created), starts=job.starts + 1)
-        await self._save_patiently(job)
+        await self._save(job)
         spool = self._spools / job.id
-        running = self._running[job.id] = Running(job, spool if spool.exists() else None, self._save_patiently)
+        running = self._running[job.id] = Running(job, spool if spool.exists() else None, self._save)
         state, error = await self._worked(running)
         await retry_while_busy(lambda: self._end(running.seen, state, error))
 
@@ -430,9 +432,6 @@ class Jobs:
 
         await run_to_end(finished())
 
-    async def _save_patiently(self, job: Job) -> None:
-        await retry_while_busy(lambda: self._save(job))
-
     async def _save(self, job: Job) -> None:
         async def saved() -> None:
             await asyncio.to_thread(self._ledger.save, job)
@@ -442,18 +441,12 @@ class Jobs:
                 running.kept(job)
             self._tell(job.id)
 
-        await run_to_end(saved())
+        await retry_while_busy(lambda: run_to_end(saved()))
 
     def _tell(self, id: str) -> None:
         """Notify the callers that wait for a change of the job."""
         if changed := self._changes.pop(id, None):
             changed.set()
-
-    def _sweep(self) -> None:
-        """Delete the uploads of ended jobs, and uploads that belong to no job."""
-        for file in self._spools.iterdir():
-            if file.name not in self._unended:
-                file.unlink()
 
 
 def _now(after: float) -> float:
