@@ -100,16 +100,12 @@ class _Fields:
         if path in ("id", "_id"):
             return f" Did you mean {ID!r}, the id of the document?"
         asked = path[:MAX_PATH].lower()
-        close = difflib.get_close_matches(asked[:_SHOWN], self._short_names, n=1)
+        short = [name for name in self._names if len(name) <= _SHOWN]  # a comparison takes time quadratic in the length
+        close = difflib.get_close_matches(asked[:_SHOWN], short, n=1)
         close += [name for name in self._names if name.endswith(f".{asked}")]
         if close:
             return f" Did you mean {self._names[close[0]][:_SHOWN]!r}?"
         return "" if self._reader.execute("SELECT 1 FROM documents LIMIT 1").fetchone() else " The corpus is empty."
-
-    @cached_property
-    def _short_names(self) -> list[str]:
-        """Field names that are short enough to be compared. A comparison takes time quadratic in the length."""
-        return [name for name in self._names if len(name) <= _SHOWN]
 
     @cached_property
     def _names(self) -> dict[str, str]:

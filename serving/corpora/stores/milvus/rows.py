@@ -124,13 +124,10 @@ def _expiry(document: Document) -> int:
     return NEVER if document.expires_at is None else document.expires_at
 
 
-def _expires_at(row: Mapping[str, Any]) -> int | None:
-    return None if row["expires_at"] == NEVER else int(row["expires_at"])
-
-
 def unread(row: Mapping[str, Any]) -> Document:
     """Build a document from its first row. Its text is left empty."""
-    return Document(row["document"], "", row["metadata"], expires_at=_expires_at(row))
+    expires_at = None if row["expires_at"] == NEVER else int(row["expires_at"])
+    return Document(row["document"], "", row["metadata"], expires_at=expires_at)
 
 
 def _derived(metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, float | str]]:
