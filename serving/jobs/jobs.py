@@ -89,14 +89,11 @@ class Jobs:
             raise StoreError(error.message) from None
         self._running: dict[str, Running] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._busy: dict[str, str] = {}
-        """Corpora of the jobs in `_tasks`, by the job's id, except for jobs of the kinds in `beside`. No other job of
-        these corpora may start."""
-        self._callers: dict[str, str] = {}
-        """Callers of the jobs in `_tasks`, by the job's id."""
+        self._begun: dict[str, Job] = {}
+        """The jobs in `_tasks`, by id."""
         self._turns: dict[str, int] = {}
         """Sequence number of each caller's last started job."""
-        self._begun = count(1)
+        self._turn = count(1)
         self._cancelled: set[str] = set()
         self._stalled: set[str] = set()
         """Ids of jobs that stopped because of an unexpected error. The next server process resumes them. Until then,
@@ -322,9 +319,7 @@ class Jobs:
 
     def _schedule(self) -> None:
         while self._started and not self._stopped and len(self._tasks) < self._at_once and (job := self._next()):
-            if job.kind not in self._beside:
-                self._busy[job.id] = job.corpus
-            self._callers[job.id], self._turns[job.caller] = job.caller, next(self._begun)
+            self._begun[job.id], self._turns[job.caller] = job, next(self._turn)
             # Use a new context, because the current context belongs to another request, which may already be answered.
             self._tasks[job.id] = task = asyncio.create_task(self._run(job), context=Context())
             task.add_done_callback(partial(self._left, job.id))
@@ -335,7 +330,7 @@ class Jobs:
         The next job is the oldest ready job of the caller with the fewest running jobs. Among callers with equally many
         running jobs, it is a job of the caller whose last job was started longest ago.
         """
-        running = Counter(self._callers.values())
+        running = Counter(job.caller for job in self._begun.values())
         fitting = (job for job in self._ready() if running[job.caller] < self._places(job.caller))
         return min(fitting, key=lambda job: (running[job.caller], self._turns.get(job.caller, 0)), default=None)
 
@@ -348,10 +343,11 @@ class Jobs:
         Of each corpus, at most one job is yielded, in addition to jobs of the kinds in `beside`. A yielded job may
         still have to wait, because of the limit `at_once` or because it is another API key's turn.
         """
-        taken, begun = set(self._busy.values()), self._cancelled | self._stalled | self._tasks.keys()
-        alone = self._alone & {job.kind for job in self._unended.values() if job.id in self._tasks}
+        begun = [*self._begun.values(), *(job for job in self._unended.values() if job.id in self._stalled)]
+        taken = {job.corpus for job in begun if job.kind not in self._beside}
+        alone = self._alone & {job.kind for job in self._begun.values()}
         for job in self._unended.values():
-            if job.id in begun or job.kind in alone:
+            if job.id in self._cancelled | self._stalled | self._tasks.keys() or job.kind in alone:
                 continue
             if job.kind not in self._beside:
                 if job.corpus in taken:
@@ -367,11 +363,8 @@ class Jobs:
                 "job %s stopped because of an unexpected error; it resumes when the server restarts", id, exc_info=error
             )
             self._stalled.add(id)
-        else:
-            self._busy.pop(id, None)
-        self._running.pop(id, None)
-        self._tasks.pop(id, None)
-        self._callers.pop(id, None)
+        for of_jobs in (self._running, self._tasks, self._begun):
+            of_jobs.pop(id, None)
         self._tell(id)
         self._schedule()
 
@@ -426,7 +419,6 @@ class Jobs:
             self._payers.pop(job.id, None)
             if job.id in self._stalled:
                 self._stalled.discard(job.id)
-                self._busy.pop(job.id, None)
                 self._schedule()
             self._tell(job.id)
 
