@@ -129,12 +129,17 @@ def stem(writer: sqlite3.Connection, stemming: Stemming) -> None:
     if corpus.wanted_stemming == stemming:
         return
     if records.size(writer).documents:
-        raise Conflict(
-            f"corpus {corpus.name!r} has documents, indexed with the stemming {corpus.wanted_stemming!r}: create "
-            f"another corpus with {stemming!r}, and upload the documents there"
-        )
+        raise stemmed_otherwise(corpus, stemming)
     writer.execute("UPDATE corpora SET stemming = ?", (stemming,))
     words.create(writer, records.word_rules(writer))
+
+
+def stemmed_otherwise(corpus: Corpus, stemming: Stemming) -> Conflict:
+    """Return the error for a corpus with documents that should get another stemming."""
+    return Conflict(
+        f"corpus {corpus.name!r} has documents, indexed with the stemming {corpus.wanted_stemming!r}: create another "
+        f"corpus with {stemming!r}, and upload the documents there"
+    )
 
 
 def set_words(writer: sqlite3.Connection, settings: WordSettings) -> None:
@@ -158,9 +163,7 @@ def index_words_again(writer: sqlite3.Connection) -> None:
 
 
 def _put(writer: sqlite3.Connection, content: Content) -> Change:
-    ids = [document.id for document in content.documents]
-    if repeated := [name for name, times in Counter(ids).items() if times > 1]:
-        raise Invalid(f"the id {repeated[0]!r} is given twice in one upload", field="documents")
+    ids = distinct_ids(content)
     _bind(writer, content)
     removed = _remove(writer, ids)
     (first,) = writer.execute(
@@ -186,6 +189,14 @@ def _put(writer: sqlite3.Connection, content: Content) -> Change:
     words.index(writer, texts, rules)
     _count(writer, 1, len(documents), passages)
     return Change(removed, added, content.vectors)
+
+
+def distinct_ids(content: Content) -> list[str]:
+    """Return the ids of the documents, or raise `Invalid` if an id occurs twice."""
+    ids = [document.id for document in content.documents]
+    if repeated := [name for name, times in Counter(ids).items() if times > 1]:
+        raise Invalid(f"the id {repeated[0]!r} is given twice in one upload", field="documents")
+    return ids
 
 
 def _patch(writer: sqlite3.Connection, patch: Patch) -> None:

@@ -23,9 +23,9 @@ from serving.corpora.stores.milvus.registry import Record, Registry
 from serving.corpora.stores.milvus.uploads import Uploads
 from serving.corpora.stores.milvus.writing import Writer
 from serving.corpora.stores.sqlite import hold
-from serving.corpora.stores.writing import check_bound
+from serving.corpora.stores.writing import check_bound, stemmed_otherwise
 from serving.corpora.values import NO_SETTINGS, Corpus, Map, OwnVectors, Size, Stemming, WordSettings
-from serving.errors import Conflict, Invalid, ServiceError, Unsupported
+from serving.errors import Invalid, ServiceError, Unsupported
 from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.files import disk_errors
 from serving.settings import Settings
@@ -102,10 +102,7 @@ class MilvusCorpora(Writer):
             record = self._registry.find(name)
             known = record or Record(name, time.time()).renewed()
             if stemming and stemming != known.corpus.wanted_stemming and self._collections.size(known).documents:
-                raise Conflict(
-                    f"corpus {name!r} has documents, indexed with the stemming {known.corpus.wanted_stemming!r}: "
-                    f"create another corpus with {stemming!r}, and upload the documents there"
-                )
+                raise stemmed_otherwise(known.corpus, stemming)
             if encoder:
                 check_bound(known.corpus, encoder.fingerprint, encoder.dim)
                 known = replace(known, fingerprint=encoder.fingerprint, dim=encoder.dim or known.dim)

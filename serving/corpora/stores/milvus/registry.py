@@ -98,6 +98,11 @@ class Record:
         """Return the record with `changes` and a new generation."""
         return replace(self, generation=secrets.token_hex(8), **changes)
 
+    def with_table(self, table: Table) -> Record:
+        """Return the record with other rows. The collection of the earlier rows will be deleted."""
+        spent = (*self.spent, self.table.collection) if self.table else self.spent
+        return self.renewed(table=table, fingerprint=table.fingerprint, dim=table.dim, spent=spent, measured=None)
+
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Record:
         given = dict(stored)

@@ -44,10 +44,8 @@ def schema(dim: int) -> CollectionSchema:
     made = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False, description="a corpus of Isosphere")
     made.add_field("id", DataType.VARCHAR, is_primary=True, max_length=MAX_ID + 16)
     made.add_field("document", DataType.VARCHAR, max_length=MAX_ID)
-    made.add_field("passage", DataType.INT64)
-    made.add_field("passages", DataType.INT64)
-    made.add_field("start", DataType.INT64)
-    made.add_field("end", DataType.INT64)
+    for name in ("passage", "passages", "start", "end"):
+        made.add_field(name, DataType.INT64)
     made.add_field("text", DataType.VARCHAR, max_length=MAX_BYTES)
     made.add_field("metadata", DataType.JSON)
     made.add_field("expires_at", DataType.INT64)

@@ -7,7 +7,7 @@ the requests makes every write repeatable: after a crash, the same upload ends i
 from __future__ import annotations
 
 import logging
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,9 +22,9 @@ from serving.corpora.stores.milvus.registry import Record, Registry
 from serving.corpora.stores.milvus.rows import COPIED, VECTOR, WHOLE, described, passage_text, rows, unread
 from serving.corpora.stores.milvus.table import TOGETHER, Rows, both
 from serving.corpora.stores.milvus.uploads import Uploads
-from serving.corpora.stores.writing import changed, check_bound
+from serving.corpora.stores.writing import changed, check_bound, distinct_ids
 from serving.corpora.values import OWN, Changes, Content, PassageKey
-from serving.errors import Conflict, Invalid, NotFound, ServiceError, Stopped
+from serving.errors import Conflict, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.clock import now
 
@@ -47,9 +47,7 @@ class Writer(Reader):
 
         After a crash, some documents may be missing. Repeat the upload to store them.
         """
-        ids = [document.id for document in content.documents]
-        if repeated := [id for id, times in Counter(ids).items() if times > 1]:
-            raise Invalid(f"the id {repeated[0]!r} is given twice in one upload", field="documents")
+        ids = distinct_ids(content)
         with self._registry.changing(name) as stored:
             made = list(rows(content, stored.corpus.wanted_stemming))
             if content.job is None:
@@ -160,16 +158,12 @@ class Writer(Reader):
             return record
         if OWN in (record.fingerprint, content.fingerprint):
             check_bound(record.corpus, content.fingerprint, dim)
-        spent = record.spent
-        if record.table:
-            if self._collections.size(record).documents:
-                raise Conflict(
-                    f"the corpus was embedded by another bundle ({record.fingerprint}, {record.table.dim} dimensions)"
-                )
-            spent = (*spent, record.table.collection)
+        if record.table and self._collections.size(record).documents:
+            raise Conflict(
+                f"the corpus was embedded by another bundle ({record.fingerprint}, {record.table.dim} dimensions)"
+            )
         table = self._collections.create(record, content.fingerprint, dim)
-        bound = record.renewed(table=table, fingerprint=content.fingerprint, dim=dim, spent=spent, measured=None)
-        return self._collections.clean(self._registry.write(bound))
+        return self._collections.clean(self._registry.write(record.with_table(table)))
 
     def _remove(self, record: Record, ids: Sequence[str]) -> None:
         self._uploads.note(record.name, ids)
@@ -240,15 +234,7 @@ class Writer(Reader):
             fresh = self._fresh(record, fingerprint)
             if fresh is None or record.fresh is None or fresh.count() < self._collections.rows(record).count():
                 return False
-            spent = (*record.spent, record.table.collection)
-            swapped = record.renewed(
-                table=record.fresh,
-                fresh=None,
-                fingerprint=fingerprint,
-                dim=record.fresh.dim,
-                spent=spent,
-                measured=None,
-            )
+            swapped = replace(record.with_table(record.fresh), fresh=None)
             self._collections.clean(self._registry.write(swapped))
         return True
 
