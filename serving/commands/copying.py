@@ -140,19 +140,13 @@ def _copied(here: Backend, source: str, there: Backend, target: str, documents: 
 
 
 def _settings_of(settings: Settings, store: str) -> Settings:
-    """Return the settings for corpora in a data folder or on Milvus.
-
-    The aliases of corpora on Milvus are in the data folder of `settings`.
-    """
+    """Return the settings for corpora in a data folder or on Milvus, whose aliases are in `settings.data`."""
     opened = settings.model_copy(update={"store": store})
     return opened if opened.on_milvus else settings.model_copy(update={"store": "sqlite", "data": Path(store)})
 
 
 def _leading_to(settings: Settings, place: Place) -> Place:
-    """Replace an alias in `place` by the name of its corpus.
-
-    If the name in `place` is not an alias, return `place` unchanged.
-    """
+    """Replace an alias in `place` by the name of its corpus. Other names stay."""
     return place._replace(name=corpus_of(_settings_of(settings, place.store), place.name))
 
 

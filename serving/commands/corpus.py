@@ -115,10 +115,7 @@ def _documents(corpora: Backend, name: str, where: Filter | None) -> Iterator[tu
 
 
 def _with_vectors(corpora: Backend, name: str, where: Filter | None) -> Iterator[tuple[Document, dict[str, Any]]]:
-    """Yield the documents, including the vectors that callers computed.
-
-    The server can't compute these vectors again.
-    """
+    """Yield the documents with the vectors that callers computed, which the server can't compute again."""
     for content in corpora.contents(name):
         for document, vector in zip(content.documents, content.vectors, strict=True):
             if where is None or where.matches(with_id(document.metadata, document.id)):
@@ -147,10 +144,7 @@ def _written(out: Path | None) -> Iterator[BinaryIO]:
 
 
 def _verify(settings: Settings, given: argparse.Namespace) -> int:
-    """Verify the named corpora, or all corpora.
-
-    Print one line for each corpus, with its errors. Return the exit status.
-    """
+    """Verify the named corpora, or all. Print one line for each corpus, and return the exit status."""
     wrong = 0
     with closing(opened_corpora(settings)) as corpora:
         for name in [corpus_of(settings, one) for one in given.corpus or corpora.names()]:

@@ -26,10 +26,7 @@ LIMITS = {
 
 
 def keys(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit status.
-
-    After a mistake of the user, the status is 2, and stderr has one line about the mistake.
-    """
+    """Run the command. Return the exit status: 2 after a mistake of the user, with one line on stderr."""
     given = keys_parser().parse_args(arguments)
     path: Path | None = given.api_keys_file
     if path is None:

@@ -195,10 +195,7 @@ class Ledger:
 
 
 def _make(path: Path) -> None:
-    """Create the file.
-
-    The file gets its final name when it is complete, so an empty file with this name is always damaged.
-    """
+    """Create the file. It gets its name when it is complete, so an empty file of this name is damaged."""
     part = path.with_name(f".{path.name}.part")
     remove(part)
     with closing(sqlite3.connect(part, isolation_level=None)) as connection:

@@ -1,7 +1,4 @@
-"""Connections to one SQLite file: one writer, and one reader for each concurrent read.
-
-Only recently used files are open.
-"""
+"""Connections to SQLite files: for each, one writer, and one reader for each concurrent read."""
 
 from __future__ import annotations
 
@@ -81,10 +78,7 @@ class Connections:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Run the block in a write transaction.
-
-        After the block, its changes are committed and on disk, or rolled back.
-        """
+        """Run the block in a write transaction. Its changes are then on disk, or rolled back."""
         with self._used(), self._written(), self.disk_errors():
             writer = self._opened_writer()
             try:
@@ -172,10 +166,7 @@ class Connections:
             self._writing.release()
 
     def close(self) -> None:
-        """Close the connections permanently, even if the disk fails.
-
-        SQLite applies the rest of the log when the file is opened again.
-        """
+        """Close the connections permanently, even if the disk fails. SQLite applies the log at the next opening."""
         with self._writing:
             with self._turn:
                 self._closed = True

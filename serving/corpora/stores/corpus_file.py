@@ -1,7 +1,4 @@
-"""One corpus in one SQLite file.
-
-A group of writes shares one transaction. The file uses a write-ahead log and synchronous=FULL.
-"""
+"""One corpus in one SQLite file, with a write-ahead log. A group of writes shares one transaction."""
 
 from __future__ import annotations
 
@@ -147,10 +144,7 @@ class CorpusFile:
             writer.execute("UPDATE corpora SET name = ?, former = ?", (name, former))
 
     def take_back(self, name: str) -> bool:
-        """Undo a rename from `name` that was interrupted before the file was renamed.
-
-        Return True if there was such a rename.
-        """
+        """Undo a rename from `name` that was interrupted, and return whether there was one."""
         with self._connections.writing() as writer:
             return (
                 writer.execute("UPDATE corpora SET name = former, former = NULL WHERE former = ?", (name,)).rowcount > 0
@@ -427,10 +421,7 @@ class CorpusFile:
             return found + words.check(writer, records.word_rules(writer))
 
     def give_back(self, least: int = 0) -> None:
-        """Implement `Store.give_back`.
-
-        A file on a failing disk keeps its unused pages for reuse.
-        """
+        """Implement `Store.give_back`. A file on a failing disk keeps its unused pages for reuse."""
         with suppress(Unhealthy, InsufficientStorage):
             with self._connections.writing() as writer:
                 if not records.size(writer).passages:

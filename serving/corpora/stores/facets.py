@@ -166,10 +166,7 @@ def _postings(reader: sqlite3.Connection, field: int, limit: int) -> int:
 
 
 def _extremes(reader: sqlite3.Connection, field: int) -> tuple[int | float | None, int | float | None]:
-    """Return the smallest and the greatest number in `field`, or (None, None) if there is no number.
-
-    Each is found by an index lookup.
-    """
+    """Return the smallest and the greatest number in `field`, or None, None. Each is found by an index lookup."""
     select = f"SELECT value FROM postings WHERE field = ? AND {_NUMBER} ORDER BY value"
     least = reader.execute(f"{select} LIMIT 1", (field,)).fetchone()
     greatest = reader.execute(f"{select} DESC LIMIT 1", (field,)).fetchone()

@@ -202,10 +202,7 @@ class _Postings:
         return sure, possible
 
     def _size(self, where: Filter) -> int:
-        """Return the number of postings that `where` must look up, up to `MANY`.
-
-        `MANY` also stands for an unknown number.
-        """
+        """Return the number of postings that `where` must look up, up to `MANY`, which also means unknown."""
         if id(where) not in self._sizes:
             self._sizes[id(where)] = min(MANY, self._count(where))
         return self._sizes[id(where)]
@@ -235,10 +232,7 @@ class _Postings:
         return _Set(union(*found)) if found else _NONE
 
     def _field(self, path: str | None) -> int:
-        """Return the number of the field at `path`.
-
-        This method also checks for cancellation, because it is called for each condition.
-        """
+        """Return the number of the field at `path`. Check for cancellation, because each condition comes here."""
         check_cancelled()
         known = self._reader.execute("SELECT number FROM fields WHERE path = ?", (path,)).fetchone()
         return int(known[0]) if known else _NO_FIELD
@@ -278,10 +272,7 @@ def _lookups(where: _AtPath, field: int) -> tuple[list[_Lookup], list[_Lookup]]:
 
 
 def _tests(name: str, bound: Value) -> list[tuple[str, Value]]:
-    """Return the conditions of `_SQL` for an operator, each with its operand.
-
-    `$startswith` becomes a range of strings.
-    """
+    """Return conditions of `_SQL`, each with its operand. `$startswith` becomes a range of strings."""
     if name != "$startswith":
         return [(name, bound)]
     end = text_after(str(bound))

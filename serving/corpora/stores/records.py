@@ -126,10 +126,7 @@ def document(reader: sqlite3.Connection, name: str) -> Document | None:
 
 
 def page(reader: sqlite3.Connection, after: int, limit: int, among: Numbers | None) -> Page:
-    """Implement `Store.page`.
-
-    `among` are the sorted document numbers of the matching documents. None means all documents.
-    """
+    """Implement `Store.page`. `among` has the sorted numbers of the matching documents, or None for all."""
     if among is not None:
         ahead = among[np.searchsorted(among, after, side="right") :][: limit + 1]
         return page_of(reader, ahead.tolist(), limit, len(among))
@@ -240,10 +237,7 @@ def passages(reader: sqlite3.Connection, keys: Sequence[int]) -> dict[int, Passa
 
 
 def owners(reader: sqlite3.Connection, keys: Sequence[int]) -> dict[int, Document]:
-    """Implement `Store.owners`.
-
-    The checksum of a document is not verified, because it includes the text, which is not read.
-    """
+    """Implement `Store.owners`. Checksums are not verified, because they include the texts, which are not read."""
     wanted = orjson.dumps([*keys]).decode()
     select = """SELECT passages.key, documents.id, metadata FROM json_each(?) AS wanted
         JOIN passages ON passages.key = wanted.value JOIN documents ON number = document"""

@@ -35,10 +35,7 @@ def unmatched(reader: sqlite3.Connection, where: Filter) -> list[str]:
 
 
 def _each_once(warnings: Iterable[str]) -> Iterator[str]:
-    """Yield each distinct warning once.
-
-    The generator is lazy, so that the work stops when enough warnings are found.
-    """
+    """Yield each distinct warning once. The work stops when the caller has enough warnings."""
     told = set[str]()
     for warning in warnings:
         if warning not in told:

@@ -64,28 +64,19 @@ def index(writer: sqlite3.Connection, rows: Iterable[IndexedRow], rules: Rules =
 
 
 def remove(writer: sqlite3.Connection, rows: Iterable[IndexedRow], rules: Rules = PLAIN) -> None:
-    """Remove passages from the index.
-
-    The texts must be the same as those given to `index`. Otherwise the index becomes wrong.
-    """
+    """Remove passages from the index. A text that differs from the indexed text makes the index wrong."""
     columns, values = _columns(rules), ", ".join("?" * (2 + len(rules.weights)))
     writer.executemany(f"INSERT INTO words (words, rowid, {columns}) VALUES ('delete', {values})", _indexed(rows))
 
 
 def clear(writer: sqlite3.Connection) -> None:
-    """Delete all content of the index.
-
-    This also deletes FTS5's records of removals, which would stay until FTS5 merges them.
-    """
+    """Delete all content of the index, with FTS5's records of removals."""
     writer.execute("INSERT INTO words (words) VALUES ('delete-all')")
     writer.execute("DELETE FROM vocabulary")
 
 
 def optimize(writer: sqlite3.Connection) -> None:
-    """Merge the index into one segment.
-
-    This takes a twentieth of the time that indexing all passages again would take.
-    """
+    """Merge the index into one segment, which takes a twentieth of the time of indexing."""
     writer.execute("INSERT INTO words (words) VALUES ('optimize')")
 
 

@@ -79,10 +79,7 @@ def create(writer: sqlite3.Connection, corpus: Corpus) -> None:
 
 
 def attempt(writer: sqlite3.Connection, write: Write) -> Change | ServiceError:
-    """Apply `write`, and return its change.
-
-    If the write is refused, change nothing, and return the error.
-    """
+    """Apply `write`, and return its change. If the write is refused, change nothing, and return the error."""
     writer.execute("SAVEPOINT attempt")
     try:
         outcome: Change | ServiceError = apply(writer, write)
@@ -294,10 +291,7 @@ def _bind(writer: sqlite3.Connection, content: Content) -> None:
 
 
 def _remove(writer: sqlite3.Connection, ids: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Delete documents, and return the sorted keys of their passages.
-
-    SQLite also deletes the passages and vectors of these documents.
-    """
+    """Delete documents, and return the sorted keys of their passages, which SQLite deletes with their vectors."""
     gone: list[int] = []
     rules = records.word_rules(writer)
     for block in blocks(ids):

@@ -90,10 +90,7 @@ class Connection:
     _loaded: set[str] = field(default_factory=set)
 
     def load(self, collection: str) -> None:
-        """Load a collection for searches, unless this process has already loaded it.
-
-        Milvus Lite needs this at each start.
-        """
+        """Load a collection for searches once in this process. Milvus Lite needs this at each start."""
         if collection not in self._loaded:
             self.client.load_collection(collection, timeout=LOAD_SECONDS)
             self._loaded.add(collection)
@@ -104,10 +101,7 @@ class Connection:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Convert an error of Milvus in the block to `Unhealthy`.
-
-        For a missing collection, convert it to `NotFound`.
-        """
+        """Convert an error of Milvus to `Unhealthy`, or to `NotFound` if a collection is missing."""
         try:
             yield
         except (MilvusException, RpcError) as error:  # pymilvus does not convert a deadline error of gRPC

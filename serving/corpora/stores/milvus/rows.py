@@ -78,10 +78,7 @@ def rows(content: Content, stemming: Stemming) -> Iterator[Row]:
 def _rows(
     document: Document, spans: Sequence[Span] | None, vectors: Iterator[Floats], stemming: Stemming
 ) -> Iterator[Row]:
-    """Yield the rows of a document.
-
-    The text of a row continues at least to the start of the next row's text, so that no text is lost.
-    """
+    """Yield the rows of a document. No text is lost: the text of a row reaches the start of the next row's text."""
     metadata, text = dict(document.metadata), document.text
     terms, ranges = _derived(metadata)
     cut = spans or [Span(0, len(text))]
@@ -136,10 +133,7 @@ def _derived(metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, float | 
 
 
 def documents(found: Iterable[Mapping[str, Any]]) -> dict[str, Document]:
-    """Return documents by id, assembled from all their rows.
-
-    The rows must have the fields `WHOLE`.
-    """
+    """Return documents by id, assembled from all their rows. The rows must have the fields `WHOLE`."""
     parts: dict[str, list[Mapping[str, Any]]] = {}
     for row in sorted(found, key=lambda row: row["passage"]):
         parts.setdefault(row["document"], []).append(row)

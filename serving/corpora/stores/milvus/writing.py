@@ -43,10 +43,7 @@ class Writer(Reader):
         collection of new vectors."""
 
     def put(self, name: str, content: Content) -> None:
-        """Implement `Backend.put`.
-
-        After a crash, some documents may be missing. Repeat the upload to store them.
-        """
+        """Implement `Backend.put`. After a crash, some documents may be missing. Repeat the upload to store them."""
         ids = distinct_ids(content)
         with self._registry.changing(name) as stored:
             made = list(rows(content, stored.corpus.wanted_stemming))
