@@ -130,15 +130,9 @@ class Ledger:
         Raises:
             InsufficientStorage, Unhealthy: the disk fails.
         """
-        with self._lock, disk_errors(self._path):
+        with self._lock, disk_errors(self._path), self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
+            yield self._connection
 
     def unfinished(self) -> list[Job]:
         """Return queued and running jobs, oldest first."""
