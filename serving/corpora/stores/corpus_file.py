@@ -18,14 +18,15 @@ from models.runtimes.base import Floats
 from serving.corpora.arranging import first_sorted
 from serving.corpora.filters import Filter
 from serving.corpora.ports import RESERVED_BYTES, Ranking, Stop, never
-from serving.corpora.stores import facets, fields, records, words, writing
+from serving.corpora.stores import facets, fields, matching, records, words, writing
 from serving.corpora.stores.connections import Connections, OpenFiles, stopping
 from serving.corpora.stores.fields import documents
 from serving.corpora.stores.foreign import check_values
-from serving.corpora.stores.matching import FilterCache, matching
+from serving.corpora.stores.matching import FilterCache
 from serving.corpora.stores.migrations import check_ours, check_schema, mark, migrate, verify
 from serving.corpora.stores.queries import expanded, parse
 from serving.corpora.stores.records import Table, blocks
+from serving.corpora.stores.unmatched import unmatched
 from serving.corpora.stores.writing import attempt, check_bound, create, set_words, stem
 from serving.corpora.values import (
     NO_OPTIONS,
@@ -262,7 +263,7 @@ class CorpusFile:
 
     def page(self, after: int, limit: int, where: Filter | None = None) -> Page:
         with self._live() as reader:
-            among = None if where is None else self._filter_cache.numbers(self.path, reader, where)
+            among = None if where is None else self._filter_cache.found(self.path, reader, where, matching.matching)
             return records.page(reader, after, limit, among)
 
     def sorted_page(self, orders: Sequence[Sort], after: Place | None, limit: int, where: Filter | None = None) -> Page:
@@ -270,7 +271,7 @@ class CorpusFile:
             if where is None:
                 among = fields.numbers(reader, "SELECT number FROM documents ORDER BY number")
             else:
-                among = self._filter_cache.numbers(self.path, reader, where)
+                among = self._filter_cache.found(self.path, reader, where, matching.matching)
             listed = ((number, Document(name, "", metadata)) for number, name, metadata in documents(reader, among))
             return records.page_of(reader, first_sorted(listed, orders, after, limit + 1), limit, len(among))
 
@@ -286,15 +287,15 @@ class CorpusFile:
 
     def matching(self, where: Filter) -> Keys:
         with self._live() as reader:
-            return self._filter_cache.keys(self.path, reader, where)
+            return self._filter_cache.found(self.path, reader, where, matching.keys_matching)
 
     def unmatched(self, where: Filter) -> list[str]:
         with self._live() as reader:
-            return self._filter_cache.unmatched(self.path, reader, where)
+            return self._filter_cache.found(self.path, reader, where, unmatched)
 
     def ids_matching(self, where: Filter) -> list[str]:
         with self._live() as reader:
-            return records.ids(reader, matching(reader, where).tolist())
+            return records.ids(reader, matching.matching(reader, where).tolist())
 
     def facets(self, values: int) -> Facets:
         with self._live() as reader:
@@ -311,7 +312,7 @@ class CorpusFile:
     ) -> Counts:
         hidden = self.expired()
         with self._live() as reader:
-            keys = None if where is None else self._filter_cache.keys(self.path, reader, where)
+            keys = None if where is None else self._filter_cache.found(self.path, reader, where, matching.keys_matching)
             if query is not None:
                 asked = expanded(reader, query, records.word_rules(reader), options)
                 keys = np.setdiff1d(words.having(reader, asked, keys), hidden, assume_unique=True)
@@ -323,7 +324,9 @@ class CorpusFile:
     def words(self, query: str, k: int, where: Filter | None = None, options: WordOptions = NO_OPTIONS) -> Ranking:
         hidden = self.expired()
         with self._live() as reader:
-            allowed = None if where is None else self._filter_cache.keys(self.path, reader, where)
+            allowed = (
+                None if where is None else self._filter_cache.found(self.path, reader, where, matching.keys_matching)
+            )
             rules = records.word_rules(reader)
             found = words.search(reader, expanded(reader, query, rules, options), k + len(hidden), allowed, rules)
             return found.without(hidden, k)

@@ -39,7 +39,6 @@ from serving.corpora.stores.fields import (
     text_after,
 )
 from serving.corpora.stores.records import BLOCK, blocks, marks
-from serving.corpora.stores.unmatched import unmatched
 from serving.corpora.values import Keys
 from serving.operations.json_body import is_unicode
 from serving.operations.lru import Lru
@@ -322,40 +321,26 @@ def keys_matching(reader: sqlite3.Connection, where: Filter) -> Keys:
 
 
 class FilterCache:
-    """Cache of results by corpus and filter. A result is valid for one version of the corpus.
-
-    In each method, `file` is the path of the corpus, and `reader` is a connection to it in a read transaction.
-    """
+    """Cache of results by corpus and filter. A result is valid for one version of the corpus."""
 
     def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
         self._kept: Lru[tuple[Path, str, str], tuple[_Moment, Any]] = Lru(max_bytes)
         self._lock = threading.Lock()
 
-    def keys(self, file: Path, reader: sqlite3.Connection, where: Filter) -> Keys:
-        return self._looked_up("keys", file, reader, where, keys_matching)
-
-    def numbers(self, file: Path, reader: sqlite3.Connection, where: Filter) -> Numbers:
-        """Return the sorted numbers of the documents that match."""
-        return self._looked_up("numbers", file, reader, where, matching)
-
-    def unmatched(self, file: Path, reader: sqlite3.Connection, where: Filter) -> list[str]:
-        return self._looked_up("unmatched", file, reader, where, unmatched)
-
-    def _looked_up(
-        self,
-        what: str,
-        file: Path,
-        reader: sqlite3.Connection,
-        where: Filter,
-        look_up: Callable[[sqlite3.Connection, Filter], T],
+    def found(
+        self, file: Path, reader: sqlite3.Connection, where: Filter, look_up: Callable[[sqlite3.Connection, Filter], T]
     ) -> T:
+        """Return the result of `look_up`, which is cached by its name.
+
+        `file` is the path of the corpus, and `reader` is a connection to it in a read transaction.
+        """
         now = _moment(reader)
-        key = file, what, where.name
+        key = file, look_up.__name__, where.name
         with self._lock:
             kept = self._kept.get(key)
         if kept and kept[0] == now:
-            found: T = kept[1]
-            return found
+            known: T = kept[1]
+            return known
         found = look_up(reader, where)
         if isinstance(found, np.ndarray):
             found.flags.writeable = False
