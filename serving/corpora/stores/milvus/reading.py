@@ -101,11 +101,7 @@ class Reader(Backend):
         return _unmatched(self._live(name), where)
 
     def embedded(
-        self,
-        name: str,
-        texts: Sequence[str],
-        chunking: Chunking | None,  # noqa: ARG002
-        fingerprint: str,  # noqa: ARG002
+        self, name: str, texts: Sequence[str], _chunking: Chunking | None, _fingerprint: str
     ) -> list[KnownText | None]:
         """Return None for each text: rows are not indexed by their text, so every text is embedded."""
         self._registry.read(name)

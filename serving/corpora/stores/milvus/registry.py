@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from pydantic import TypeAdapter
 from pymilvus import DataType, MilvusClient
 
 from serving.corpora.ports import StoreError
@@ -103,14 +104,8 @@ class Record:
         spent = (*self.spent, self.table.collection) if self.table else self.spent
         return self.renewed(table=table, fingerprint=table.fingerprint, dim=table.dim, spent=spent, measured=None)
 
-    @classmethod
-    def of(cls, stored: Mapping[str, Any]) -> Record:
-        given = dict(stored)
-        for name in ("table", "fresh"):
-            given[name] = given[name] and Table(**given[name])
-        given["measured"] = given["measured"] and Measured(**given["measured"])
-        given["spent"] = tuple(given["spent"])
-        return cls(**given)
+
+_RECORD = TypeAdapter(Record)
 
 
 class Registry:
@@ -146,11 +141,11 @@ class Registry:
         found = self._found('name != ""')
         if later := [one["name"] for one in found if one["format"] > FORMAT]:
             raise StoreError(f"--store: the corpus {later[0]!r} was written by a later version of Isosphere")
-        return list(map(Record.of, found))
+        return list(map(_RECORD.validate_python, found))
 
     def find(self, name: str) -> Record | None:
         """Return the record of a corpus, or None if there is no such corpus."""
-        records = map(Record.of, self._found(f"name == {literal(name)}"))
+        records = map(_RECORD.validate_python, self._found(f"name == {literal(name)}"))
         return next((record for record in records if not record.dropped), None)
 
     def read(self, name: str) -> Record:
