@@ -114,18 +114,13 @@ _Bounds = tuple[_Set, _Set]
 """The documents that certainly match, and the documents that possibly match. The second set includes the first."""
 
 
-@dataclass(frozen=True)
-class _Lookup:
-    """Lookup in the postings of one field. It finds the postings that meet an SQL condition on the value."""
+_Lookup = tuple[str, tuple[Value, ...]]
+"""SQL that selects the documents of postings, once for each posting, and the values of its parameters."""
 
-    field: int
-    condition: str = "true"
-    values: tuple[Value, ...] = ()
 
-    @property
-    def select(self) -> str:
-        """SQL that selects the documents of these postings. A document appears once for each posting."""
-        return f"SELECT document AS number FROM postings WHERE field = {self.field} AND {self.condition}"
+def _lookup(field: int, condition: str = "true", values: tuple[Value, ...] = ()) -> _Lookup:
+    """Return a lookup of the postings of one field that meet an SQL condition on the value."""
+    return f"SELECT document AS number FROM postings WHERE field = {field} AND {condition}", values
 
 
 class _Postings:
@@ -134,7 +129,7 @@ class _Postings:
     def __init__(self, reader: sqlite3.Connection) -> None:
         self._reader = reader
         self._sizes: dict[int, int] = {}
-        self._whole = self._set([_Lookup(WHOLE)])
+        self._whole = self._set([_lookup(WHOLE)])
 
     def bounds(self, where: Filter) -> _Bounds:
         """Return the documents that certainly match `where`, and those that possibly match."""
@@ -196,7 +191,7 @@ class _Postings:
         sure = self._set(sure_lookups)
         possible = sure | self._set(open_lookups) | self._whole
         if _matches_absent(where):
-            posted = self._set([_Lookup(field)])
+            posted = self._set([_lookup(field)])
             sure, possible = sure | ~(posted | self._whole), possible | ~posted
         return sure, possible
 
@@ -223,11 +218,11 @@ class _Postings:
                 return MANY
 
     def _postings(self, lookup: _Lookup) -> int:
-        select = f"SELECT count(*) FROM ({lookup.select} LIMIT {MANY})"
-        return int(self._reader.execute(select, lookup.values).fetchone()[0])
+        select, values = lookup
+        return int(self._reader.execute(f"SELECT count(*) FROM ({select} LIMIT {MANY})", values).fetchone()[0])
 
     def _set(self, lookups: Sequence[_Lookup]) -> _Set:
-        found = [numbers(self._reader, lookup.select, *lookup.values) for lookup in lookups]
+        found = [numbers(self._reader, select, *values) for select, values in lookups]
         return _Set(union(*found)) if found else _NONE
 
     def _field(self, path: str | None) -> int:
@@ -249,7 +244,7 @@ def _lookups(where: _AtPath, field: int) -> tuple[list[_Lookup], list[_Lookup]]:
     """Return two lists of lookups: for documents that certainly match, and for documents that must be read."""
     match where:
         case Exists():
-            return [_Lookup(field)], []
+            return [_lookup(field)], []
         case In(options=options):
             wanted = {stored(option) for option in options}
             to_read = wanted & {OBJECT, LIST} | {OPAQUE}
@@ -266,7 +261,7 @@ def _lookups(where: _AtPath, field: int) -> tuple[list[_Lookup], list[_Lookup]]:
             for sign, end in zip((">", "<"), _OF_KIND[where.kind], strict=True):
                 if end and not any(one.startswith(f"value {sign}") for one in conditions):
                     conditions.append(f"value {sign}{'=' if sign == '>' else ''} {end}")
-            within = [_Lookup(field, " AND ".join(conditions), tuple(bound for _, bound in known))]
+            within = [_lookup(field, " AND ".join(conditions), tuple(bound for _, bound in known))]
             return (within, opaque) if all(bound is not None for _, bound in bounds) else ([], [*within, *opaque])
 
 
@@ -293,7 +288,7 @@ def _bound(operand: int | float | str | bytes) -> Value | None:
 
 def _equal(field: int, wanted: Collection[Value]) -> list[_Lookup]:
     values = tuple(wanted)
-    return [_Lookup(field, f"value IN ({marks(block)})", tuple(block)) for block in blocks(values, MANY_OPTIONS)]
+    return [_lookup(field, f"value IN ({marks(block)})", tuple(block)) for block in blocks(values, MANY_OPTIONS)]
 
 
 def _numbers(reader: sqlite3.Connection, chosen: _Set) -> Numbers:

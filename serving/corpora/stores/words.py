@@ -25,7 +25,7 @@ from serving.corpora.ports import MAX_MARKED, Ranking
 from serving.corpora.stores import analysis, corrections
 from serving.corpora.stores.analysis import TOKENIZERS, bulk_tokenizer, tokenizers
 from serving.corpora.stores.fields import numbers
-from serving.corpora.stores.queries import PLAIN, Expanded, Rules, Term, expression
+from serving.corpora.stores.queries import PLAIN, Asked, Rules, Term, expression
 from serving.corpora.values import Keys, Span, Stemming
 from serving.operations.threads import check_cancelled
 
@@ -111,7 +111,7 @@ def check(connection: sqlite3.Connection, rules: Rules) -> list[str]:
 
 
 def search(
-    reader: sqlite3.Connection, asked: Expanded, k: int, allowed: Keys | None = None, rules: Rules = PLAIN
+    reader: sqlite3.Connection, asked: Asked, k: int, allowed: Keys | None = None, rules: Rules = PLAIN
 ) -> Ranking:
     """Return the best `k` passages; see `Store.words`. If `allowed` is given, only these sorted keys are searched.
 
@@ -138,7 +138,7 @@ def search(
     return _best(reader, whole, k, allowed, rules)
 
 
-def having(reader: sqlite3.Connection, asked: Expanded, allowed: Keys | None) -> Keys:
+def having(reader: sqlite3.Connection, asked: Asked, allowed: Keys | None) -> Keys:
     """Return the sorted keys of all passages that `search` chooses from."""
     if asked.phrases:
         allowed = _common(allowed, _having(reader, asked.phrases, "AND"))
@@ -190,7 +190,7 @@ def _score(rules: Rules) -> str:
     return f"-bm25(words{weights})"
 
 
-def _capped(reader: sqlite3.Connection, asked: Expanded, rules: Rules) -> Iterator[tuple[str, float]]:
+def _capped(reader: sqlite3.Connection, asked: Asked, rules: Rules) -> Iterator[tuple[str, float]]:
     """Yield an expression of the corrections of each word, with the least score that the word itself has in a passage.
 
     Corrections are capped at this score, so that a correction never counts more than the word.
