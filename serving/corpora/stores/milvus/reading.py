@@ -6,7 +6,7 @@ A corpus without documents has no collection yet, so its `Rows` are None.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 
 import numpy as np
@@ -82,13 +82,12 @@ class Reader(Backend):
             return DocumentPage([], None, 0, ())
         matching = table.matching(where) if where else ""
         total = table.documents_count(matching)
-        if not limit:
-            documents, more = list[Document](), False
-        elif sort:
+        if sort:
             place = read_place(after.key, sort, str) if after else None
-            documents, more = _sorted_page(table, matching, sort, place, limit)
+            found = _sorted_documents(table, matching, sort, place, limit)
         else:
-            documents, more = _page(table, matching, key(after.key, 0) if after else "", limit)
+            found = _documents(table, matching, key(after.key, 0) if after else "", limit)
+        documents, more = _page(found, limit) if limit else ([], False)
         following = None
         if more:
             last = documents[-1]
@@ -206,37 +205,33 @@ class Reader(Backend):
         return [*wrong, *[f"document {last!r}: {expected} passages are missing"] * (expected > 0)]
 
 
-def _page(table: Rows, matching: str, after: str, limit: int) -> tuple[list[Document], bool]:
-    """Return the documents of a page, and whether more follow. A page ends at `PAGE_CHARACTERS`."""
-    documents: list[Document] = []
-    left = records.PAGE_CHARACTERS
+def _documents(table: Rows, matching: str, after: str, limit: int) -> Iterator[Document]:
+    """Yield up to `limit` + 1 documents after the key `after`."""
     for block in table.each(WHOLE, first_of(matching), after, limit + 1, READ_TOGETHER):
         whole = table.assembled(block)
-        for row in block:
-            if len(documents) == limit or left <= 0:
-                return documents, True
-            document = whole[row["document"]]
-            documents.append(document)
-            left -= len(document.text) + len(orjson.dumps(document.metadata))
-    return documents, False
+        yield from (whole[row["document"]] for row in block)
 
 
-def _sorted_page(
+def _sorted_documents(
     table: Rows, matching: str, orders: Sequence[Sort], after: Place | None, limit: int
-) -> tuple[list[Document], bool]:
-    """Return the documents of a page in the given orders, and whether more follow."""
+) -> Iterator[Document]:
+    """Yield up to `limit` + 1 documents in the given orders."""
     found = (row for block in table.each(UNREAD, first_of(matching)) for row in block)
     chosen = first_sorted(((row["document"], unread(row)) for row in found), orders, after, limit + 1)
-    documents, left = list[Document](), records.PAGE_CHARACTERS
-    for start in range(0, min(limit, len(chosen)), READ_TOGETHER):
-        some = chosen[start : min(limit, start + READ_TOGETHER)]
+    for some in records.blocks(chosen, READ_TOGETHER):
         whole = table.assembled(table.get([key(id, 0) for id in some], WHOLE))
-        for document in (whole[id] for id in some if id in whole):
-            if left <= 0:
-                return documents, True
-            documents.append(document)
-            left -= len(document.text) + len(orjson.dumps(document.metadata))
-    return documents, len(chosen) > limit
+        yield from (whole[id] for id in some if id in whole)
+
+
+def _page(found: Iterable[Document], limit: int) -> tuple[list[Document], bool]:
+    """Return the documents of a page, and whether more follow. A page ends at `PAGE_CHARACTERS`."""
+    documents, left = list[Document](), records.PAGE_CHARACTERS
+    for document in found:
+        if len(documents) == limit or left <= 0:
+            return documents, True
+        documents.append(document)
+        left -= len(document.text) + len(orjson.dumps(document.metadata))
+    return documents, False
 
 
 def _unmatched(table: Rows | None, where: Filter) -> list[str]:

@@ -151,9 +151,7 @@ class Rows:
         text, phrases = rows.asked(query, self.stemming)
         if not text:
             return Ranking(np.empty(0, np.int64), np.empty(0))
-        where = self.where
-        for phrase in phrases:
-            where = both(where, f"{rows.WORDS} like {literal(phrase)}")
+        where = both(self.where, *(f"{rows.WORDS} like {literal(phrase)}" for phrase in phrases))
         (found,) = self._search(rows.SPARSE, [text], k + TIES, where, {})
         return self._ranking(found, k, np.float64)
 
