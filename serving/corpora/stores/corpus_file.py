@@ -147,9 +147,8 @@ class CorpusFile:
     def take_back(self, name: str) -> bool:
         """Undo a rename from `name` that was interrupted, and return whether there was one."""
         with self._connections.writing() as writer:
-            return (
-                writer.execute("UPDATE corpora SET name = former, former = NULL WHERE former = ?", (name,)).rowcount > 0
-            )
+            undone = writer.execute("UPDATE corpora SET name = former, former = NULL WHERE former = ?", (name,))
+            return undone.rowcount > 0
 
     def rename(self, name: str) -> None:
         """Rename a corpus that is being restored.

@@ -140,9 +140,8 @@ def _facet(reader: sqlite3.Connection, field: int, path: str, listed: Sequence[F
 
 def posted_kinds(reader: sqlite3.Connection, field: int) -> set[str]:
     kinds = {_KINDS[blob] for blob in _KINDS if has(reader, field, "value = ?", blob)}
-    return kinds | {
-        kind for kind, condition in (("number", _NUMBER), ("string", _TEXT)) if has(reader, field, condition)
-    }
+    others = (("number", _NUMBER), ("string", _TEXT))
+    return kinds | {kind for kind, condition in others if has(reader, field, condition)}
 
 
 def _unposted(reader: sqlite3.Connection, field: int, path: str) -> tuple[list[Any], bool]:

@@ -225,9 +225,7 @@ def _best(
     if len(selects) > 1:
         select = f"SELECT rowid, sum(score) AS score FROM ({' UNION ALL '.join(selects)}) GROUP BY rowid"
     found = reader.execute(f"{select} ORDER BY score DESC, rowid LIMIT ?", (*values, k)).fetchall()
-    return Ranking(
-        np.array([key for key, _ in found], dtype=np.int64), np.array([score for _, score in found], dtype=np.float64)
-    )
+    return Ranking(np.array([key for key, _ in found], np.int64), np.array([score for _, score in found], np.float64))
 
 
 def _among(allowed: Keys | None) -> tuple[str, list[str | bytes]]:
