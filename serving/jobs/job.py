@@ -162,28 +162,6 @@ class Running:
         self._pace = Pace()
         self._pace.add(job.done)
 
-    @property
-    def id(self) -> str:
-        return self.job.id
-
-    @property
-    def corpus(self) -> str:
-        return self.job.corpus
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        return self.job.options
-
-    @property
-    def position(self) -> int | None:
-        """Position of the last checkpoint. None before the first checkpoint."""
-        return self.job.position
-
-    @property
-    def done(self) -> int:
-        """Amount of work done at the last checkpoint or report."""
-        return self.job.done
-
     def stored_beyond(self, done: int) -> None:
         """Set the amount of work that was stored after the last checkpoint.
 
@@ -194,8 +172,8 @@ class Running:
     async def checkpoint(self, position: int, done: int) -> None:
         """Store a checkpoint on disk: all work before `position` is done."""
         now = replace(self._now(), position=position, done=done)
-        before = -1 if self.position is None else self.position
-        await self._save(replace(now, starts=0) if (position, done) > (before, self.done) else now)
+        before = -1 if self.job.position is None else self.job.position
+        await self._save(replace(now, starts=0) if (position, done) > (before, self.job.done) else now)
 
     async def report(self, done: int) -> None:
         """Report the amount of completed work without a checkpoint. A restart repeats the work."""

@@ -388,14 +388,14 @@ class Jobs:
         if work is None:
             return "failed", (running.job.kind, "this server does not support this kind of job")
         try:
-            if running.id in self._kept_before:
-                await check_kept(running.job, self._spools / running.id)
-            with charged_to(self._payers.get(running.id)), patient():
+            if running.job.id in self._kept_before:
+                await check_kept(running.job, self._spools / running.job.id)
+            with charged_to(self._payers.get(running.job.id)), patient():
                 running.result |= await work(running) or {}
         except ServiceError as error:
             return "failed", (error.field or running.job.kind, error.message)
         except Exception as error:
-            log.exception("job %s failed", running.id)
+            log.exception("job %s failed", running.job.id)
             return "failed", (running.job.kind, f"internal error: {type(error).__name__}; the server's log has details")
         return "succeeded", None
 
