@@ -20,12 +20,12 @@ from serving.corpora.filters import Filter
 from serving.corpora.ports import RESERVED_BYTES, Ranking, Stop, never
 from serving.corpora.stores import facets, fields, matching, records, words, writing
 from serving.corpora.stores.connections import Connections, OpenFiles, stopping
-from serving.corpora.stores.fields import documents
+from serving.corpora.stores.fields import blocks, documents
 from serving.corpora.stores.foreign import check_values
 from serving.corpora.stores.matching import FilterCache
 from serving.corpora.stores.migrations import check_ours, check_schema, mark, migrate, verify
 from serving.corpora.stores.queries import expanded, parse
-from serving.corpora.stores.records import Table, blocks
+from serving.corpora.stores.records import Table
 from serving.corpora.stores.unmatched import unmatched
 from serving.corpora.stores.writing import attempt, check_bound, create, set_words, stem
 from serving.corpora.values import (

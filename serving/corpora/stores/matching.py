@@ -25,6 +25,7 @@ from serving.corpora.filters import ID, All, AnyOf, Compares, Element, Exists, F
 from serving.corpora.indexes.exact import union
 from serving.corpora.stores import records
 from serving.corpora.stores.fields import (
+    BLOCK,
     DATES,
     LIST,
     OBJECT,
@@ -32,13 +33,14 @@ from serving.corpora.stores.fields import (
     WHOLE,
     Numbers,
     Value,
+    blocks,
     documents,
     numbers,
     posted_date,
     stored,
     text_after,
 )
-from serving.corpora.stores.records import BLOCK, blocks, marks
+from serving.corpora.stores.records import marks
 from serving.corpora.values import Keys
 from serving.operations.json_body import is_unicode
 from serving.operations.lru import Lru

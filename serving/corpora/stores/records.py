@@ -13,13 +13,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from hashlib import blake2b
-from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 import orjson
 
 from models.runtimes.base import Floats
-from serving.corpora.stores.fields import Numbers, numbers
+from serving.corpora.stores.fields import BLOCK, Numbers, blocks, numbers
 from serving.corpora.stores.queries import Rules, rules
 from serving.corpora.stores.words import IndexedRow, searched_texts
 from serving.corpora.values import (
@@ -41,9 +41,6 @@ from serving.errors import Conflict
 from serving.operations.clock import now
 from serving.operations.files import DamageError
 
-T = TypeVar("T")
-BLOCK = 4096
-"""Maximum number of rows that a statement names or fetches."""
 DOCUMENT = "number, id, text, metadata, hash, checksum, expires_at"
 PASSAGE = 'key, document, start, "end", checksum'
 PAGE_CHARACTERS = 4_000_000
@@ -66,11 +63,6 @@ Row = tuple[int, bytes, int]
 STORED = "<f4"
 Table = Literal["vectors", "fresh"]
 """The table of the vectors that searches use, or the table of new vectors from a re-embedding."""
-
-
-def blocks(values: Sequence[T], size: int = BLOCK) -> Iterator[Sequence[T]]:
-    """Split `values` into consecutive blocks of up to `size`."""
-    return (values[i : i + size] for i in range(0, len(values), size))
 
 
 def marks(block: Sequence[object]) -> str:

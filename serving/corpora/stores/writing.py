@@ -16,13 +16,13 @@ import orjson
 
 from models.runtimes.base import Floats
 from serving.corpora.stores import fields, records, words
+from serving.corpora.stores.fields import blocks
 from serving.corpora.stores.queries import Rules
 from serving.corpora.stores.records import (
     DOCUMENT,
     PASSAGE,
     DocumentRow,
     PassageRow,
-    blocks,
     content_hash,
     document_in,
     marks,

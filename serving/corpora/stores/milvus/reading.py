@@ -218,7 +218,7 @@ def _sorted_documents(
     """Yield up to `limit` + 1 documents in the given orders."""
     found = (row for block in table.each(UNREAD, first_of(matching)) for row in block)
     chosen = first_sorted(((row["document"], unread(row)) for row in found), orders, after, limit + 1)
-    for some in records.blocks(chosen, READ_TOGETHER):
+    for some in fields.blocks(chosen, READ_TOGETHER):
         whole = table.assembled(table.get([key(id, 0) for id in some], WHOLE))
         yield from (whole[id] for id in some if id in whole)
 
