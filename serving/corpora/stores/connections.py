@@ -123,7 +123,7 @@ class Connections:
             self._checkpoint_soon(writer)
 
     @contextmanager
-    def alone(self, *, checkpointed: bool) -> Iterator[None]:
+    def set_aside(self, *, checkpointed: bool = True) -> Iterator[None]:
         """Close all connections while the block runs. Other users wait. With `checkpointed`, the log is emptied first.
 
         Raises:

@@ -1,4 +1,4 @@
-"""One corpus in one SQLite file, with a write-ahead log. A group of writes shares one transaction."""
+"""One corpus in one SQLite file, with a write-ahead log and synchronous=FULL. Writes of a group share a transaction."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import secrets
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -73,7 +73,7 @@ class Shared:
     filter_cache: FilterCache = field(default_factory=FilterCache)
 
 
-class CorpusFile:
+class CorpusFile(Connections):
     """The open file of one corpus, with the methods of `Store`.
 
     A `new` file has no corpus until `create` is called. If `foreign` bounds are given, the file comes from another
@@ -94,14 +94,13 @@ class CorpusFile:
         stop: Stop | None = None,
         shared: Shared | None = None,
     ) -> None:
-        self.path = path
         shared = shared or Shared()
-        self._connections = Connections(path, synchronous, stop, shared.open_files)
+        super().__init__(path, synchronous, stop, shared.open_files)
         self._filter_cache = shared.filter_cache
         self._results: dict[Callable[[sqlite3.Connection], Any], tuple[int, Any]] = {}
         """Results of reads, each with the number of writes before the read."""
         try:
-            with self._connections.disk_errors():
+            with self.disk_errors():
                 if new:
                     mark(path)
                 else:
@@ -109,30 +108,18 @@ class CorpusFile:
                     if foreign:
                         check_schema(path)
                         check_values(path, foreign, stop or never)
-            with self._connections.writing() as writer:
+            with self.writing() as writer:
                 migrate(writer, path)
                 if not new:
                     records.corpus(writer)
                 soonest = records.soonest_expiry(writer)
-            self._results[records.soonest_expiry] = self._connections.writes, soonest
+            self._results[records.soonest_expiry] = self.writes, soonest
         except BaseException:
             self.close()
             raise
 
-    @property
-    def damaged(self) -> bool:
-        return self._connections.damaged
-
-    def close(self) -> None:
-        """Close the file. SQLite checkpoints the write-ahead log when the last connection closes."""
-        self._connections.close()
-
-    def set_aside(self, *, checkpointed: bool = True) -> AbstractContextManager[None]:
-        """Close the file while the `with` block runs, which may replace or delete the file; see `Connections.alone`."""
-        return self._connections.alone(checkpointed=checkpointed)
-
     def create(self, corpus: Corpus) -> None:
-        with self._connections.writing() as writer:
+        with self.writing() as writer:
             create(writer, corpus)
 
     def call(self, name: str, *, former: str | None) -> None:
@@ -141,12 +128,12 @@ class CorpusFile:
         During a rename, the file on disk still has the old name, and `former` is this old name. Otherwise, `former` is
         None.
         """
-        with self._connections.writing() as writer:
+        with self.writing() as writer:
             writer.execute("UPDATE corpora SET name = ?, former = ?", (name, former))
 
     def take_back(self, name: str) -> bool:
         """Undo a rename from `name` that was interrupted, and return whether there was one."""
-        with self._connections.writing() as writer:
+        with self.writing() as writer:
             undone = writer.execute("UPDATE corpora SET name = former, former = NULL WHERE former = ?", (name,))
             return undone.rowcount > 0
 
@@ -155,7 +142,7 @@ class CorpusFile:
 
         The corpus gets a new generation, because a key may mean another passage in an earlier corpus of this name.
         """
-        with self._connections.writing() as writer:
+        with self.writing() as writer:
             writer.execute("DELETE FROM uploads")
             writer.execute("UPDATE corpora SET name = ?, former = NULL, generation = ?", (name, secrets.token_hex(8)))
 
@@ -163,7 +150,7 @@ class CorpusFile:
         settings = wanted.description, wanted.recall_target, wanted.stemming, wanted.fingerprint
         if settings == (None, None, None, None) and wanted.words == NO_SETTINGS:
             return
-        with self._connections.writing() as writer:
+        with self.writing() as writer:
             if wanted.stemming is not None:
                 stem(writer, wanted.stemming)
             if wanted.fingerprint is not None:
@@ -191,10 +178,10 @@ class CorpusFile:
 
     def _cached(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """Return the result of `read`. It is cached until the next write, so a list of corpora opens no file."""
-        self._connections.check_open()
-        writes, kept = self._connections.writes, self._results.get(read)
+        self.check_open()
+        writes, kept = self.writes, self._results.get(read)
         if kept is None or kept[0] != writes:
-            with self._connections.reading() as reader:
+            with self.reading() as reader:
                 self._results[read] = kept = writes, read(reader)
         found: T = kept[1]
         return found
@@ -208,13 +195,13 @@ class CorpusFile:
     def _live(self) -> Iterator[sqlite3.Connection]:
         """Open a read transaction that does not see expired documents."""
         has_expired = self._has_expired()
-        with self._connections.reading() as reader:
+        with self.reading() as reader:
             if has_expired:
                 records.hide_expired(reader)
             yield reader
 
     def write(self, writes: Sequence[Write]) -> list[Change | ServiceError]:
-        with self._connections.writing() as writer:
+        with self.writing() as writer:
             full = self._full()
             removing = Removal | Expiry
             return [full if full and not isinstance(write, removing) else attempt(writer, write) for write in writes]
@@ -228,19 +215,19 @@ class CorpusFile:
         )
 
     def accepted(self) -> list[str]:
-        with self._connections.reading() as reader:
+        with self.reading() as reader:
             return writing.accepted(reader)
 
     def accept(self, job: str) -> None:
-        with self._connections.writing() as writer:
+        with self.writing() as writer:
             writing.accept(writer, job)
 
     def release(self, job: str) -> None:
-        with self._connections.writing() as writer:
+        with self.writing() as writer:
             writing.release(writer, job)
 
     def embedded(self, texts: Sequence[str], chunking: Chunking | None, fingerprint: str) -> list[KnownText | None]:
-        with self._connections.reading() as reader:
+        with self.reading() as reader:
             if records.corpus(reader).fingerprint != fingerprint:
                 return [None] * len(texts)
             return records.embedded(reader, texts, chunking)
@@ -275,13 +262,13 @@ class CorpusFile:
             return records.page_of(reader, first_sorted(listed, orders, after, limit + 1), limit, len(among))
 
     def keys(self) -> Keys:
-        with self._connections.reading() as reader:
+        with self.reading() as reader:
             return fields.numbers(reader, "SELECT key AS number FROM passages ORDER BY key")
 
     def expired(self) -> Keys:
         if not self._has_expired():
             return np.empty(0, np.int64)
-        with self._connections.reading() as reader:
+        with self.reading() as reader:
             return records.expired(reader)
 
     def matching(self, where: Filter) -> Keys:
@@ -334,7 +321,7 @@ class CorpusFile:
         rules = self._cached(records.word_rules)
         if options == NO_OPTIONS:
             return words.highlights(texts, parse(query, rules).terms, rules.stemming)
-        with self._connections.reading() as reader:
+        with self.reading() as reader:
             terms = expanded(reader, query, rules, options).matching
         return words.highlights(texts, terms, rules.stemming)
 
@@ -342,7 +329,7 @@ class CorpusFile:
         """Yield blocks of vectors. No transaction is open between two blocks."""
         if keys is not None:
             for block in blocks(sorted(set(keys))):
-                with self._connections.reading() as reader:
+                with self.reading() as reader:
                     found = records.of(reader, block)
                 if len(found[0]):
                     yield found
@@ -354,7 +341,7 @@ class CorpusFile:
 
     def _beyond(self, after: int, table: Table) -> Blocks:
         while True:
-            with self._connections.reading() as reader:
+            with self.reading() as reader:
                 found = records.beyond(reader, after, table)
             if not len(found[0]):
                 return
@@ -362,31 +349,31 @@ class CorpusFile:
             yield found
 
     def tombstones(self, upto: int) -> Keys:
-        with self._connections.reading() as reader:
+        with self.reading() as reader:
             return writing.tombstones(reader, upto)
 
     def bury(self, keys: Keys) -> None:
         if len(keys):
-            with self._connections.writing() as writer:
+            with self.writing() as writer:
                 writing.bury(writer, keys)
 
     def last_key(self) -> int:
-        with self._connections.reading() as reader:
+        with self.reading() as reader:
             (last,) = reader.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = 'passages'").fetchone()
         return last or 0
 
     def stale(self, fingerprint: str, limit: int) -> list[tuple[int, str]]:
-        with self._connections.reading() as reader:
+        with self.reading() as reader:
             return writing.stale(reader, fingerprint, limit)
 
     def refresh(self, fingerprint: str, keys: Keys, matrix: Floats) -> None:
         if full := self._full():
             raise full
-        with self._connections.writing() as writer:
+        with self.writing() as writer:
             writing.refresh(writer, fingerprint, keys, matrix)
 
     def swap(self, fingerprint: str) -> bool:
-        with self._connections.writing() as writer:
+        with self.writing() as writer:
             reach("store.before-swap")
             swapped = writing.swap(writer, fingerprint)
         reach("store.after-swap")
@@ -395,16 +382,16 @@ class CorpusFile:
     def keep_map(self, found: Map, generation: str) -> None:
         if full := self._full():
             raise full
-        with self._connections.writing() as writer:
+        with self.writing() as writer:
             records.keep_map(writer, found, generation)
 
     def kept_map(self) -> Map | None:
-        with self._connections.reading() as reader:
+        with self.reading() as reader:
             return records.kept_map(reader)
 
     def copy(self, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
         try:
-            with self._connections.reading() as reader, stopping(reader, stop):
+            with self.reading() as reader, stopping(reader, stop):
                 reach("store.before-copy")
                 reader.rollback()  # VACUUM must not run inside a transaction
                 reader.execute("VACUUM INTO ?", (str(to),))
@@ -417,15 +404,15 @@ class CorpusFile:
             raise
 
     def verify(self) -> list[str]:
-        with self._connections.reading() as reader:
+        with self.reading() as reader:
             found = verify(reader)
-        with self._connections.maintaining() as writer:
+        with self.maintaining() as writer:
             return found + words.check(writer, records.word_rules(writer))
 
     def give_back(self, least: int = 0) -> None:
         """Implement `Store.give_back`. A file on a failing disk keeps its unused pages for reuse."""
         with suppress(Unhealthy, InsufficientStorage):
-            with self._connections.writing() as writer:
+            with self.writing() as writer:
                 if not records.size(writer).passages:
                     words.clear(writer)
             free, before = self._free_bytes(0), 0
@@ -433,11 +420,11 @@ class CorpusFile:
                 return
             while free != before:
                 before, free = free, self._free_bytes(_STEP)
-            self._connections.checkpoint_soon()
+            self.checkpoint_soon()
 
     def _free_bytes(self, given_back: int) -> int:
         """Return up to `given_back` unused pages to the disk. Return the bytes of the remaining unused pages."""
-        with self._connections.maintaining() as writer:
+        with self.maintaining() as writer:
             if given_back:
                 # Use `executescript`, which runs the statement to its end. `execute` would take a single step, which
                 # frees only one page.

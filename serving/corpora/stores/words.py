@@ -70,7 +70,10 @@ def remove(writer: sqlite3.Connection, rows: Iterable[IndexedRow], rules: Rules 
 
 
 def clear(writer: sqlite3.Connection) -> None:
-    """Delete all content of the index, with FTS5's records of removals."""
+    """Delete all content of the index.
+
+    This also deletes FTS5's records of removals, which would stay until FTS5 merges them.
+    """
     writer.execute("INSERT INTO words (words) VALUES ('delete-all')")
     writer.execute("DELETE FROM vocabulary")
 
