@@ -141,12 +141,10 @@ class Folder:
             options = self._prepare(Path(file), about)
             with Path(file).open("rb") as opened:
                 added = await self._destination.add(opened, options)
-        except RETRIED as error:
-            round.failed.append(f"{file}: {error}")
-            return False
         except (ServiceError, OSError) as error:
             round.failed.append(f"{file}: {error}")
-            self._tried[file] = digest
+            if not isinstance(error, RETRIED):
+                self._tried[file] = digest
             return False
         round.left_out += [f"{file}: {error}" for error in added.errors]
         if added.state != "succeeded":  # some documents may be stored
