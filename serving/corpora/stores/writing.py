@@ -18,17 +18,6 @@ from models.runtimes.base import Floats
 from serving.corpora.stores import fields, records, words
 from serving.corpora.stores.fields import blocks
 from serving.corpora.stores.queries import Rules
-from serving.corpora.stores.records import (
-    DOCUMENT,
-    PASSAGE,
-    DocumentRow,
-    PassageRow,
-    content_hash,
-    document_in,
-    marks,
-    part,
-    passages_of,
-)
 from serving.corpora.values import (
     OWN,
     Change,
@@ -56,9 +45,8 @@ TABLES = (
         PRIMARY KEY (job, id)
     ) STRICT, WITHOUT ROWID""",
 )
-_LACKING = (
-    f"SELECT {PASSAGE} FROM passages WHERE key > ? AND NOT EXISTS (SELECT 1 FROM fresh WHERE fresh.key = passages.key)"
-)
+_LACKING = f"""SELECT {records.PASSAGE} FROM passages
+    WHERE key > ? AND NOT EXISTS (SELECT 1 FROM fresh WHERE fresh.key = passages.key)"""
 
 
 def create(writer: sqlite3.Connection, corpus: Corpus) -> None:
@@ -167,17 +155,18 @@ def _put(writer: sqlite3.Connection, content: Content) -> Change:
         "SELECT 1 + coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'passages'"
     ).fetchone()
     keys = count(first)
-    documents, passages, texts = [], list[PassageRow](), list[words.IndexedRow]()
+    documents, passages, texts = [], list[records.PassageRow](), list[words.IndexedRow]()
     rules = records.word_rules(writer)
     spans: Sequence[Sequence[Span | None]] = content.spans or [[None]] * len(ids)
     for document, cut in zip(content.documents, spans, strict=True):
         own = [next(keys) for _ in cut]
-        documents.append(DocumentRow.of(own[0], document, content_hash(document.text, content.chunking)))
-        passages += [PassageRow.of(key, own[0], span) for key, span in zip(own, cut, strict=True)]
+        digest = records.content_hash(document.text, content.chunking)
+        documents.append(records.DocumentRow.of(own[0], document, digest))
+        passages += [records.PassageRow.of(key, own[0], span) for key, span in zip(own, cut, strict=True)]
         searched = words.searched_texts(document.metadata, rules)
-        texts += [(key, part(document.text, span), *searched) for key, span in zip(own, cut, strict=True)]
-    writer.executemany(f"INSERT INTO documents ({DOCUMENT}) VALUES (?, ?, ?, ?, ?, ?, ?)", documents)
-    writer.executemany(f"INSERT INTO passages ({PASSAGE}) VALUES (?, ?, ?, ?, ?)", passages)
+        texts += [(key, records.part(document.text, span), *searched) for key, span in zip(own, cut, strict=True)]
+    writer.executemany(f"INSERT INTO documents ({records.DOCUMENT}) VALUES (?, ?, ?, ?, ?, ?, ?)", documents)
+    writer.executemany(f"INSERT INTO passages ({records.PASSAGE}) VALUES (?, ?, ?, ?, ?)", passages)
     added = np.array([row.key for row in passages], dtype=np.int64)
     writer.executemany(
         "INSERT INTO vectors (key, vector, checksum) VALUES (?, ?, ?)", records.rows(added.tolist(), content.vectors)
@@ -204,17 +193,17 @@ def _patch(writer: sqlite3.Connection, patch: Patch) -> None:
     """
     rules = records.word_rules(writer)
     for block in blocks(patch.ids):
-        select = f"SELECT {DOCUMENT} FROM documents WHERE id IN ({marks(block)})"
+        select = f"SELECT {records.DOCUMENT} FROM documents WHERE id IN ({records.marks(block)})"
         for row in writer.execute(select, block).fetchall():
-            stored, before = DocumentRow._make(row), document_in(row)
+            stored, before = records.DocumentRow._make(row), records.document_in(row)
             patched = changed(before, patch.changes, patch.bounds)
-            metadata, after = patched.metadata, DocumentRow.of(stored.number, patched, stored.hash)
+            metadata, after = patched.metadata, records.DocumentRow.of(stored.number, patched, stored.hash)
             fields.remove(writer, [(after.number, before.metadata)])
             update = "UPDATE documents SET metadata = ?, checksum = ?, expires_at = ? WHERE number = ?"
             writer.execute(update, (after.metadata, after.checksum, after.expires_at, after.number))
             fields.index(writer, [(after.number, metadata)])
             if words.searched_texts(before.metadata, rules) != words.searched_texts(metadata, rules):
-                passages = list(passages_of(writer, [after.number]))
+                passages = list(records.passages_of(writer, [after.number]))
                 words.remove(writer, (_indexed(row, before, rules) for row in passages), rules)
                 words.index(writer, (_indexed(row, patched, rules) for row in passages), rules)
     writer.execute("UPDATE corpora SET revision = revision + 1")
@@ -295,9 +284,9 @@ def _remove(writer: sqlite3.Connection, ids: Sequence[str]) -> np.ndarray[tuple[
     gone: list[int] = []
     rules = records.word_rules(writer)
     for block in blocks(ids):
-        select = f"SELECT {DOCUMENT} FROM documents WHERE id IN ({marks(block)})"
-        documents = {row[0]: document_in(row) for row in writer.execute(select, block)}
-        passages = list(passages_of(writer, list(documents)))
+        select = f"SELECT {records.DOCUMENT} FROM documents WHERE id IN ({records.marks(block)})"
+        documents = {row[0]: records.document_in(row) for row in writer.execute(select, block)}
+        passages = list(records.passages_of(writer, list(documents)))
         words.remove(writer, [_indexed(row, documents[row.document], rules) for row in passages], rules)
         fields.remove(writer, ((number, document.metadata) for number, document in documents.items()))
         keys = [row.key for row in passages]
@@ -308,11 +297,13 @@ def _remove(writer: sqlite3.Connection, ids: Sequence[str]) -> np.ndarray[tuple[
     return np.sort(np.array(gone, dtype=np.int64))
 
 
-def _indexed(row: PassageRow, document: Document, rules: Rules) -> words.IndexedRow:
-    return row.key, part(document.text, row.span()), *words.searched_texts(document.metadata, rules)
+def _indexed(row: records.PassageRow, document: Document, rules: Rules) -> words.IndexedRow:
+    return row.key, records.part(document.text, row.span()), *words.searched_texts(document.metadata, rules)
 
 
-def _count(writer: sqlite3.Connection, sign: Literal[1, -1], documents: int, passages: Sequence[PassageRow]) -> None:
+def _count(
+    writer: sqlite3.Connection, sign: Literal[1, -1], documents: int, passages: Sequence[records.PassageRow]
+) -> None:
     counts = documents, len(passages), sum(row.start is not None for row in passages)
     update = "UPDATE corpora SET documents = documents + ?, passages = passages + ?, spans = spans + ?"
     writer.execute(update, [sign * count for count in counts])
@@ -327,7 +318,7 @@ def stale(reader: sqlite3.Connection, fingerprint: str, limit: int) -> list[tupl
     if serving == fingerprint:
         return []
     if fresh != fingerprint:
-        rows = reader.execute(f"SELECT {PASSAGE} FROM passages ORDER BY key LIMIT ?", (limit,)).fetchall()
+        rows = reader.execute(f"SELECT {records.PASSAGE} FROM passages ORDER BY key LIMIT ?", (limit,)).fetchall()
     else:
         # Vectors usually arrive in order of keys. Keys beyond the last fresh key are read first, which avoids a full
         # scan.
@@ -335,7 +326,7 @@ def stale(reader: sqlite3.Connection, fingerprint: str, limit: int) -> list[tupl
         rows = reader.execute(f"{_LACKING} ORDER BY key LIMIT ?", (last, limit)).fetchall()
         if len(rows) < limit:
             rows = reader.execute(f"{_LACKING} ORDER BY key LIMIT ?", (0, limit)).fetchall()
-    passages = [PassageRow._make(row) for row in rows]
+    passages = [records.PassageRow._make(row) for row in rows]
     documents = records.documents(reader, sorted({passage.document for passage in passages}))
     return [(row.key, records.part(documents[row.document].text, row.span())) for row in passages]
 
@@ -415,7 +406,7 @@ def without_newer_writes(reader: sqlite3.Connection, content: Content) -> Conten
     ids = [document.id for document in content.documents]
     gone = set[str]()
     for block in blocks(ids):
-        select = f"SELECT id FROM overtaken WHERE job = ? AND id IN ({marks(block)})"
+        select = f"SELECT id FROM overtaken WHERE job = ? AND id IN ({records.marks(block)})"
         gone.update(id for (id,) in reader.execute(select, (content.job, *block)))
     if not gone:
         return content
