@@ -29,13 +29,9 @@ def keys(arguments: Sequence[str]) -> int:
     """Run the command. Return the exit status: 2 after a mistake of the user, with one line on stderr."""
     given = keys_parser().parse_args(arguments)
     path: Path | None = given.api_keys_file
-    if path is None:
-        print(
-            f"isosphere keys: give the file of API keys, by --api-keys-file FILE or by the variable {KEYS_FILE}",
-            file=sys.stderr,
-        )
-        return 2
     try:
+        if path is None:
+            raise KeysError(f"give the file of API keys, by --api-keys-file FILE or by the variable {KEYS_FILE}")
         {"add": _add, "list": _list, "revoke": _revoke}[given.verb](path, given)
     except KeysError as error:
         print(f"isosphere keys: {error}", file=sys.stderr)
