@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 from serving.corpora.disk_quota import DiskQuota
@@ -139,23 +138,19 @@ class JobKinds:
         """Restore a corpus from an uploaded snapshot, or from a snapshot on the server."""
         name = running.job.corpus
         file = running.spool or self.snapshots.path(running.job.options["of"], running.job.options["snapshot"])
-        with nullcontext() if running.spool else _naming(file):
+        try:
             unpacked = await in_thread(lambda: self.snapshots.restored_bytes(file))
             await retry_while_busy(
                 lambda: in_thread(lambda: self.disk_quota.check_restored(name, unpacked, running.job.id))
             )
             await self._followed(running, partial(self.snapshots.restore, name, file))
+        except (Invalid, TooLarge) as error:
+            if running.spool:
+                raise
+            message = f"{file.name}: {error.message.removeprefix('snapshot: ')}"
+            raise type(error)(message, field="snapshot") from error
         corpus, size = await self.library.run(lambda corpora: corpora.corpus(name), of=name)
         return {"documents": size.documents, "passages": size.passages, "fingerprint": corpus.fingerprint}
-
-
-@contextmanager
-def _naming(snapshot: Path) -> Iterator[None]:
-    """Add the name of the snapshot to errors that the block raises."""
-    try:
-        yield
-    except (Invalid, TooLarge) as error:
-        raise type(error)(f"{snapshot.name}: {error.message.removeprefix('snapshot: ')}", field="snapshot") from error
 
 
 @asynccontextmanager
