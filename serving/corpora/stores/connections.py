@@ -135,10 +135,9 @@ class Connections:
                 self._alone = True
                 self._turn.wait_for(lambda: not self._reading)
             try:
-                self._close_readers()
                 if checkpointed and not _truncated(self._opened_writer()):
                     raise OSError("its log is in use")
-                self._close_writer()
+                self._close_connections()
                 yield
                 self.damaged = False  # the block may have replaced the file
             finally:
@@ -160,8 +159,7 @@ class Connections:
                 # An outer block of this thread uses the connections.
                 if self._alone or (self._writer and self._writer.in_transaction):
                     return
-                self._close_readers()
-                self._close_writer()
+                self._close_connections()
         finally:
             self._writing.release()
 
@@ -172,8 +170,7 @@ class Connections:
                 self._closed = True
                 self._turn.notify_all()
                 self._turn.wait_for(lambda: not self._reading)
-            self._close_readers()
-            self._close_writer()
+            self._close_connections()
             self._open_files.closed(self)
 
     @contextmanager
@@ -195,12 +192,10 @@ class Connections:
             finally:
                 self.writes += 1
 
-    def _close_readers(self) -> None:
+    def _close_connections(self) -> None:
         for reader in self._idle:
             reader.close()
         self._idle.clear()
-
-    def _close_writer(self) -> None:
         if self._writer is not None:
             self._writer.close()
         self._writer = None
