@@ -109,15 +109,12 @@ def counted_in(
         for path, counter in counters.items():
             found = values_at(metadata, path)
             elements = [one for value in found for one in (value if isinstance(value, list) else (value,))]
-            counter.update({(_type(one), one) for one in elements if isinstance(one, Scalar)})
+            scalars = (one for one in elements if isinstance(one, Scalar))
+            counter.update({(float if is_number(one) else type(one), one) for one in scalars})
     return {
         path: [FacetValue(value, many) for (_, value), many in _ordered(counter)[:values]]
         for path, counter in counters.items()
     }
-
-
-def _type(value: Scalar) -> type:
-    return float if is_number(value) else type(value)
 
 
 def _ordered(counter: Counter[tuple[type, Scalar]]) -> list[tuple[tuple[type, Scalar], int]]:

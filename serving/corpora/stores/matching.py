@@ -139,7 +139,8 @@ class _Postings:
             case All(parts):
                 return self._every(parts)
             case AnyOf(parts):
-                return reduce(_either, map(self.bounds, parts))
+                surely, possibly = zip(*map(self.bounds, parts), strict=True)
+                return reduce(operator.or_, surely), reduce(operator.or_, possibly)
             case Not(part):
                 sure, possible = self.bounds(part)
                 return ~possible, ~sure
@@ -232,10 +233,6 @@ class _Postings:
         check_cancelled()
         known = self._reader.execute("SELECT number FROM fields WHERE path = ?", (path,)).fetchone()
         return int(known[0]) if known else _NO_FIELD
-
-
-def _either(one: _Bounds, other: _Bounds) -> _Bounds:
-    return one[0] | other[0], one[1] | other[1]
 
 
 def _matches_absent(where: Filter) -> bool:
