@@ -346,8 +346,9 @@ class Jobs:
         begun = [*self._begun.values(), *(job for job in self._unended.values() if job.id in self._stalled)]
         taken = {job.corpus for job in begun if job.kind not in self._beside}
         alone = self._alone & {job.kind for job in self._begun.values()}
+        passed_over = self._cancelled | self._stalled | self._tasks.keys()
         for job in self._unended.values():
-            if job.id in self._cancelled | self._stalled | self._tasks.keys() or job.kind in alone:
+            if job.id in passed_over or job.kind in alone:
                 continue
             if job.kind not in self._beside:
                 if job.corpus in taken:
