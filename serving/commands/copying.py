@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from models.errors import Refused
+from models.errors import Failed, Refused
 from serving.commands.starting import corpus_of, opened_corpora
 from serving.corpora.backend import Backend
 from serving.corpora.values import Content, Corpus, OwnVectors, Span
@@ -78,7 +78,7 @@ class Sum(NamedTuple):
 def copy(settings: Settings, given: argparse.Namespace) -> int:
     """Copy a corpus with its vectors, read the copy, and compare the `Sum` of both corpora. Return the exit status.
 
-    If the copying fails, or if the sums differ, the copy is deleted.
+    If the copying fails, or if the sums differ (`Failed`), the copy is deleted.
     """
     source = _leading_to(settings, Place.of(given.source))
     target = _leading_to(settings, Place.of(given.target, source.name))
@@ -95,16 +95,13 @@ def copy(settings: Settings, given: argparse.Namespace) -> int:
             found = Sum(0, 0, 0)
             for content in there.contents(target.name):
                 found = found.plus(content)
+            print(f"{target}: {found}")
+            if found != copied:
+                raise Failed(f"the copy differs from {source}, which has {copied}: the copy was deleted")
         except BaseException:
             there.drop(target.name)
             raise
-        if found != copied:
-            there.drop(target.name)
-    print(f"{target}: {found}")
-    if found != copied:
-        message = f"the copy differs from {source}, which has {copied}: the copy was deleted"
-        print(f"isosphere copy-corpus: {message}", file=sys.stderr)
-    return int(found != copied)
+    return 0
 
 
 def _create(there: Backend, target: Place, described: Corpus, passages: int) -> None:
@@ -140,19 +137,13 @@ def _copied(here: Backend, source: str, there: Backend, target: str, documents: 
 
 
 def _settings_of(settings: Settings, store: str) -> Settings:
-    """Return the settings for corpora in a data folder or on Milvus.
-
-    The aliases of corpora on Milvus are in the data folder of `settings`.
-    """
+    """Return the settings for corpora in a data folder or on Milvus, whose aliases are in `settings.data`."""
     opened = settings.model_copy(update={"store": store})
     return opened if opened.on_milvus else settings.model_copy(update={"store": "sqlite", "data": Path(store)})
 
 
 def _leading_to(settings: Settings, place: Place) -> Place:
-    """Replace an alias in `place` by the name of its corpus.
-
-    If the name in `place` is not an alias, return `place` unchanged.
-    """
+    """Replace an alias in `place` by the name of its corpus. Other names stay."""
     return place._replace(name=corpus_of(_settings_of(settings, place.store), place.name))
 
 

@@ -26,7 +26,7 @@ from serving.corpora.ingest.rows import EXPIRES_AT, VECTOR
 from serving.corpora.ports import StoreError
 from serving.corpora.search import Hit, Mode, SearchOptions, shown
 from serving.corpora.values import Document
-from serving.errors import ServiceError
+from serving.errors import ServiceError, shortened
 from serving.inference.engine import EngineError
 from serving.operations import logs
 from serving.operations.clock import timestamp
@@ -61,12 +61,9 @@ def run(verb: str, given: argparse.Namespace, rest: Sequence[str]) -> int:
         line, status = error_line_and_status(error)
         print(f"{name}: {line}", file=sys.stderr)
         return status
-    except (SettingsError, Refused, EngineError, StoreError, ServiceError) as error:
+    except (SettingsError, Refused, EngineError, StoreError, ServiceError, Failed) as error:
         print(f"{name}: {error}", file=sys.stderr)
-        return 2
-    except Failed as error:
-        print(f"{name}: {error}", file=sys.stderr)
-        return 1
+        return 1 if isinstance(error, Failed) else 2
     except KeyboardInterrupt:
         print(
             f"{name}: stopped; committed documents are kept, and the same command continues the work", file=sys.stderr
@@ -115,10 +112,7 @@ def _documents(corpora: Backend, name: str, where: Filter | None) -> Iterator[tu
 
 
 def _with_vectors(corpora: Backend, name: str, where: Filter | None) -> Iterator[tuple[Document, dict[str, Any]]]:
-    """Yield the documents, including the vectors that callers computed.
-
-    The server can't compute these vectors again.
-    """
+    """Yield the documents with the vectors that callers computed, which the server can't compute again."""
     for content in corpora.contents(name):
         for document, vector in zip(content.documents, content.vectors, strict=True):
             if where is None or where.matches(with_id(document.metadata, document.id)):
@@ -147,10 +141,7 @@ def _written(out: Path | None) -> Iterator[BinaryIO]:
 
 
 def _verify(settings: Settings, given: argparse.Namespace) -> int:
-    """Verify the named corpora, or all corpora.
-
-    Print one line for each corpus, with its errors. Return the exit status.
-    """
+    """Verify the named corpora, or all. Print one line for each corpus, and return the exit status."""
     wrong = 0
     with closing(opened_corpora(settings)) as corpora:
         for name in [corpus_of(settings, one) for one in given.corpus or corpora.names()]:
@@ -179,6 +170,5 @@ def _name(hit: Hit) -> str:
     return document.id if span is None else f"{document.id}[{span.start}:{span.end}]"
 
 
-def _line(text: str, width: int = 100) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= width else line[: width - 1] + "…"
+def _line(text: str) -> str:
+    return shortened(" ".join(text.split()), 100)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from itertools import islice, takewhile
 from threading import Event
@@ -133,7 +133,12 @@ def _lines(left: Event) -> list[bytes]:
 
 def _documents() -> Iterator[Document]:
     """Yield paragraphs as documents. Each document has the names of its module and object in its metadata."""
-    return islice(map(_numbered(), _paragraphs()), MAX_DOCUMENTS)
+    seen: Counter[str] = Counter()
+    for section, paragraph in islice(_paragraphs(), MAX_DOCUMENTS):
+        name = f"{section.module}:{section.name}"
+        seen[name] += 1  # several docstrings of a module may have the same name
+        metadata = {"module": section.module, "name": section.name, "paragraph": seen[name]}
+        yield Document(f"{name}#{seen[name]}", _cut(paragraph), metadata)
 
 
 def _paragraphs() -> Iterator[tuple[Section, str]]:
@@ -143,23 +148,6 @@ def _paragraphs() -> Iterator[tuple[Section, str]]:
         for paragraph in section.text.split("\n\n")[:kept]:
             if len(paragraph) >= MIN_CHARACTERS:
                 yield section, paragraph
-
-
-def _numbered() -> Callable[[tuple[Section, str]], Document]:
-    """Return a function that converts a paragraph to a document.
-
-    Several docstrings of a module may have the same name, so the function numbers all paragraphs of a name together.
-    """
-    seen: Counter[str] = Counter()
-
-    def document(found: tuple[Section, str]) -> Document:
-        section, paragraph = found
-        name = f"{section.module}:{section.name}"
-        seen[name] += 1
-        metadata = {"module": section.module, "name": section.name, "paragraph": seen[name]}
-        return Document(f"{name}#{seen[name]}", _cut(paragraph), metadata)
-
-    return document
 
 
 def _cut(paragraph: str) -> str:

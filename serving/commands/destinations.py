@@ -157,10 +157,7 @@ class Local:
 
 
 class Remote:
-    """A corpus of a running server.
-
-    Requests are sent in threads, with the HTTP client of the standard library.
-    """
+    """A corpus of a running server. Requests are sent in threads, with the HTTP client of the standard library."""
 
     def __init__(self, url: str, corpus: str, key: str | None) -> None:
         if not url.startswith(("http://", "https://")):

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from serving.commands.destinations import Destination
 from serving.corpora.ingest import Options
@@ -37,14 +37,6 @@ AT_ONCE = 4
 Prepare = Callable[[Path, dict[str, Any]], Options]
 """Function that returns the options for ingesting a file. Its second argument is metadata for all documents of the
 file."""
-
-
-class Seen(NamedTuple):
-    """State of a file when its digest was computed. While the state is the same, the digest is not computed again."""
-
-    changed: int
-    size: int
-    digest: str
 
 
 @dataclass
@@ -72,7 +64,9 @@ class Folder:
         self._name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
         """Identifier of the folder. The corpus does not store the path of the folder, because the path may be
         confidential."""
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, tuple[tuple[int, int], str]] = {}
+        """Time of the last change, size and digest of each file. While time and size are the same, the digest is not
+        computed again."""
         self._stored: dict[str, set[str]] = {}
         """Digests of each file that has documents in the corpus. A file has two digests if the replacement of its
         documents was interrupted."""
@@ -147,12 +141,10 @@ class Folder:
             options = self._prepare(Path(file), about)
             with Path(file).open("rb") as opened:
                 added = await self._destination.add(opened, options)
-        except RETRIED as error:
-            round.failed.append(f"{file}: {error}")
-            return False
         except (ServiceError, OSError) as error:
             round.failed.append(f"{file}: {error}")
-            self._tried[file] = digest
+            if not isinstance(error, RETRIED):
+                self._tried[file] = digest
             return False
         round.left_out += [f"{file}: {error}" for error in added.errors]
         if added.state != "succeeded":  # some documents may be stored
@@ -173,15 +165,14 @@ class Folder:
             name = path.as_posix()
             try:
                 found = path.stat()
-                seen = self._seen.get(name)
+                state = found.st_mtime_ns, found.st_size
                 if time.time() - found.st_mtime < age:
                     unsettled.add(name)
-                elif seen and (seen.changed, seen.size) == (found.st_mtime_ns, found.st_size):
-                    present[name] = seen.digest
-                else:
+                    continue
+                if name not in self._seen or self._seen[name][0] != state:
                     with path.open("rb") as file:
-                        present[name] = hashlib.file_digest(file, "sha256").hexdigest()
-                    self._seen[name] = Seen(found.st_mtime_ns, found.st_size, present[name])
+                        self._seen[name] = state, hashlib.file_digest(file, "sha256").hexdigest()
+                present[name] = self._seen[name][1]
             except FileNotFoundError:
                 pass
             except OSError as error:

@@ -38,10 +38,7 @@ async def ingest(settings: Settings, given: argparse.Namespace) -> int:
 
 
 async def _ingest_file(settings: Settings, given: argparse.Namespace, file: BinaryIO, called: str) -> int:
-    """Ingest a file in a job, as the server does.
-
-    If the process is killed, the next server or command resumes the job.
-    """
+    """Ingest a file in a job, as the server does. After a kill, the next server or command resumes the job."""
     options = _options(given, given.file)
     _ = options.chunking  # raise the error for wrong options before the file is read
     async with _destination(settings, given) as destination:
@@ -65,10 +62,7 @@ async def _ingest_file(settings: Settings, given: argparse.Namespace, file: Bina
 
 
 async def _ingest_folder(settings: Settings, given: argparse.Namespace) -> int:
-    """Add new and changed files of a folder, and remove deleted files.
-
-    With `--watch`, repeat this until the command is interrupted.
-    """
+    """Add new and changed files of a folder, and remove deleted files. Repeat this with `--watch`."""
     async with _destination(settings, given) as destination:
         await destination.create(given.stemming, own_vectors=given.own_vectors)
         folder = Folder(given.file, destination, partial(_options, given))
@@ -96,10 +90,7 @@ async def _destination(settings: Settings, given: argparse.Namespace) -> AsyncIt
 
 
 def _options(given: argparse.Namespace, file: Path, watched: dict[str, Any] | None = None) -> Options:
-    """Return the options for ingesting a file.
-
-    For a file in a folder, options that do not fit the file's format are ignored.
-    """
+    """Return the options for a file. In a folder, options that do not fit the file's format are ignored."""
     others = {
         "text_column": given.text_column,
         "id_column": given.id_column,

@@ -13,21 +13,25 @@ from pydantic import ValidationError
 from serving.operations.keys import Key, KeysError, changed_keys, digest, new_secret, read_keys
 from serving.options import KEYS_FILE, keys_parser
 
+LIMITS = {
+    "requests_per_second": "requests/s",
+    "tokens_per_second": "tokens/s",
+    "concurrency": "at once",
+    "threads": "threads",
+    "disk_bytes": "bytes on disk",
+    "unread_bytes": "bytes unread",
+    "jobs": "jobs",
+}
+"""Limits of a key, each with its unit in a list of keys."""
+
 
 def keys(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit status.
-
-    After a mistake of the user, the status is 2, and stderr has one line about the mistake.
-    """
+    """Run the command. Return the exit status: 2 after a mistake of the user, with one line on stderr."""
     given = keys_parser().parse_args(arguments)
     path: Path | None = given.api_keys_file
-    if path is None:
-        print(
-            f"isosphere keys: give the file of API keys, by --api-keys-file FILE or by the variable {KEYS_FILE}",
-            file=sys.stderr,
-        )
-        return 2
     try:
+        if path is None:
+            raise KeysError(f"give the file of API keys, by --api-keys-file FILE or by the variable {KEYS_FILE}")
         {"add": _add, "list": _list, "revoke": _revoke}[given.verb](path, given)
     except KeysError as error:
         print(f"isosphere keys: {error}", file=sys.stderr)
@@ -47,13 +51,7 @@ def _add(path: Path, given: argparse.Namespace) -> None:
                 "sha256": digest(secret),
                 "scopes": given.scopes.split(","),
                 "corpora": corpora,
-                "requests_per_second": given.requests_per_second,
-                "tokens_per_second": given.tokens_per_second,
-                "concurrency": given.concurrency,
-                "threads": given.threads,
-                "disk_bytes": given.disk_bytes,
-                "unread_bytes": given.unread_bytes,
-                "jobs": given.jobs,
+                **{limit: getattr(given, limit) for limit in LIMITS},
                 "created": datetime.now(UTC).isoformat(timespec="seconds"),
             }
         )
@@ -70,16 +68,8 @@ def _add(path: Path, given: argparse.Namespace) -> None:
 
 def _list(path: Path, given: argparse.Namespace) -> None:  # noqa: ARG001 - as the other verbs
     for key in read_keys(path):
-        limits = {
-            "requests/s": key.requests_per_second,
-            "tokens/s": key.tokens_per_second,
-            "at once": key.concurrency,
-            "threads": key.threads,
-            "bytes on disk": key.disk_bytes,
-            "bytes unread": key.unread_bytes,
-            "jobs": key.jobs,
-        }
-        said = [f"{value:{'g' if isinstance(value, float) else 'd'}} {what}" for what, value in limits.items() if value]
+        limits = [(getattr(key, limit), what) for limit, what in LIMITS.items()]
+        said = [f"{value:{'g' if isinstance(value, float) else 'd'}} {what}" for value, what in limits if value]
         corpora = "*" if key.corpora is None else ",".join(key.corpora) or "-"
         print(key.name, ",".join(key.scopes), corpora, ", ".join(said) or "-", key.created)
 

@@ -9,7 +9,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from models.bundle.sources import DEFAULT, as_bundle
 from models.cli.ending import in_native_thread
@@ -21,13 +20,8 @@ from serving.operations import logs
 from serving.settings import Settings
 
 log = logging.getLogger("serving")
-
-
-class Opened(NamedTuple):
-    """Settings that name only bundles, and the opened model of each bundle."""
-
-    settings: Settings
-    models: Sequence[Model]
+Opened = tuple[Settings, Sequence[Model]]
+"""Settings that name only bundles, and the opened model of each bundle."""
 
 
 def begin(settings: Settings) -> Future[Opened]:
@@ -51,7 +45,7 @@ def begin(settings: Settings) -> Future[Opened]:
             # The future is dropped, because it would keep the engine in memory after a reload of the bundles.
             return loading.pop().result() if loading else first.load(options)
 
-        return Opened(own, [replace(first, load=load), *others])
+        return own, [replace(first, load=load), *others]
 
     return in_native_thread(opened, "opening")
 

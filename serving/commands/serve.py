@@ -130,8 +130,5 @@ def openapi() -> int:
 
 
 def document() -> str:
-    """Return the OpenAPI document as JSON.
-
-    The document depends only on the code, not on the machine or the date.
-    """
+    """Return the OpenAPI document as JSON. The document depends only on the code, not on the machine or the date."""
     return json.dumps(routes().openapi(), indent=1, ensure_ascii=False) + "\n"

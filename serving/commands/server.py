@@ -282,10 +282,7 @@ class Connection(HttpToolsProtocol):
             super().on_message_complete()
 
     def on_headers_complete(self) -> None:
-        """Check the size of the head.
-
-        If the head arrived together with other data, its size is computed from its fields.
-        """
+        """Check the size of the head. If other data arrived with it, its size is computed from its fields."""
         if self.parser.should_upgrade():
             return  # `read_without_upgrade` will parse this head again
         self._stop()
@@ -307,10 +304,7 @@ class Connection(HttpToolsProtocol):
             self._start()
 
     def pause_writing(self) -> None:
-        """Start the timer for unread answers.
-
-        uvicorn calls this when the client reads more slowly than the server writes.
-        """
+        """Start the timer for unread answers, because the client reads more slowly than the server writes."""
         super().pause_writing()
         self._watch()
 

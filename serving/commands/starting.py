@@ -55,12 +55,12 @@ def opened_corpora(settings: Settings) -> Backend:
         StoreError: another process has opened the data folder, the data folder can't be used, or Milvus can't be
             reached.
     """
+    raise_limit()
     if settings.on_milvus:
         from serving.corpora.stores.milvus.corpora import MilvusCorpora  # this module needs the extra `milvus`
 
-        raise_limit()
         return MilvusCorpora(settings)
-    return local_corpora(settings, opened_store(settings))
+    return local_corpora(settings, STORES[settings.store](settings.data / "corpora"))
 
 
 def corpus_of(settings: Settings, name: str) -> str:
@@ -110,16 +110,6 @@ async def ready_service(settings: Settings) -> AsyncIterator[Service]:
         if service.health.state != "ready":
             raise Failed(service.health.reason)
         yield service
-
-
-def opened_store(settings: Settings) -> Store:
-    """Open the corpora in the data folder. Only one process can open a data folder at a time.
-
-    Raises:
-        StoreError: another process has opened the folder, or the folder can't be used.
-    """
-    raise_limit()
-    return STORES[settings.store](settings.data / "corpora")
 
 
 def raise_limit() -> None:

@@ -1,7 +1,4 @@
-"""Adaptation of an encoder to the texts of a corpus.
-
-A child process trains the encoder with the command `isosphere adapt`.
-"""
+"""Adaptation of an encoder to the texts of a corpus, by a child process with the command `isosphere adapt`."""
 
 from __future__ import annotations
 
@@ -107,10 +104,7 @@ class Adaptations:
         shutil.rmtree(self.work(job), ignore_errors=True)
 
     def sweep(self, unfinished: Callable[[str], Sequence[str]]) -> None:
-        """Delete the work folders of jobs that have ended.
-
-        `unfinished` returns the ids of a corpus's unfinished jobs.
-        """
+        """Delete the work folders of ended jobs. `unfinished` returns the ids of a corpus's other jobs."""
         for folder in self.working.glob("*/*"):
             if folder.name not in unfinished(folder.parent.name):
                 shutil.rmtree(folder, ignore_errors=True)

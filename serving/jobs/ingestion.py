@@ -37,7 +37,7 @@ LOOKED_AT = 2000
 """Number of rows that one call in a thread checks."""
 
 
-async def ingest(library: Library, settings: Settings, disk_quota: DiskQuota, job: Running) -> dict[str, Any]:
+async def ingest(library: Library, settings: Settings, disk_quota: DiskQuota, running: Running) -> dict[str, Any]:
     """Store an upload. `Options` determines whether invalid rows are skipped or make the job fail.
 
     If the disk is full, the job waits. If the disk quota of the API key is full, the job fails. Documents that are
@@ -46,16 +46,16 @@ async def ingest(library: Library, settings: Settings, disk_quota: DiskQuota, jo
     With `on_error=fail`, an invalid row makes the job fail before any document is stored. Rows without ids get ids
     derived from the job's id. A row that is stored again after a restart therefore replaces itself.
     """
-    options = Options.model_validate(job.options)
-    rule = await retry_while_busy(lambda: library.vector_rule(job.corpus))
-    upload = _Upload.of(job, options, settings, replace(rule, embedded_by=options.embedded_by))
+    options = Options.model_validate(running.job.options)
+    rule = await retry_while_busy(lambda: library.vector_rule(running.job.corpus))
+    upload = _Upload.of(running, options, settings, replace(rule, embedded_by=options.embedded_by))
     left_out = frozenset[int]()
-    if job.position is None or upload.options.on_error == "skip":
-        left_out = await _examine(job, upload)
-    if job.position is None:
-        await job.checkpoint(0, 0)
-    await _store(library, disk_quota, job, upload, left_out)
-    return {"count": job.done}
+    if running.job.position is None or upload.options.on_error == "skip":
+        left_out = await _examine(running, upload)
+    if running.job.position is None:
+        await running.checkpoint(0, 0)
+    await _store(library, disk_quota, running, upload, left_out)
+    return {"count": running.job.done}
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,13 @@ class _Upload:
     rows would occupy a thread for 15 seconds."""
 
     @classmethod
-    def of(cls, job: Running, options: Options, settings: Settings, rule: VectorRule) -> _Upload:
-        spool, left = job.spool, Event()
+    def of(cls, running: Running, options: Options, settings: Settings, rule: VectorRule) -> _Upload:
+        spool, left = running.spool, Event()
         assert spool is not None, "an upload has a spool until its job ends"
 
         def read() -> Generator[Checked]:
             with spool.open("rb") as file:
-                naming = names_within(uuid.UUID(job.id))
+                naming = names_within(uuid.UUID(running.job.id))
                 every = checked(rows(file, options, settings), settings, naming, replace(rule))
                 yield from takewhile(lambda _: not left.is_set(), every)
 
@@ -85,20 +85,20 @@ class _Upload:
         return await in_thread(take, on_cancel=self.left.set)
 
 
-async def _examine(job: Running, upload: _Upload) -> frozenset[int]:
+async def _examine(running: Running, upload: _Upload) -> frozenset[int]:
     """Count the valid rows, and report the invalid rows. Return the numbers of the rows that repeat an earlier id.
 
     Only an 8-byte hash of each id is kept in memory. Rows whose hash occurs twice are read again, and their ids are
     compared.
     """
-    job.forget_errors()
+    running.forget_errors()
     hashes = array("q")
 
     def reject(row: Checked) -> None:
         if row.error:
             if upload.options.on_error == "fail":
                 raise row.error
-            job.error(row.place, row.error.message)
+            running.error(row.place, row.error.message)
 
     with closing(upload.read()) as every:
         while block := await upload.taken(lambda: [_looked_at(row) for row in islice(every, LOOKED_AT)]):
@@ -117,8 +117,8 @@ async def _examine(job: Running, upload: _Upload) -> frozenset[int]:
                     reject(row)
                     if row.error:
                         repeated.append(row.number)
-    job.total = len(hashes) - len(repeated)
-    if not hashes and not job.seen.error_count:
+    running.total = len(hashes) - len(repeated)
+    if not hashes and not running.seen.error_count:
         raise empty()
     return frozenset(repeated)
 
@@ -134,7 +134,7 @@ def _looked_at(row: Checked) -> tuple[Checked, int | None]:
 class _Flying:
     """A block of rows that is being embedded and stored."""
 
-    def __init__(self, library: Library, job: Running, rows: Sequence[Checked], options: Options) -> None:
+    def __init__(self, library: Library, running: Running, rows: Sequence[Checked], options: Options) -> None:
         documents = [row.document for row in rows if row.document]
         self.documents = len(documents)
         self.following = rows[-1].number + 1
@@ -144,11 +144,11 @@ class _Flying:
         self.adding = asyncio.create_task(
             retry_while_busy(
                 lambda: library.add(
-                    job.corpus,
+                    running.job.corpus,
                     documents,
                     options.chunking,
                     embedded_by=options.embedded_by,
-                    job=job.id,
+                    job=running.job.id,
                     after_commit=self._land,
                 )
             )
@@ -163,10 +163,10 @@ class _Flying:
 
 
 async def _store(
-    library: Library, disk_quota: DiskQuota, job: Running, upload: _Upload, left_out: frozenset[int]
+    library: Library, disk_quota: DiskQuota, running: Running, upload: _Upload, left_out: frozenset[int]
 ) -> None:
     """Store all rows, from the job's `position` to the end of the upload."""
-    begin = job.position or 0
+    begin = running.job.position or 0
     flying = deque[_Flying]()
 
     async def land() -> None:
@@ -175,10 +175,10 @@ async def _store(
         documents = 0
         while flying and flying[0].ended_well:
             block = flying.popleft()
-            job.result["truncated"] = job.result.get("truncated", 0) + block.adding.result().truncated
+            running.result["truncated"] = running.result.get("truncated", 0) + block.adding.result().truncated
             documents += block.documents
             following = block.following
-        await job.checkpoint(following, job.done + documents)
+        await running.checkpoint(following, running.job.done + documents)
 
     try:
         with closing(upload.read()) as every:
@@ -186,8 +186,8 @@ async def _store(
             while block := await upload.taken(lambda: _block(good)):
                 if len(flying) == IN_FLIGHT:
                     await land()
-                await retry_while_busy(lambda: in_thread(lambda: disk_quota.check(job.id)))
-                flying.append(_Flying(library, job, block, upload.options))
+                await retry_while_busy(lambda: in_thread(lambda: disk_quota.check(running.job.id)))
+                flying.append(_Flying(library, running, block, upload.options))
         while flying:
             await land()
     finally:
@@ -195,7 +195,7 @@ async def _store(
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        job.stored_beyond(sum(block.documents for block in flying if block.stored))
+        running.stored_beyond(sum(block.documents for block in flying if block.stored))
 
 
 def _block(rows: Iterator[Checked]) -> list[Checked]:

@@ -1,7 +1,4 @@
-"""Acceptance of new jobs.
-
-A job and its upload are on disk before the caller gets an answer.
-"""
+"""Acceptance of new jobs. A job and its upload are on disk before the caller gets an answer."""
 
 from __future__ import annotations
 
@@ -26,10 +23,7 @@ RETRY_SECONDS = 10
 
 
 class Intake:
-    """Acceptance of new jobs.
-
-    Each corpus has its own lock, so that a slow commit does not delay other corpora.
-    """
+    """Acceptance of new jobs. Each corpus has its own lock, so that a slow commit does not delay other corpora."""
 
     def __init__(
         self,
@@ -42,10 +36,7 @@ class Intake:
         dropped: Note,
         most: int,
     ) -> None:
-        """Create the intake.
-
-        `most` is the maximum number of waiting and running jobs of one caller. An API key may have another maximum.
-        """
+        """Create the intake. `most` is the maximum number of unfinished jobs of a caller without a limit of its own."""
         self._ledger, self._requests, self._spools, self._unended = ledger, requests, spools, unfinished
         self._accepting, self._dropped, self._most = accepting, dropped, most
         self._taking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -87,10 +78,7 @@ class Intake:
 
     @asynccontextmanager
     async def closing(self, corpus: str) -> AsyncIterator[None]:
-        """Refuse new jobs for a corpus while the block runs.
-
-        The block begins after all jobs that are being submitted are stored.
-        """
+        """Wait until jobs that are being submitted are stored. Refuse new jobs for a corpus while the block runs."""
         async with self._alone(corpus):
             self._closing.append(corpus)
         try:

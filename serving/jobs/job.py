@@ -86,10 +86,7 @@ def progress_of(job: Job, things: str) -> str:
 
 
 def error_of(place: str, message: str) -> Mapping[str, str]:
-    """Return an error in the format of the ledger.
-
-    Place and message are shortened, because they may quote the upload.
-    """
+    """Return an error for the ledger. Place and message are shortened, because they may quote the upload."""
     return {"place": shortened(place, MAX_PLACE), "error": shortened(message, MAX_ERROR)}
 
 
@@ -123,10 +120,7 @@ class Pace:
         self._samples: deque[tuple[float, int]] = deque()
 
     def add(self, done: int) -> None:
-        """Record the total amount of work that is done.
-
-        The time before the first progress does not count.
-        """
+        """Record the total amount of work that is done. The time before the first progress does not count."""
         now = time.monotonic()
         if len(self._samples) == 1 and self._samples[0][1] == done:
             self._samples.clear()
@@ -168,28 +162,6 @@ class Running:
         self._pace = Pace()
         self._pace.add(job.done)
 
-    @property
-    def id(self) -> str:
-        return self.job.id
-
-    @property
-    def corpus(self) -> str:
-        return self.job.corpus
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        return self.job.options
-
-    @property
-    def position(self) -> int | None:
-        """Position of the last checkpoint. None before the first checkpoint."""
-        return self.job.position
-
-    @property
-    def done(self) -> int:
-        """Amount of work done at the last checkpoint or report."""
-        return self.job.done
-
     def stored_beyond(self, done: int) -> None:
         """Set the amount of work that was stored after the last checkpoint.
 
@@ -198,19 +170,13 @@ class Running:
         self._beyond = done
 
     async def checkpoint(self, position: int, done: int) -> None:
-        """Store a checkpoint: all work before `position` is done.
-
-        When this method returns, the checkpoint is on disk.
-        """
+        """Store a checkpoint on disk: all work before `position` is done."""
         now = replace(self._now(), position=position, done=done)
-        before = -1 if self.position is None else self.position
-        await self._save(replace(now, starts=0) if (position, done) > (before, self.done) else now)
+        before = -1 if self.job.position is None else self.job.position
+        await self._save(replace(now, starts=0) if (position, done) > (before, self.job.done) else now)
 
     async def report(self, done: int) -> None:
-        """Report the amount of completed work without a checkpoint.
-
-        After a restart, the work since the last checkpoint is repeated.
-        """
+        """Report the amount of completed work without a checkpoint. A restart repeats the work."""
         await self._save(replace(self._now(), done=done))
 
     def kept(self, job: Job) -> None:
@@ -219,10 +185,7 @@ class Running:
         self._pace.add(job.done)
 
     def error(self, place: str, message: str) -> None:
-        """Report an error in one part of the job. The job continues.
-
-        The next checkpoint stores the error.
-        """
+        """Report an error in one part of the job. The job continues. The next checkpoint stores the error."""
         self._error_count += 1
         if len(self._errors) < MAX_ERRORS:
             error = error_of(place, message)
@@ -231,10 +194,7 @@ class Running:
                 self._error_bytes = taken
 
     def forget_errors(self) -> None:
-        """Delete the reported errors.
-
-        Call this before work is repeated, because the repeated work reports the same errors again.
-        """
+        """Delete the reported errors, before repeated work reports them again."""
         self._errors, self._error_count, self._error_bytes = [], 0, 0
 
     @property

@@ -89,14 +89,11 @@ class Jobs:
             raise StoreError(error.message) from None
         self._running: dict[str, Running] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._busy: dict[str, str] = {}
-        """Corpora of the jobs in `_tasks`, by the job's id, except for jobs of the kinds in `beside`. No other job of
-        these corpora may start."""
-        self._callers: dict[str, str] = {}
-        """Callers of the jobs in `_tasks`, by the job's id."""
+        self._begun: dict[str, Job] = {}
+        """The jobs in `_tasks`, by id."""
         self._turns: dict[str, int] = {}
         """Sequence number of each caller's last started job."""
-        self._begun = count(1)
+        self._turn = count(1)
         self._cancelled: set[str] = set()
         self._stalled: set[str] = set()
         """Ids of jobs that stopped because of an unexpected error. The next server process resumes them. Until then,
@@ -110,7 +107,8 @@ class Jobs:
         self._kept_before = frozenset(self._unended)
         """Ids of jobs that an earlier server process accepted. Their uploads are checked before they run, because files
         may have changed while no server was running."""
-        self._changes = Changes()
+        self._changes: dict[str, asyncio.Event] = {}
+        """One event for each job for which a caller waits. The event is set at the next change of the job."""
         self._payers: dict[str, Caller] = {}
         """Callers to whom the tokens of jobs are charged, by the job's id. Jobs that an earlier server process accepted
         are not charged."""
@@ -118,7 +116,9 @@ class Jobs:
             self._ledger, self.requests, self._spools, self._unended, accepting=accepting, dropped=ended, most=waiting
         )
         self._started = self._stopped = False
-        self._sweep()
+        for upload in self._spools.iterdir():  # of a job that has ended, or of no job
+            if upload.name not in self._unended:
+                upload.unlink()
 
     def start(self) -> None:
         """Start the queue and resume unfinished jobs."""
@@ -134,7 +134,8 @@ class Jobs:
         while self._tasks:
             await asyncio.wait(self._tasks.values())
         await asyncio.to_thread(self._record_interruption)
-        self._changes.tell_all()
+        for id in list(self._changes):
+            self._tell(id)
 
     def _record_interruption(self) -> None:
         """Record that a regular shutdown, not a crash, interrupted the running jobs."""
@@ -302,12 +303,15 @@ class Jobs:
         """
         job = await self.job(id)
         while True:
-            changed = asyncio.Event() if job.ended else self._changes.next(id)
+            changed = asyncio.Event() if job.ended else self._changes.setdefault(id, asyncio.Event())
             yield job
             if job.ended or self._stopped:
                 return
-            while not await set_within(changed, quiet):
-                yield None
+            while not changed.is_set():
+                try:
+                    await asyncio.wait_for(changed.wait(), quiet)
+                except TimeoutError:
+                    yield None
             try:
                 job = await self.job(id)
             except NotFound:
@@ -315,9 +319,7 @@ class Jobs:
 
     def _schedule(self) -> None:
         while self._started and not self._stopped and len(self._tasks) < self._at_once and (job := self._next()):
-            if job.kind not in self._beside:
-                self._busy[job.id] = job.corpus
-            self._callers[job.id], self._turns[job.caller] = job.caller, next(self._begun)
+            self._begun[job.id], self._turns[job.caller] = job, next(self._turn)
             # Use a new context, because the current context belongs to another request, which may already be answered.
             self._tasks[job.id] = task = asyncio.create_task(self._run(job), context=Context())
             task.add_done_callback(partial(self._left, job.id))
@@ -328,7 +330,7 @@ class Jobs:
         The next job is the oldest ready job of the caller with the fewest running jobs. Among callers with equally many
         running jobs, it is a job of the caller whose last job was started longest ago.
         """
-        running = Counter(self._callers.values())
+        running = Counter(job.caller for job in self._begun.values())
         fitting = (job for job in self._ready() if running[job.caller] < self._places(job.caller))
         return min(fitting, key=lambda job: (running[job.caller], self._turns.get(job.caller, 0)), default=None)
 
@@ -341,10 +343,12 @@ class Jobs:
         Of each corpus, at most one job is yielded, in addition to jobs of the kinds in `beside`. A yielded job may
         still have to wait, because of the limit `at_once` or because it is another API key's turn.
         """
-        taken, begun = set(self._busy.values()), self._cancelled | self._stalled | self._tasks.keys()
-        alone = self._alone & {job.kind for job in self._unended.values() if job.id in self._tasks}
+        begun = [*self._begun.values(), *(job for job in self._unended.values() if job.id in self._stalled)]
+        taken = {job.corpus for job in begun if job.kind not in self._beside}
+        alone = self._alone & {job.kind for job in self._begun.values()}
+        passed_over = self._cancelled | self._stalled | self._tasks.keys()
         for job in self._unended.values():
-            if job.id in begun or job.kind in alone:
+            if job.id in passed_over or job.kind in alone:
                 continue
             if job.kind not in self._beside:
                 if job.corpus in taken:
@@ -360,12 +364,9 @@ class Jobs:
                 "job %s stopped because of an unexpected error; it resumes when the server restarts", id, exc_info=error
             )
             self._stalled.add(id)
-        else:
-            self._busy.pop(id, None)
-        self._running.pop(id, None)
-        self._tasks.pop(id, None)
-        self._callers.pop(id, None)
-        self._changes.tell(id)
+        for of_jobs in (self._running, self._tasks, self._begun):
+            of_jobs.pop(id, None)
+        self._tell(id)
         self._schedule()
 
     async def _run(self, job: Job) -> None:
@@ -377,9 +378,9 @@ class Jobs:
             await retry_while_busy(lambda: self._end(job, "failed", (job.kind, why)))
             return
         job = replace(job, state="running", started=job.started or _now(job.created), starts=job.starts + 1)
-        await self._save_patiently(job)
+        await self._save(job)
         spool = self._spools / job.id
-        running = self._running[job.id] = Running(job, spool if spool.exists() else None, self._save_patiently)
+        running = self._running[job.id] = Running(job, spool if spool.exists() else None, self._save)
         state, error = await self._worked(running)
         await retry_while_busy(lambda: self._end(running.seen, state, error))
 
@@ -388,14 +389,14 @@ class Jobs:
         if work is None:
             return "failed", (running.job.kind, "this server does not support this kind of job")
         try:
-            if running.id in self._kept_before:
-                await check_kept(running.job, self._spools / running.id)
-            with charged_to(self._payers.get(running.id)), patient():
+            if running.job.id in self._kept_before:
+                await check_kept(running.job, self._spools / running.job.id)
+            with charged_to(self._payers.get(running.job.id)), patient():
                 running.result |= await work(running) or {}
         except ServiceError as error:
             return "failed", (error.field or running.job.kind, error.message)
         except Exception as error:
-            log.exception("job %s failed", running.id)
+            log.exception("job %s failed", running.job.id)
             return "failed", (running.job.kind, f"internal error: {type(error).__name__}; the server's log has details")
         return "succeeded", None
 
@@ -419,14 +420,10 @@ class Jobs:
             self._payers.pop(job.id, None)
             if job.id in self._stalled:
                 self._stalled.discard(job.id)
-                self._busy.pop(job.id, None)
                 self._schedule()
-            self._changes.tell(job.id)
+            self._tell(job.id)
 
         await run_to_end(finished())
-
-    async def _save_patiently(self, job: Job) -> None:
-        await retry_while_busy(lambda: self._save(job))
 
     async def _save(self, job: Job) -> None:
         async def saved() -> None:
@@ -435,50 +432,16 @@ class Jobs:
             self._not_begun_again.discard(job.id)
             if running := self._running.get(job.id):
                 running.kept(job)
-            self._changes.tell(job.id)
+            self._tell(job.id)
 
-        await run_to_end(saved())
+        await retry_while_busy(lambda: run_to_end(saved()))
 
-    def _sweep(self) -> None:
-        """Delete the uploads of ended jobs, and uploads that belong to no job."""
-        for file in self._spools.iterdir():
-            if file.name not in self._unended:
-                file.unlink()
+    def _tell(self, id: str) -> None:
+        """Notify the callers that wait for a change of the job."""
+        if changed := self._changes.pop(id, None):
+            changed.set()
 
 
 def _now(after: float) -> float:
     """Return the time in seconds since the epoch, but at least `after`, because the clock may have been set back."""
     return max(time.time(), after)
-
-
-# The following class notifies callers of the changes of a job.
-
-
-class Changes:
-    """One event for each job for which a caller waits. The event is set at the next change of the job."""
-
-    def __init__(self) -> None:
-        self._events: dict[str, asyncio.Event] = {}
-
-    def next(self, id: str) -> asyncio.Event:
-        """Return the event that will be set at the next change of the job."""
-        return self._events.setdefault(id, asyncio.Event())
-
-    def tell(self, id: str) -> None:
-        """Notify the callers that wait for a change of the job."""
-        if event := self._events.pop(id, None):
-            event.set()
-
-    def tell_all(self) -> None:
-        """Notify all waiting callers, because no more changes will happen."""
-        for id in list(self._events):
-            self.tell(id)
-
-
-async def set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event for at most `seconds`. Return whether the event was set."""
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return False
-    return True

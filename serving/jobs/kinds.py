@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from serving.corpora.disk_quota import DiskQuota
 from serving.corpora.library import Library
@@ -26,6 +25,7 @@ from serving.operations.limits import current_caller
 from serving.operations.threads import CorpusThreads, in_thread
 from serving.settings import Settings
 
+T = TypeVar("T")
 SNAPSHOT, REEMBED, MAP, ADAPT = "snapshot", "reembed", "map", "adapt"
 CHANGE_NOTHING = (SNAPSHOT, MAP, ADAPT)
 """Kinds of jobs that may run at the same time as other jobs on the same corpus."""
@@ -83,88 +83,84 @@ class JobKinds:
         self.upload_order.release(job)
         self.adaptations.discard(job)
 
-    async def _begun(self, job: Running) -> None:
+    async def _begun(self, running: Running) -> None:
         """Check the disk quota again when a job starts, because earlier jobs may have filled the quota.
 
         If there is no room, the job fails, because a waiting job would delay other jobs.
         """
-        await retry_while_busy(lambda: in_thread(lambda: self.disk_quota.check(job.id)))
+        await retry_while_busy(lambda: in_thread(lambda: self.disk_quota.check(running.job.id)))
 
-    async def _upload(self, job: Running) -> dict[str, Any]:
+    async def _followed(self, running: Running, work: Callable[[Progress], T]) -> T:
+        """Run blocking work on the job's corpus, and report its progress."""
+        async with reporting_progress(running) as progress:
+            return await self.library.run(
+                lambda _: progress.run(lambda: work(progress)), of=running.job.corpus, on_cancel=progress.leave
+            )
+
+    async def _upload(self, running: Running) -> dict[str, Any]:
         """Store the upload.
 
         The acceptance is recorded again, because the record is missing if the corpus was restored, or was damaged when
         the server started.
         """
-        await retry_while_busy(lambda: self.library.run(lambda _: self.upload_order.accept(job.job), of=job.corpus))
-        return await ingest(self.library, self.settings, self.disk_quota, job)
+        await retry_while_busy(
+            lambda: self.library.run(lambda _: self.upload_order.accept(running.job), of=running.job.corpus)
+        )
+        return await ingest(self.library, self.settings, self.disk_quota, running)
 
-    async def _snapshot(self, job: Running) -> dict[str, Any]:
-        await self._begun(job)
-        async with reporting_progress(job) as progress:
-            made = await self.library.run(
-                lambda _: progress.run(lambda: self.snapshots.create(job.corpus, progress)),
-                of=job.corpus,
-                on_cancel=progress.leave,
-            )
-        return asdict(made)
+    async def _snapshot(self, running: Running) -> dict[str, Any]:
+        await self._begun(running)
+        return asdict(await self._followed(running, partial(self.snapshots.create, running.job.corpus)))
 
-    async def _map(self, job: Running) -> dict[str, Any]:
+    async def _map(self, running: Running) -> dict[str, Any]:
         """Compute a map.
 
         The previous map is served until the new map is complete. After a restart, the computation starts from the
         beginning.
         """
-        await self._begun(job)
-        name, corpora = job.corpus, self.library.corpora
-        async with reporting_progress(job) as progress:
+        await self._begun(running)
+        name, corpora = running.job.corpus, self.library.corpora
+        async with reporting_progress(running) as progress:
             found, generation = await self.mapping.stoppable("", lambda: mapped(corpora, name, progress), charged=True)
         await retry_while_busy(lambda: self.library.run(lambda _: corpora.keep_map(name, found, generation), of=name))
         return {"points": len(found.keys), "passages": found.origin.passages}
 
-    async def _adapt(self, job: Running) -> dict[str, Any]:
+    async def _adapt(self, running: Running) -> dict[str, Any]:
         """Adapt an encoder to the corpus's texts, and keep the new encoder if it is better."""
-        await self._begun(job)
-        await in_thread(lambda: self.adaptations.check_room(job.job))
-        served, corpora = self.encoders.named(job.options["model"]), self.library.corpora
-        async with reporting_progress(job) as progress:
-            work = partial(adapted, corpora, served, self.adaptations, job.job, progress)
+        await self._begun(running)
+        await in_thread(lambda: self.adaptations.check_room(running.job))
+        served, corpora = self.encoders.named(running.job.options["model"]), self.library.corpora
+        async with reporting_progress(running) as progress:
+            work = partial(adapted, corpora, served, self.adaptations, running.job, progress)
             return await self.adapting.stoppable("", work, charged=True)
 
-    async def _restore(self, job: Running) -> dict[str, Any]:
+    async def _restore(self, running: Running) -> dict[str, Any]:
         """Restore a corpus from an uploaded snapshot, or from a snapshot on the server."""
-        name = job.corpus
-        file = job.spool or self.snapshots.path(job.options["of"], job.options["snapshot"])
-        with nullcontext() if job.spool else _naming(file):
+        name = running.job.corpus
+        file = running.spool or self.snapshots.path(running.job.options["of"], running.job.options["snapshot"])
+        try:
             unpacked = await in_thread(lambda: self.snapshots.restored_bytes(file))
-            await retry_while_busy(lambda: in_thread(lambda: self.disk_quota.check_restored(name, unpacked, job.id)))
-            async with reporting_progress(job) as progress:
-                await self.library.run(
-                    lambda _: progress.run(lambda: self.snapshots.restore(name, file, progress)),
-                    of=name,
-                    on_cancel=progress.leave,
-                )
+            await retry_while_busy(
+                lambda: in_thread(lambda: self.disk_quota.check_restored(name, unpacked, running.job.id))
+            )
+            await self._followed(running, partial(self.snapshots.restore, name, file))
+        except (Invalid, TooLarge) as error:
+            if running.spool:
+                raise
+            message = f"{file.name}: {error.message.removeprefix('snapshot: ')}"
+            raise type(error)(message, field="snapshot") from error
         corpus, size = await self.library.run(lambda corpora: corpora.corpus(name), of=name)
         return {"documents": size.documents, "passages": size.passages, "fingerprint": corpus.fingerprint}
 
 
-@contextmanager
-def _naming(snapshot: Path) -> Iterator[None]:
-    """Add the name of the snapshot to errors that the block raises."""
-    try:
-        yield
-    except (Invalid, TooLarge) as error:
-        raise type(error)(f"{snapshot.name}: {error.message.removeprefix('snapshot: ')}", field="snapshot") from error
-
-
 @asynccontextmanager
-async def reporting_progress(job: Running) -> AsyncIterator[Progress]:
-    """Yield a `Progress` for work in a thread, and report its values as the progress of `job`."""
+async def reporting_progress(running: Running) -> AsyncIterator[Progress]:
+    """Yield a `Progress` for work in a thread, and report its values as the progress of the job."""
     progress = Progress(current_caller())
 
     async def report() -> None:
-        job.total = progress.documents
-        await job.report(progress.done)
+        running.total = progress.documents
+        await running.report(progress.done)
 
     async def follow() -> None:
         while True:

@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
+from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, get_args
@@ -62,10 +63,8 @@ CREATE TABLE answers (
 CREATE INDEX answers_created ON answers (created);
 CREATE INDEX answers_by_caller ON answers (caller, created, bytes);
 """
-_COLUMNS = (
-    "id, kind, corpus, options, digest, state, done, total, position, errors, error_count, result, "
-    "created, started, finished, caller, starts"
-)
+_COLUMNS = [column.name for column in fields(Job) if column.name != "rate"]
+_CHANGING = ("state", "done", "total", "position", "starts", "errors", "error_count", "result", "started", "finished")
 _STATES: dict[str, State] = {state: state for state in get_args(State)}
 EVERY = -1
 """Value of LIMIT in SQLite that means no limit."""
@@ -131,15 +130,9 @@ class Ledger:
         Raises:
             InsufficientStorage, Unhealthy: the disk fails.
         """
-        with self._lock, disk_errors(self._path):
+        with self._lock, disk_errors(self._path), self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
+            yield self._connection
 
     def unfinished(self) -> list[Job]:
         """Return queued and running jobs, oldest first."""
@@ -164,15 +157,10 @@ class Ledger:
 
     def save(self, job: Job) -> None:
         """Update a job."""
-        values = {name: getattr(job, name) for name in ("state", "done", "total", "position", "starts", "error_count")}
-        values |= {"errors": _text(job.errors), "result": _text(job.result)}
-        values |= {"started": job.started, "finished": job.finished}
+        changes = ", ".join(f"{name} = :{name}" for name in _CHANGING)
         reach("jobs.before-checkpoint")
         with self.transaction() as connection:
-            connection.execute(
-                f"UPDATE jobs SET {', '.join(f'{name} = :{name}' for name in values)} WHERE id = :id",
-                values | {"id": job.id},
-            )
+            connection.execute(f"UPDATE jobs SET {changes} WHERE id = :id", _row(job))
         reach("jobs.after-checkpoint")
 
     def prune(self, caller: str, kept: int) -> None:
@@ -194,15 +182,14 @@ class Ledger:
         with disk_errors(self._path):
             with self._lock:
                 self._connection.create_function("listed", 1, of)
-                rows = self._connection.execute(f"SELECT {_COLUMNS} FROM jobs {which}", dict(values)).fetchall()
+                rows = self._connection.execute(
+                    f"SELECT {', '.join(_COLUMNS)} FROM jobs {which}", dict(values)
+                ).fetchall()
             return [_job(row) for row in rows]
 
 
 def _make(path: Path) -> None:
-    """Create the file.
-
-    The file gets its final name when it is complete, so an empty file with this name is always damaged.
-    """
+    """Create the file. It gets its name when it is complete, so an empty file of this name is damaged."""
     part = path.with_name(f".{path.name}.part")
     remove(part)
     with closing(sqlite3.connect(part, isolation_level=None)) as connection:
@@ -213,13 +200,17 @@ def _make(path: Path) -> None:
 
 def insert(connection: sqlite3.Connection, job: Job) -> None:
     """Insert a new job. The caller must have begun a transaction."""
-    row = {name: getattr(job, name) for name in _COLUMNS.split(", ")}
-    row |= {name: _text(row[name]) for name in _JSON}
-    connection.execute(f"INSERT INTO jobs ({_COLUMNS}) VALUES ({', '.join(f':{name}' for name in row)})", row)
+    values = ", ".join(f":{name}" for name in _COLUMNS)
+    connection.execute(f"INSERT INTO jobs ({', '.join(_COLUMNS)}) VALUES ({values})", _row(job))
 
 
-def _text(value: Any) -> str:
-    return as_json(list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value)
+def _row(job: Job) -> dict[str, Any]:
+    row = {name: getattr(job, name) for name in _COLUMNS}
+    return row | {
+        "options": as_json(dict(job.options)),
+        "errors": as_json(job.errors),
+        "result": as_json(dict(job.result)),
+    }
 
 
 def _job(row: sqlite3.Row) -> Job:

@@ -1,7 +1,4 @@
-"""Computation of maps of corpora.
-
-A child process (`serving.mapping`) computes the map. The corpus answers searches meanwhile.
-"""
+"""Computation of maps of corpora by a child process (`serving.mapping`), while the corpora answer searches."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ BLOCK = 512
 """Number of passages between two checkpoints."""
 
 
-async def reembed(library: Library, encoders: Encoders, job: Running) -> dict[str, Any]:
+async def reembed(library: Library, encoders: Encoders, running: Running) -> dict[str, Any]:
     """Embed a corpus with the encoder `model` of the job's options, and then replace the corpus's vectors.
 
     Documents that are written meanwhile are also embedded before the vectors are replaced. After a restart, the job
@@ -27,13 +27,13 @@ async def reembed(library: Library, encoders: Encoders, job: Running) -> dict[st
     with the new bundle.
     """
     while True:
-        with encoders.requested(job.options.get("model")).ready_embedder.held() as embedder:
+        with encoders.requested(running.job.options.get("model")).ready_embedder.held() as embedder:
             fingerprint = embedder.manifest.fingerprint
-            truncated = await _moved(library, encoders, job, embedder)
+            truncated = await _moved(library, encoders, running, embedder)
             if truncated is not None and fingerprint in encoders.fingerprints:
-                await job.checkpoint(0, job.total or 0)  # needed even if no passage had to be embedded
+                await running.checkpoint(0, running.total or 0)  # needed even if no passage had to be embedded
                 return {"fingerprint": fingerprint, "model": embedder.manifest.name, "truncated": truncated}
-        await job.checkpoint(0, 0)
+        await running.checkpoint(0, 0)
 
 
 def check_replaced(corpus: Corpus, options: Mapping[str, Any]) -> None:
@@ -49,37 +49,37 @@ def check_replaced(corpus: Corpus, options: Mapping[str, Any]) -> None:
         )
 
 
-async def _moved(library: Library, encoders: Encoders, job: Running, embedder: Embedder) -> int | None:
+async def _moved(library: Library, encoders: Encoders, running: Running, embedder: Embedder) -> int | None:
     """Embed all passages, and replace the corpus's vectors. Return the number of truncated passages.
 
     If the encoder is no longer served, keep the old vectors and return None.
     """
-    name, fingerprint = job.corpus, embedder.manifest.fingerprint
+    name, fingerprint = running.job.corpus, embedder.manifest.fingerprint
     corpus, size = await library.run(lambda corpora: corpora.corpus(name), of=name)
-    check_replaced(corpus, job.options)  # an earlier job may have restored a corpus with other vectors
-    job.total = size.passages
-    truncated = await _embedded(library, encoders, job, embedder)
+    check_replaced(corpus, running.job.options)  # an earlier job may have restored a corpus with other vectors
+    running.total = size.passages
+    truncated = await _embedded(library, encoders, running, embedder)
     beside = await library.stoppable(lambda corpora: corpora.read_fresh(name), of=name)
     try:
         while fingerprint in encoders.fingerprints:
             if await library.run(lambda corpora: corpora.swap(name, fingerprint, beside), of=name):
                 return truncated
             # Embed documents that were written meanwhile.
-            truncated += await _embedded(library, encoders, job, embedder)
+            truncated += await _embedded(library, encoders, running, embedder)
     finally:
         if beside:
             await asyncio.to_thread(beside.discard)
     return None
 
 
-async def _embedded(library: Library, encoders: Encoders, job: Running, embedder: Embedder) -> int:
+async def _embedded(library: Library, encoders: Encoders, running: Running, embedder: Embedder) -> int:
     """Embed all passages that have no vector of the new encoder yet. Return the number of truncated passages."""
-    name, fingerprint, truncated = job.corpus, embedder.manifest.fingerprint, 0
+    name, fingerprint, truncated = running.job.corpus, embedder.manifest.fingerprint, 0
     while fingerprint in encoders.fingerprints:
         if not (rows := await library.run(lambda corpora: corpora.stale(name, fingerprint, BLOCK), of=name)):
             break
         truncated += await retry_while_busy(partial(_refresh, library, name, embedder, rows))
-        await job.checkpoint(0, min(job.done + len(rows), job.total or 0))
+        await running.checkpoint(0, min(running.job.done + len(rows), running.total or 0))
     return truncated
 
 

@@ -26,10 +26,7 @@ HASHED_AT_ONCE = 1 << 24
 
 
 class Spool:
-    """The received bytes of an upload, and their SHA-256 digest.
-
-    `close` deletes the bytes, unless `keep` was called before.
-    """
+    """The received bytes of an upload, and their SHA-256 digest. `close` deletes them, unless `keep` was called."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / f"{uuid.uuid4().hex}.part"

@@ -16,10 +16,10 @@ RAISED = """
 import os, resource, sys
 from pathlib import Path
 from serving.settings import Settings
-from serving.commands.starting import opened_store
+from serving.commands.starting import opened_corpora
 _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, most))
-opened_store(Settings(data=Path(sys.argv[1]))).close()
+opened_corpora(Settings(data=Path(sys.argv[1]))).close()
 print(resource.getrlimit(resource.RLIMIT_NOFILE) == (most, most))
 """
 USED_UP = """

@@ -73,7 +73,7 @@ def test_the_models_are_there_before_the_first_encoder_is_loaded(loads: Loads, s
 def test_an_encoder_that_does_not_load_fails_when_the_server_asks_for_it(loads: Loads, settings: Settings) -> None:
     loads.error = EngineError("no memory")
     loads.allowed.set()
-    first, _ = begin(settings).result(PATIENCE).models
+    _, (first, _) = begin(settings).result(PATIENCE)
     with pytest.raises(EngineError, match="no memory"):
         first.load(EngineOptions.of(settings))
 

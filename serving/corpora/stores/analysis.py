@@ -223,10 +223,7 @@ def _casefolded(character: str) -> str:
 
 
 def _is_accent(character: str) -> bool:
-    """Return whether search ignores this combining mark.
-
-    Search ignores Hebrew and Arabic vowels, but not Indic marks.
-    """
+    """Return whether search ignores this combining mark, such as a Hebrew or Arabic vowel, but no Indic mark."""
     place = combining(character)
     return category(character) == "Me" or (
         not is_character(character) and (place in (1, *range(10, 36)) or place >= 200)
@@ -305,10 +302,7 @@ def _decoded(text: bytes) -> str:
 
 
 def _spans(marked: str) -> list[Span]:
-    """Return the spans between the characters U+0001 and U+0002 in `marked`.
-
-    Positions are counted without these two characters.
-    """
+    """Return the spans between U+0001 and U+0002 in `marked`, as positions in the text without them."""
     borders = [found.start() - i for i, found in enumerate(re.finditer("[\1\2]", marked))]
     return [Span(*border) for border in zip(borders[::2], borders[1::2], strict=True)]
 

@@ -1,7 +1,4 @@
-"""Connections to one SQLite file: one writer, and one reader for each concurrent read.
-
-Only recently used files are open.
-"""
+"""Connections to SQLite files: for each, one writer, and one reader for each concurrent read."""
 
 from __future__ import annotations
 
@@ -81,10 +78,7 @@ class Connections:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Run the block in a write transaction.
-
-        After the block, its changes are committed and on disk, or rolled back.
-        """
+        """Run the block in a write transaction. Its changes are then on disk, or rolled back."""
         with self._used(), self._written(), self.disk_errors():
             writer = self._opened_writer()
             try:
@@ -129,7 +123,7 @@ class Connections:
             self._checkpoint_soon(writer)
 
     @contextmanager
-    def alone(self, *, checkpointed: bool) -> Iterator[None]:
+    def set_aside(self, *, checkpointed: bool = True) -> Iterator[None]:
         """Close all connections while the block runs. Other users wait. With `checkpointed`, the log is emptied first.
 
         Raises:
@@ -141,10 +135,9 @@ class Connections:
                 self._alone = True
                 self._turn.wait_for(lambda: not self._reading)
             try:
-                self._close_readers()
-                if checkpointed:
-                    self._checkpoint()
-                self._close_writer()
+                if checkpointed and not _truncated(self._opened_writer()):
+                    raise OSError("its log is in use")
+                self._close_connections()
                 yield
                 self.damaged = False  # the block may have replaced the file
             finally:
@@ -166,23 +159,18 @@ class Connections:
                 # An outer block of this thread uses the connections.
                 if self._alone or (self._writer and self._writer.in_transaction):
                     return
-                self._close_readers()
-                self._close_writer()
+                self._close_connections()
         finally:
             self._writing.release()
 
     def close(self) -> None:
-        """Close the connections permanently, even if the disk fails.
-
-        SQLite applies the rest of the log when the file is opened again.
-        """
+        """Close the connections permanently, even if the disk fails. SQLite applies the log at the next opening."""
         with self._writing:
             with self._turn:
                 self._closed = True
                 self._turn.notify_all()
                 self._turn.wait_for(lambda: not self._reading)
-            self._close_readers()
-            self._close_writer()
+            self._close_connections()
             self._open_files.closed(self)
 
     @contextmanager
@@ -204,20 +192,13 @@ class Connections:
             finally:
                 self.writes += 1
 
-    def _close_readers(self) -> None:
+    def _close_connections(self) -> None:
         for reader in self._idle:
             reader.close()
         self._idle.clear()
-
-    def _close_writer(self) -> None:
         if self._writer is not None:
             self._writer.close()
         self._writer = None
-
-    def _checkpoint(self) -> None:
-        busy, _, _ = self._opened_writer().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        if busy:
-            raise OSError("its log is in use")
 
     def _opened_writer(self) -> sqlite3.Connection:
         self.check_open()
@@ -266,8 +247,7 @@ class Connections:
         """Checkpoint the log. Return False if a reader did not end soon and prevented the checkpoint."""
         writer.execute(f"PRAGMA busy_timeout = {_LOG_PATIENCE_MS}")
         try:
-            busy, _, _ = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            return not busy
+            return _truncated(writer)
         finally:
             writer.execute(f"PRAGMA busy_timeout = {PATIENCE * 1000:.0f}")
 
@@ -304,6 +284,12 @@ class Connections:
         made = connect(self.path)
         made.set_progress_handler(self._stop, STEPS)
         return made
+
+
+def _truncated(writer: sqlite3.Connection) -> bool:
+    """Checkpoint and truncate the log. Return False if another connection uses it."""
+    busy, _, _ = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return not busy
 
 
 @contextmanager

@@ -1,17 +1,15 @@
-"""One corpus in one SQLite file.
-
-A group of writes shares one transaction. The file uses a write-ahead log and synchronous=FULL.
-"""
+"""One corpus in one SQLite file, with a write-ahead log and synchronous=FULL. Writes of a group share a transaction."""
 
 from __future__ import annotations
 
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,15 +18,16 @@ from models.runtimes.base import Floats
 from serving.corpora.arranging import first_sorted
 from serving.corpora.filters import Filter
 from serving.corpora.ports import RESERVED_BYTES, Ranking, Stop, never
-from serving.corpora.stores import facets, fields, records, words, writing
+from serving.corpora.stores import facets, fields, matching, records, words, writing
 from serving.corpora.stores.connections import Connections, OpenFiles, stopping
-from serving.corpora.stores.fields import documents
+from serving.corpora.stores.fields import blocks, documents
 from serving.corpora.stores.foreign import check_values
-from serving.corpora.stores.matching import FilterCache, matching
+from serving.corpora.stores.matching import FilterCache
 from serving.corpora.stores.migrations import check_ours, check_schema, mark, migrate, verify
-from serving.corpora.stores.queries import Rules, expanded, parse
-from serving.corpora.stores.records import Table, blocks
-from serving.corpora.stores.writing import attempt, create, promise, set_words, stem
+from serving.corpora.stores.queries import expanded, parse
+from serving.corpora.stores.records import Table
+from serving.corpora.stores.unmatched import unmatched
+from serving.corpora.stores.writing import attempt, check_bound, create, set_words, stem
 from serving.corpora.values import (
     NO_OPTIONS,
     NO_SETTINGS,
@@ -58,6 +57,7 @@ from serving.operations.bounds import Bounds
 from serving.operations.clock import now
 from serving.operations.failpoints import reach
 
+T = TypeVar("T")
 _STEP = 1024
 """Number of pages that are returned to the disk in one step. Other threads can write between two steps."""
 _PART = 0.25
@@ -73,7 +73,7 @@ class Shared:
     filter_cache: FilterCache = field(default_factory=FilterCache)
 
 
-class CorpusFile:
+class CorpusFile(Connections):
     """The open file of one corpus, with the methods of `Store`.
 
     A `new` file has no corpus until `create` is called. If `foreign` bounds are given, the file comes from another
@@ -94,15 +94,13 @@ class CorpusFile:
         stop: Stop | None = None,
         shared: Shared | None = None,
     ) -> None:
-        self.path = path
         shared = shared or Shared()
-        self._connections = Connections(path, synchronous, stop, shared.open_files)
+        super().__init__(path, synchronous, stop, shared.open_files)
         self._filter_cache = shared.filter_cache
-        self._described: tuple[int, tuple[Corpus, Size]] | None = None
-        self._soonest: tuple[int, int | None] | None = None
-        self._rules: tuple[int, Rules] | None = None
+        self._results: dict[Callable[[sqlite3.Connection], Any], tuple[int, Any]] = {}
+        """Results of reads, each with the number of writes before the read."""
         try:
-            with self._connections.disk_errors():
+            with self.disk_errors():
                 if new:
                     mark(path)
                 else:
@@ -110,35 +108,18 @@ class CorpusFile:
                     if foreign:
                         check_schema(path)
                         check_values(path, foreign, stop or never)
-            with self._connections.writing() as writer:
+            with self.writing() as writer:
                 migrate(writer, path)
                 if not new:
                     records.corpus(writer)
                 soonest = records.soonest_expiry(writer)
-            self._soonest = self._connections.writes, soonest
+            self._results[records.soonest_expiry] = self.writes, soonest
         except BaseException:
             self.close()
             raise
 
-    @property
-    def damaged(self) -> bool:
-        return self._connections.damaged
-
-    def close(self) -> None:
-        """Close the file. SQLite checkpoints the write-ahead log when the last connection closes."""
-        self._connections.close()
-
-    @contextmanager
-    def set_aside(self, *, checkpointed: bool = True) -> Iterator[None]:
-        """Close the file while the block runs.
-
-        The block may replace or delete the file. With `checkpointed`, the log is emptied first.
-        """
-        with self._connections.alone(checkpointed=checkpointed):
-            yield
-
     def create(self, corpus: Corpus) -> None:
-        with self._connections.writing() as writer:
+        with self.writing() as writer:
             create(writer, corpus)
 
     def call(self, name: str, *, former: str | None) -> None:
@@ -147,38 +128,35 @@ class CorpusFile:
         During a rename, the file on disk still has the old name, and `former` is this old name. Otherwise, `former` is
         None.
         """
-        with self._connections.writing() as writer:
+        with self.writing() as writer:
             writer.execute("UPDATE corpora SET name = ?, former = ?", (name, former))
 
     def take_back(self, name: str) -> bool:
-        """Undo a rename from `name` that was interrupted before the file was renamed.
-
-        Return True if there was such a rename.
-        """
-        with self._connections.writing() as writer:
-            return (
-                writer.execute("UPDATE corpora SET name = former, former = NULL WHERE former = ?", (name,)).rowcount > 0
-            )
+        """Undo a rename from `name` that was interrupted, and return whether there was one."""
+        with self.writing() as writer:
+            undone = writer.execute("UPDATE corpora SET name = former, former = NULL WHERE former = ?", (name,))
+            return undone.rowcount > 0
 
     def rename(self, name: str) -> None:
         """Rename a corpus that is being restored.
 
         The corpus gets a new generation, because a key may mean another passage in an earlier corpus of this name.
         """
-        with self._connections.writing() as writer:
-            for job in writing.accepted(writer):
-                writing.release(writer, job)
+        with self.writing() as writer:
+            writer.execute("DELETE FROM uploads")
             writer.execute("UPDATE corpora SET name = ?, former = NULL, generation = ?", (name, secrets.token_hex(8)))
 
     def describe(self, wanted: Corpus) -> None:
         settings = wanted.description, wanted.recall_target, wanted.stemming, wanted.fingerprint
         if settings == (None, None, None, None) and wanted.words == NO_SETTINGS:
             return
-        with self._connections.writing() as writer:
+        with self.writing() as writer:
             if wanted.stemming is not None:
                 stem(writer, wanted.stemming)
             if wanted.fingerprint is not None:
-                promise(writer, wanted)
+                check_bound(records.corpus(writer), wanted.fingerprint, wanted.dim)
+                bind = "UPDATE corpora SET fingerprint = ?, dim = coalesce(?, dim)"
+                writer.execute(bind, (wanted.fingerprint, wanted.dim))
             set_words(writer, wanted.words)
             writer.execute(
                 "UPDATE corpora SET description = coalesce(?, description), recall_target = coalesce(?, recall_target)",
@@ -186,50 +164,44 @@ class CorpusFile:
             )
 
     def corpus(self) -> Corpus:
-        return self._read_description()[0]
+        return self._cached(records.described)[0]
 
     def described(self) -> tuple[Corpus, Size]:
         """Return the corpus, and its size without expired documents."""
         if not self._has_expired():
-            return self._read_description()
+            return self._cached(records.described)
         with self._live() as reader:
-            return records.corpus(reader), records.size(reader)
+            return records.described(reader)
 
     def size(self) -> Size:
-        """Return three numbers: documents, bytes of the database without its log, and passages."""
-        return self._read_description()[1]
+        return self._cached(records.described)[1]
 
-    def _read_description(self) -> tuple[Corpus, Size]:
-        """Return the corpus and its size. Both are cached until the next write, so a list of corpora opens no file."""
-        self._connections.check_open()
-        writes, kept = self._connections.writes, self._described
-        if kept and kept[0] == writes:
-            return kept[1]
-        with self._connections.reading() as reader:
-            described = records.corpus(reader), records.size(reader)
-        self._described = writes, described
-        return described
+    def _cached(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        """Return the result of `read`. It is cached until the next write, so a list of corpora opens no file."""
+        self.check_open()
+        writes, kept = self.writes, self._results.get(read)
+        if kept is None or kept[0] != writes:
+            with self.reading() as reader:
+                self._results[read] = kept = writes, read(reader)
+        found: T = kept[1]
+        return found
 
     def _has_expired(self) -> bool:
-        """Return whether a document has expired and is not deleted yet. The file is read once after each write."""
-        self._connections.check_open()
-        writes, kept = self._connections.writes, self._soonest
-        if kept is None or kept[0] != writes:
-            with self._connections.reading() as reader:
-                self._soonest = kept = writes, records.soonest_expiry(reader)
-        return kept[1] is not None and kept[1] <= now()
+        """Return whether a document has expired and is not deleted yet."""
+        soonest = self._cached(records.soonest_expiry)
+        return soonest is not None and soonest <= now()
 
     @contextmanager
     def _live(self) -> Iterator[sqlite3.Connection]:
         """Open a read transaction that does not see expired documents."""
         has_expired = self._has_expired()
-        with self._connections.reading() as reader:
+        with self.reading() as reader:
             if has_expired:
                 records.hide_expired(reader)
             yield reader
 
     def write(self, writes: Sequence[Write]) -> list[Change | ServiceError]:
-        with self._connections.writing() as writer:
+        with self.writing() as writer:
             full = self._full()
             removing = Removal | Expiry
             return [full if full and not isinstance(write, removing) else attempt(writer, write) for write in writes]
@@ -243,19 +215,19 @@ class CorpusFile:
         )
 
     def accepted(self) -> list[str]:
-        with self._connections.reading() as reader:
+        with self.reading() as reader:
             return writing.accepted(reader)
 
     def accept(self, job: str) -> None:
-        with self._connections.writing() as writer:
+        with self.writing() as writer:
             writing.accept(writer, job)
 
     def release(self, job: str) -> None:
-        with self._connections.writing() as writer:
+        with self.writing() as writer:
             writing.release(writer, job)
 
     def embedded(self, texts: Sequence[str], chunking: Chunking | None, fingerprint: str) -> list[KnownText | None]:
-        with self._connections.reading() as reader:
+        with self.reading() as reader:
             if records.corpus(reader).fingerprint != fingerprint:
                 return [None] * len(texts)
             return records.embedded(reader, texts, chunking)
@@ -277,50 +249,56 @@ class CorpusFile:
 
     def page(self, after: int, limit: int, where: Filter | None = None) -> Page:
         with self._live() as reader:
-            among = None if where is None else self._filter_cache.numbers(self.path, reader, where)
+            among = None if where is None else self._filter_cache.found(self.path, reader, where, matching.matching)
             return records.page(reader, after, limit, among)
 
-    def sorted_page(self, orders: Sequence[Sort], after: Place | None, limit: int, where: Filter | None) -> Page:
+    def sorted_page(self, orders: Sequence[Sort], after: Place | None, limit: int, where: Filter | None = None) -> Page:
         with self._live() as reader:
             if where is None:
                 among = fields.numbers(reader, "SELECT number FROM documents ORDER BY number")
             else:
-                among = self._filter_cache.numbers(self.path, reader, where)
+                among = self._filter_cache.found(self.path, reader, where, matching.matching)
             listed = ((number, Document(name, "", metadata)) for number, name, metadata in documents(reader, among))
             return records.page_of(reader, first_sorted(listed, orders, after, limit + 1), limit, len(among))
 
     def keys(self) -> Keys:
-        with self._connections.reading() as reader:
+        with self.reading() as reader:
             return fields.numbers(reader, "SELECT key AS number FROM passages ORDER BY key")
 
     def expired(self) -> Keys:
         if not self._has_expired():
             return np.empty(0, np.int64)
-        with self._connections.reading() as reader:
+        with self.reading() as reader:
             return records.expired(reader)
 
     def matching(self, where: Filter) -> Keys:
         with self._live() as reader:
-            return self._filter_cache.keys(self.path, reader, where)
+            return self._filter_cache.found(self.path, reader, where, matching.keys_matching)
 
     def unmatched(self, where: Filter) -> list[str]:
         with self._live() as reader:
-            return self._filter_cache.unmatched(self.path, reader, where)
+            return self._filter_cache.found(self.path, reader, where, unmatched)
 
     def ids_matching(self, where: Filter) -> list[str]:
         with self._live() as reader:
-            return records.ids(reader, matching(reader, where).tolist())
+            return records.ids(reader, matching.matching(reader, where).tolist())
 
     def facets(self, values: int) -> Facets:
         with self._live() as reader:
             return facets.facets(reader, values)
 
     def counts(
-        self, query: str | None, where: Filter | None, paths: Sequence[str], values: int, *, options: WordOptions
+        self,
+        query: str | None,
+        where: Filter | None,
+        paths: Sequence[str],
+        values: int,
+        *,
+        options: WordOptions = NO_OPTIONS,
     ) -> Counts:
         hidden = self.expired()
         with self._live() as reader:
-            keys = None if where is None else self._filter_cache.keys(self.path, reader, where)
+            keys = None if where is None else self._filter_cache.found(self.path, reader, where, matching.keys_matching)
             if query is not None:
                 asked = expanded(reader, query, records.word_rules(reader), options)
                 keys = np.setdiff1d(words.having(reader, asked, keys), hidden, assume_unique=True)
@@ -329,38 +307,29 @@ class CorpusFile:
             found, complete = facets.counts(reader, documents, paths, values)
             return Counts(passages, found, complete)
 
-    def words(self, query: str, k: int, where: Filter | None, options: WordOptions) -> Ranking:
+    def words(self, query: str, k: int, where: Filter | None = None, options: WordOptions = NO_OPTIONS) -> Ranking:
         hidden = self.expired()
         with self._live() as reader:
-            allowed = None if where is None else self._filter_cache.keys(self.path, reader, where)
+            allowed = (
+                None if where is None else self._filter_cache.found(self.path, reader, where, matching.keys_matching)
+            )
             rules = records.word_rules(reader)
             found = words.search(reader, expanded(reader, query, rules, options), k + len(hidden), allowed, rules)
             return found.without(hidden, k)
 
-    def highlights(self, texts: Sequence[str], query: str, options: WordOptions) -> list[list[Span]]:
-        rules = self._word_rules()
+    def highlights(self, texts: Sequence[str], query: str, options: WordOptions = NO_OPTIONS) -> list[list[Span]]:
+        rules = self._cached(records.word_rules)
         if options == NO_OPTIONS:
             return words.highlights(texts, parse(query, rules).terms, rules.stemming)
-        with self._connections.reading() as reader:
+        with self.reading() as reader:
             terms = expanded(reader, query, rules, options).matching
         return words.highlights(texts, terms, rules.stemming)
 
-    def _word_rules(self) -> Rules:
-        """Return the rules of word search. They are cached until the next write."""
-        self._connections.check_open()
-        writes, kept = self._connections.writes, self._rules
-        if kept and kept[0] == writes:
-            return kept[1]
-        with self._connections.reading() as reader:
-            found = records.word_rules(reader)
-        self._rules = writes, found
-        return found
-
-    def vectors(self, keys: Sequence[int] | None, after: int) -> Blocks:
+    def vectors(self, keys: Sequence[int] | None = None, after: int = 0) -> Blocks:
         """Yield blocks of vectors. No transaction is open between two blocks."""
         if keys is not None:
             for block in blocks(sorted(set(keys))):
-                with self._connections.reading() as reader:
+                with self.reading() as reader:
                     found = records.of(reader, block)
                 if len(found[0]):
                     yield found
@@ -372,7 +341,7 @@ class CorpusFile:
 
     def _beyond(self, after: int, table: Table) -> Blocks:
         while True:
-            with self._connections.reading() as reader:
+            with self.reading() as reader:
                 found = records.beyond(reader, after, table)
             if not len(found[0]):
                 return
@@ -380,31 +349,31 @@ class CorpusFile:
             yield found
 
     def tombstones(self, upto: int) -> Keys:
-        with self._connections.reading() as reader:
+        with self.reading() as reader:
             return writing.tombstones(reader, upto)
 
     def bury(self, keys: Keys) -> None:
         if len(keys):
-            with self._connections.writing() as writer:
+            with self.writing() as writer:
                 writing.bury(writer, keys)
 
     def last_key(self) -> int:
-        with self._connections.reading() as reader:
+        with self.reading() as reader:
             (last,) = reader.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = 'passages'").fetchone()
         return last or 0
 
     def stale(self, fingerprint: str, limit: int) -> list[tuple[int, str]]:
-        with self._connections.reading() as reader:
+        with self.reading() as reader:
             return writing.stale(reader, fingerprint, limit)
 
     def refresh(self, fingerprint: str, keys: Keys, matrix: Floats) -> None:
         if full := self._full():
             raise full
-        with self._connections.writing() as writer:
+        with self.writing() as writer:
             writing.refresh(writer, fingerprint, keys, matrix)
 
     def swap(self, fingerprint: str) -> bool:
-        with self._connections.writing() as writer:
+        with self.writing() as writer:
             reach("store.before-swap")
             swapped = writing.swap(writer, fingerprint)
         reach("store.after-swap")
@@ -413,72 +382,52 @@ class CorpusFile:
     def keep_map(self, found: Map, generation: str) -> None:
         if full := self._full():
             raise full
-        with self._connections.writing() as writer:
+        with self.writing() as writer:
             records.keep_map(writer, found, generation)
 
     def kept_map(self) -> Map | None:
-        with self._connections.reading() as reader:
+        with self.reading() as reader:
             return records.kept_map(reader)
 
     def copy(self, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
         try:
-            with self._connections.reading() as reader, stopping(reader, stop):
+            with self.reading() as reader, stopping(reader, stop):
                 reach("store.before-copy")
                 reader.rollback()  # VACUUM must not run inside a transaction
                 reader.execute("VACUUM INTO ?", (str(to),))
             fsync(to)
             reach("store.after-copy")
             with closing(sqlite3.connect(to)) as copied:
-                return records.corpus(copied), records.size(copied)
+                return records.described(copied)
         except BaseException:
             to.unlink(missing_ok=True)
             raise
 
     def verify(self) -> list[str]:
-        with self._connections.reading() as reader:
+        with self.reading() as reader:
             found = verify(reader)
-        with self._connections.maintaining() as writer:
+        with self.maintaining() as writer:
             return found + words.check(writer, records.word_rules(writer))
 
-    def give_back(self, least: int) -> None:
-        give_back(self._connections, least)
+    def give_back(self, least: int = 0) -> None:
+        """Implement `Store.give_back`. A file on a failing disk keeps its unused pages for reuse."""
+        with suppress(Unhealthy, InsufficientStorage):
+            with self.writing() as writer:
+                if not records.size(writer).passages:
+                    words.clear(writer)
+            free, before = self._free_bytes(0), 0
+            if not free or (free < least and free < _PART * self.size().bytes):
+                return
+            while free != before:
+                before, free = free, self._free_bytes(_STEP)
+            self.checkpoint_soon()
 
-
-# The following functions return unused pages of a file to the disk.
-
-
-def give_back(connections: Connections, least: int) -> None:
-    """Implement `Store.give_back`.
-
-    A file on a failing disk keeps its unused pages for reuse.
-    """
-    with suppress(Unhealthy, InsufficientStorage):
-        _forget_words(connections)
-        free, before = _free_bytes(connections, 0), 0
-        if not free or (free < least and free < _PART * _bytes(connections)):
-            return
-        while free != before:
-            before, free = free, _free_bytes(connections, _STEP)
-        connections.checkpoint_soon()
-
-
-def _forget_words(connections: Connections) -> None:
-    """Clear the word index if the corpus has no passages."""
-    with connections.writing() as writer:
-        if not records.size(writer).passages:
-            words.clear(writer)
-
-
-def _bytes(connections: Connections) -> int:
-    with connections.reading() as reader:
-        return records.size(reader).bytes
-
-
-def _free_bytes(connections: Connections, given_back: int) -> int:
-    with connections.maintaining() as writer:
-        if given_back:
-            # Use `executescript`, which runs the statement to its end. `execute` would take a single step, which frees
-            # only one page.
-            writer.executescript(f"PRAGMA incremental_vacuum({given_back})")
-        free = "SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size"
-        return int(writer.execute(free).fetchone()[0])
+    def _free_bytes(self, given_back: int) -> int:
+        """Return up to `given_back` unused pages to the disk. Return the bytes of the remaining unused pages."""
+        with self.maintaining() as writer:
+            if given_back:
+                # Use `executescript`, which runs the statement to its end. `execute` would take a single step, which
+                # frees only one page.
+                writer.executescript(f"PRAGMA incremental_vacuum({given_back})")
+            free = "SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size"
+            return int(writer.execute(free).fetchone()[0])

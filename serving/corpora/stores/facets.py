@@ -73,7 +73,7 @@ def facets(reader: sqlite3.Connection, values: int) -> Facets:
     found = [
         _facet(reader, field, path, counted.get(field, first[field]), values) for field, path in paths[:MAX_FIELDS]
     ]
-    return Facets(found, len(paths) <= MAX_FIELDS and not _has(reader, WHOLE, "true"))
+    return Facets(found, len(paths) <= MAX_FIELDS and not has(reader, WHOLE, "true"))
 
 
 def counts(
@@ -86,13 +86,13 @@ def counts(
     if chosen is not None and len(chosen) <= READ:
         return counted_in(documents(reader, chosen), paths, values), True
     found: dict[str, list[FacetValue]] = {}
-    complete, left = not _has(reader, WHOLE, "true"), COUNTED
+    complete, left = not has(reader, WHOLE, "true"), COUNTED
     for path in paths:
         known = reader.execute("SELECT number FROM fields WHERE path = ?", (path,)).fetchone()
         postings = _postings(reader, known[0], left + 1) if known else 0
         if known and postings <= left:
             found[path] = list(_most_frequent(reader, known[0], values, chosen))
-            complete = complete and not _has(reader, known[0], "value = ?", OPAQUE)
+            complete = complete and not has(reader, known[0], "value = ?", OPAQUE)
         else:
             found[path] = []
             complete = complete and not postings
@@ -109,15 +109,12 @@ def counted_in(
         for path, counter in counters.items():
             found = values_at(metadata, path)
             elements = [one for value in found for one in (value if isinstance(value, list) else (value,))]
-            counter.update({(_type(one), one) for one in elements if isinstance(one, Scalar)})
+            scalars = (one for one in elements if isinstance(one, Scalar))
+            counter.update({(float if is_number(one) else type(one), one) for one in scalars})
     return {
         path: [FacetValue(value, many) for (_, value), many in _ordered(counter)[:values]]
         for path, counter in counters.items()
     }
-
-
-def _type(value: Scalar) -> type:
-    return float if is_number(value) else type(value)
 
 
 def _ordered(counter: Counter[tuple[type, Scalar]]) -> list[tuple[tuple[type, Scalar], int]]:
@@ -139,10 +136,9 @@ def _facet(reader: sqlite3.Connection, field: int, path: str, listed: Sequence[F
 
 
 def posted_kinds(reader: sqlite3.Connection, field: int) -> set[str]:
-    kinds = {_KINDS[blob] for blob in _KINDS if _has(reader, field, "value = ?", blob)}
-    return kinds | {
-        kind for kind, condition in (("number", _NUMBER), ("string", _TEXT)) if _has(reader, field, condition)
-    }
+    kinds = {_KINDS[blob] for blob in _KINDS if has(reader, field, "value = ?", blob)}
+    others = (("number", _NUMBER), ("string", _TEXT))
+    return kinds | {kind for kind, condition in others if has(reader, field, condition)}
 
 
 def _unposted(reader: sqlite3.Connection, field: int, path: str) -> tuple[list[Any], bool]:
@@ -166,17 +162,15 @@ def _postings(reader: sqlite3.Connection, field: int, limit: int) -> int:
 
 
 def _extremes(reader: sqlite3.Connection, field: int) -> tuple[int | float | None, int | float | None]:
-    """Return the smallest and the greatest number in `field`, or (None, None) if there is no number.
-
-    Each is found by an index lookup.
-    """
+    """Return the smallest and the greatest number in `field`, or None, None. Each is found by an index lookup."""
     select = f"SELECT value FROM postings WHERE field = ? AND {_NUMBER} ORDER BY value"
     least = reader.execute(f"{select} LIMIT 1", (field,)).fetchone()
     greatest = reader.execute(f"{select} DESC LIMIT 1", (field,)).fetchone()
     return (least[0], greatest[0]) if least else (None, None)
 
 
-def _has(reader: sqlite3.Connection, field: int, condition: str, *values: Value) -> bool:
+def has(reader: sqlite3.Connection, field: int, condition: str, *values: Value) -> bool:
+    """Return whether a posting of `field` meets an SQL condition."""
     select = f"SELECT 1 FROM postings WHERE field = ? AND {condition} LIMIT 1"
     return reader.execute(select, (field, *values)).fetchone() is not None
 

@@ -14,7 +14,7 @@ import math
 import sqlite3
 import sys
 from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from serving.corpora.filters import instant
 from serving.operations.json_body import is_unicode
 
+T = TypeVar("T")
 FALSE, TRUE, NULL, OBJECT, LIST, OPAQUE, DATES = (bytes([kind]) for kind in range(7))
 """Blobs in sort order: scalars come before `OBJECT`, and the blobs of points in time begin with `DATES`."""
 Value = int | float | str | bytes
@@ -40,7 +41,7 @@ values has a posting, so filters must read the document."""
 WHOLE = 0
 """Field number in the only posting of a document that exceeds `MAX_FIELDS` or `MAX_PATH`."""
 BLOCK = 4096
-"""Number of documents that are read at a time."""
+"""Maximum number of rows that a statement names or fetches."""
 
 TABLES = (
     "CREATE TABLE fields (number INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE) STRICT",
@@ -52,6 +53,11 @@ TABLES = (
         PRIMARY KEY (field, value, document)
     ) WITHOUT ROWID""",
 )
+
+
+def blocks(values: Sequence[T], size: int = BLOCK) -> Iterator[Sequence[T]]:
+    """Split `values` into consecutive blocks of up to `size`."""
+    return (values[i : i + size] for i in range(0, len(values), size))
 
 
 def index(writer: sqlite3.Connection, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
@@ -91,9 +97,8 @@ def numbers(connection: sqlite3.Connection, select: str, *values: Value) -> NDAr
 def documents(reader: sqlite3.Connection, chosen: Numbers) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
     """Yield number, id and metadata of the `chosen` documents, one at a time, because each may be large."""
     select = "SELECT number, id, metadata FROM documents WHERE number IN (SELECT value FROM json_each(?))"
-    for start in range(0, len(chosen), BLOCK):
-        block = orjson.dumps(chosen[start : start + BLOCK].tolist()).decode()
-        for number, name, metadata in reader.execute(select, (block,)):
+    for block in blocks(chosen.tolist()):
+        for number, name, metadata in reader.execute(select, (orjson.dumps(block).decode(),)):
             yield number, name, orjson.loads(metadata)
 
 

@@ -1,7 +1,4 @@
-"""Checks of a file from another machine: no value may be larger than the API accepts.
-
-The checks run before any value is read into memory.
-"""
+"""Checks of a file from another machine before it is read: no value may be larger than the API accepts."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ from serving.corpora.filters import ID, All, AnyOf, Compares, Element, Exists, F
 from serving.corpora.indexes.exact import union
 from serving.corpora.stores import records
 from serving.corpora.stores.fields import (
+    BLOCK,
     DATES,
     LIST,
     OBJECT,
@@ -32,14 +33,14 @@ from serving.corpora.stores.fields import (
     WHOLE,
     Numbers,
     Value,
+    blocks,
     documents,
     numbers,
     posted_date,
     stored,
     text_after,
 )
-from serving.corpora.stores.records import BLOCK, blocks, marks
-from serving.corpora.stores.unmatched import unmatched
+from serving.corpora.stores.records import marks
 from serving.corpora.values import Keys
 from serving.operations.json_body import is_unicode
 from serving.operations.lru import Lru
@@ -115,18 +116,13 @@ _Bounds = tuple[_Set, _Set]
 """The documents that certainly match, and the documents that possibly match. The second set includes the first."""
 
 
-@dataclass(frozen=True)
-class _Lookup:
-    """Lookup in the postings of one field. It finds the postings that meet an SQL condition on the value."""
+_Lookup = tuple[str, tuple[Value, ...]]
+"""SQL that selects the documents of postings, once for each posting, and the values of its parameters."""
 
-    field: int
-    condition: str = "true"
-    values: tuple[Value, ...] = ()
 
-    @property
-    def select(self) -> str:
-        """SQL that selects the documents of these postings. A document appears once for each posting."""
-        return f"SELECT document AS number FROM postings WHERE field = {self.field} AND {self.condition}"
+def _lookup(field: int, condition: str = "true", values: tuple[Value, ...] = ()) -> _Lookup:
+    """Return a lookup of the postings of one field that meet an SQL condition on the value."""
+    return f"SELECT document AS number FROM postings WHERE field = {field} AND {condition}", values
 
 
 class _Postings:
@@ -135,7 +131,7 @@ class _Postings:
     def __init__(self, reader: sqlite3.Connection) -> None:
         self._reader = reader
         self._sizes: dict[int, int] = {}
-        self._whole = self._set([_Lookup(WHOLE)])
+        self._whole = self._set([_lookup(WHOLE)])
 
     def bounds(self, where: Filter) -> _Bounds:
         """Return the documents that certainly match `where`, and those that possibly match."""
@@ -143,7 +139,8 @@ class _Postings:
             case All(parts):
                 return self._every(parts)
             case AnyOf(parts):
-                return reduce(_either, map(self.bounds, parts))
+                surely, possibly = zip(*map(self.bounds, parts), strict=True)
+                return reduce(operator.or_, surely), reduce(operator.or_, possibly)
             case Not(part):
                 sure, possible = self.bounds(part)
                 return ~possible, ~sure
@@ -197,15 +194,12 @@ class _Postings:
         sure = self._set(sure_lookups)
         possible = sure | self._set(open_lookups) | self._whole
         if _matches_absent(where):
-            posted = self._set([_Lookup(field)])
+            posted = self._set([_lookup(field)])
             sure, possible = sure | ~(posted | self._whole), possible | ~posted
         return sure, possible
 
     def _size(self, where: Filter) -> int:
-        """Return the number of postings that `where` must look up, up to `MANY`.
-
-        `MANY` also stands for an unknown number.
-        """
+        """Return the number of postings that `where` must look up, up to `MANY`, which also means unknown."""
         if id(where) not in self._sizes:
             self._sizes[id(where)] = min(MANY, self._count(where))
         return self._sizes[id(where)]
@@ -227,25 +221,18 @@ class _Postings:
                 return MANY
 
     def _postings(self, lookup: _Lookup) -> int:
-        select = f"SELECT count(*) FROM ({lookup.select} LIMIT {MANY})"
-        return int(self._reader.execute(select, lookup.values).fetchone()[0])
+        select, values = lookup
+        return int(self._reader.execute(f"SELECT count(*) FROM ({select} LIMIT {MANY})", values).fetchone()[0])
 
     def _set(self, lookups: Sequence[_Lookup]) -> _Set:
-        found = [numbers(self._reader, lookup.select, *lookup.values) for lookup in lookups]
+        found = [numbers(self._reader, select, *values) for select, values in lookups]
         return _Set(union(*found)) if found else _NONE
 
     def _field(self, path: str | None) -> int:
-        """Return the number of the field at `path`.
-
-        This method also checks for cancellation, because it is called for each condition.
-        """
+        """Return the number of the field at `path`. Check for cancellation, because each condition comes here."""
         check_cancelled()
         known = self._reader.execute("SELECT number FROM fields WHERE path = ?", (path,)).fetchone()
         return int(known[0]) if known else _NO_FIELD
-
-
-def _either(one: _Bounds, other: _Bounds) -> _Bounds:
-    return one[0] | other[0], one[1] | other[1]
 
 
 def _matches_absent(where: Filter) -> bool:
@@ -256,7 +243,7 @@ def _lookups(where: _AtPath, field: int) -> tuple[list[_Lookup], list[_Lookup]]:
     """Return two lists of lookups: for documents that certainly match, and for documents that must be read."""
     match where:
         case Exists():
-            return [_Lookup(field)], []
+            return [_lookup(field)], []
         case In(options=options):
             wanted = {stored(option) for option in options}
             to_read = wanted & {OBJECT, LIST} | {OPAQUE}
@@ -273,15 +260,12 @@ def _lookups(where: _AtPath, field: int) -> tuple[list[_Lookup], list[_Lookup]]:
             for sign, end in zip((">", "<"), _OF_KIND[where.kind], strict=True):
                 if end and not any(one.startswith(f"value {sign}") for one in conditions):
                     conditions.append(f"value {sign}{'=' if sign == '>' else ''} {end}")
-            within = [_Lookup(field, " AND ".join(conditions), tuple(bound for _, bound in known))]
+            within = [_lookup(field, " AND ".join(conditions), tuple(bound for _, bound in known))]
             return (within, opaque) if all(bound is not None for _, bound in bounds) else ([], [*within, *opaque])
 
 
 def _tests(name: str, bound: Value) -> list[tuple[str, Value]]:
-    """Return the conditions of `_SQL` for an operator, each with its operand.
-
-    `$startswith` becomes a range of strings.
-    """
+    """Return conditions of `_SQL`, each with its operand. `$startswith` becomes a range of strings."""
     if name != "$startswith":
         return [(name, bound)]
     end = text_after(str(bound))
@@ -303,7 +287,7 @@ def _bound(operand: int | float | str | bytes) -> Value | None:
 
 def _equal(field: int, wanted: Collection[Value]) -> list[_Lookup]:
     values = tuple(wanted)
-    return [_Lookup(field, f"value IN ({marks(block)})", tuple(block)) for block in blocks(values, MANY_OPTIONS)]
+    return [_lookup(field, f"value IN ({marks(block)})", tuple(block)) for block in blocks(values, MANY_OPTIONS)]
 
 
 def _numbers(reader: sqlite3.Connection, chosen: _Set) -> Numbers:
@@ -331,40 +315,26 @@ def keys_matching(reader: sqlite3.Connection, where: Filter) -> Keys:
 
 
 class FilterCache:
-    """Cache of results by corpus and filter. A result is valid for one version of the corpus.
-
-    In each method, `file` is the path of the corpus, and `reader` is a connection to it in a read transaction.
-    """
+    """Cache of results by corpus and filter. A result is valid for one version of the corpus."""
 
     def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
         self._kept: Lru[tuple[Path, str, str], tuple[_Moment, Any]] = Lru(max_bytes)
         self._lock = threading.Lock()
 
-    def keys(self, file: Path, reader: sqlite3.Connection, where: Filter) -> Keys:
-        return self._looked_up("keys", file, reader, where, keys_matching)
-
-    def numbers(self, file: Path, reader: sqlite3.Connection, where: Filter) -> Numbers:
-        """Return the sorted numbers of the documents that match."""
-        return self._looked_up("numbers", file, reader, where, matching)
-
-    def unmatched(self, file: Path, reader: sqlite3.Connection, where: Filter) -> list[str]:
-        return self._looked_up("unmatched", file, reader, where, unmatched)
-
-    def _looked_up(
-        self,
-        what: str,
-        file: Path,
-        reader: sqlite3.Connection,
-        where: Filter,
-        look_up: Callable[[sqlite3.Connection, Filter], T],
+    def found(
+        self, file: Path, reader: sqlite3.Connection, where: Filter, look_up: Callable[[sqlite3.Connection, Filter], T]
     ) -> T:
+        """Return the result of `look_up`, which is cached by its name.
+
+        `file` is the path of the corpus, and `reader` is a connection to it in a read transaction.
+        """
         now = _moment(reader)
-        key = file, what, where.name
+        key = file, look_up.__name__, where.name
         with self._lock:
             kept = self._kept.get(key)
         if kept and kept[0] == now:
-            found: T = kept[1]
-            return found
+            known: T = kept[1]
+            return known
         found = look_up(reader, where)
         if isinstance(found, np.ndarray):
             found.flags.writeable = False

@@ -173,10 +173,7 @@ def check_ours(path: Path) -> None:
 
 
 def mark(path: Path) -> None:
-    """Write `APPLICATION` into a new file.
-
-    Call this before the write-ahead log is used, so that the mark is in the file itself.
-    """
+    """Write `APPLICATION` into a new file, before the write-ahead log is used."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -226,10 +223,7 @@ def _schema(reader: sqlite3.Connection) -> Schema:
 
 
 def verify(reader: sqlite3.Connection) -> list[str]:
-    """Return a line for each error in the file, except in the word index.
-
-    The check of the word index needs a connection that may write.
-    """
+    """Return a line for each error in the file, except in the word index, whose check must be able to write."""
     if said := _structure(reader):
         return said  # rows from broken pages are meaningless
     said = []

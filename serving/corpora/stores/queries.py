@@ -76,15 +76,8 @@ class Asked(NamedTuple):
     last: str | None
     """Last word of the query, which may be incomplete. None if white space or a phrase follows it, or if it has a
     character of a script without spaces."""
-
-
-class Expanded(NamedTuple):
-    """A query with completions and corrections of its words."""
-
-    terms: list[Term]
-    phrases: list[Term]
-    corrections: list[tuple[list[Term], list[Term]]]
-    """For each corrected word: the terms that find the word, and its corrections."""
+    corrections: Sequence[tuple[Sequence[Term], Sequence[Term]]] = ()
+    """For each corrected word: the terms that find the word, and its corrections. See `expanded`."""
 
     @property
     def matching(self) -> list[Term]:
@@ -151,9 +144,7 @@ def _synonyms(stems: Sequence[str], rules: Rules) -> Iterator[str]:
             yield from rules.synonyms.get(tuple(stems[at : at + length]), ())
 
 
-def expanded(
-    reader: sqlite3.Connection, query: str, rules: Rules = PLAIN, options: WordOptions = NO_OPTIONS
-) -> Expanded:
+def expanded(reader: sqlite3.Connection, query: str, rules: Rules = PLAIN, options: WordOptions = NO_OPTIONS) -> Asked:
     """Parse a query, and add completions of its last word and corrections of up to `MAX_CORRECTED` words."""
     asked = parse(query, rules)
     last = asked.last if options.prefix else None
@@ -163,7 +154,7 @@ def expanded(
         own = [(word,), *(completions if word == last else [])]
         if corrected := _corrections(reader, word, own, rules, continued=word == last):
             corrections.append((own, corrected))
-    return Expanded(asked.terms + completions, asked.phrases, corrections)
+    return asked._replace(terms=asked.terms + completions, corrections=corrections)
 
 
 def _completions(reader: sqlite3.Connection, word: str, rules: Rules) -> list[Term]:

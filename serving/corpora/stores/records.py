@@ -13,13 +13,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from hashlib import blake2b
-from typing import Literal, NamedTuple, TypeVar, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 import orjson
 
 from models.runtimes.base import Floats
-from serving.corpora.stores.fields import Numbers, numbers
+from serving.corpora.stores.fields import BLOCK, Numbers, blocks, numbers
 from serving.corpora.stores.queries import Rules, rules
 from serving.corpora.stores.words import IndexedRow, searched_texts
 from serving.corpora.values import (
@@ -41,9 +41,6 @@ from serving.errors import Conflict
 from serving.operations.clock import now
 from serving.operations.files import DamageError
 
-T = TypeVar("T")
-BLOCK = 4096
-"""Maximum number of rows that a statement names or fetches."""
 DOCUMENT = "number, id, text, metadata, hash, checksum, expires_at"
 PASSAGE = 'key, document, start, "end", checksum'
 PAGE_CHARACTERS = 4_000_000
@@ -66,11 +63,6 @@ Row = tuple[int, bytes, int]
 STORED = "<f4"
 Table = Literal["vectors", "fresh"]
 """The table of the vectors that searches use, or the table of new vectors from a re-embedding."""
-
-
-def blocks(values: Sequence[T], size: int = BLOCK) -> Iterator[Sequence[T]]:
-    """Split `values` into consecutive blocks of up to `size`."""
-    return (values[i : i + size] for i in range(0, len(values), size))
 
 
 def marks(block: Sequence[object]) -> str:
@@ -96,19 +88,12 @@ class DocumentRow(NamedTuple):
     expires_at: int | None
 
     @classmethod
-    def of(cls, number: int, document: Document, chunking: Chunking | None) -> DocumentRow:
-        metadata = orjson.dumps(document.metadata).decode()
-        digest, expires_at = content_hash(document.text, chunking), document.expires_at
-        checksum = _checksum(number, document.id, document.text, metadata, digest, expires_at=expires_at)
-        return cls(number, document.id, document.text, metadata, digest, checksum, expires_at)
-
-    @classmethod
-    def patched(cls, row: _DocumentRow, document: Document) -> DocumentRow:
-        """Return a row of the same text with the metadata and the expiry of `document`."""
-        number, name, text, _, digest, *_ = row
-        metadata, expires_at = orjson.dumps(document.metadata).decode(), document.expires_at
-        checksum = _checksum(number, name, text, metadata, digest, expires_at=expires_at)
-        return cls(number, name, text, metadata, digest, checksum, expires_at)
+    def of(cls, number: int, document: Document, digest: bytes) -> DocumentRow:
+        """Return the row of a document. `digest` is the `content_hash` of its text."""
+        name, text, metadata, _, expires_at = document
+        stored = orjson.dumps(metadata).decode()
+        checksum = _checksum(number, name, text, stored, digest, expires_at=expires_at)
+        return cls(number, name, text, stored, digest, checksum, expires_at)
 
 
 def document_in(row: _DocumentRow) -> Document:
@@ -133,10 +118,7 @@ def document(reader: sqlite3.Connection, name: str) -> Document | None:
 
 
 def page(reader: sqlite3.Connection, after: int, limit: int, among: Numbers | None) -> Page:
-    """Implement `Store.page`.
-
-    `among` are the sorted document numbers of the matching documents. None means all documents.
-    """
+    """Implement `Store.page`. `among` has the sorted numbers of the matching documents, or None for all."""
     if among is not None:
         ahead = among[np.searchsorted(among, after, side="right") :][: limit + 1]
         return page_of(reader, ahead.tolist(), limit, len(among))
@@ -247,10 +229,7 @@ def passages(reader: sqlite3.Connection, keys: Sequence[int]) -> dict[int, Passa
 
 
 def owners(reader: sqlite3.Connection, keys: Sequence[int]) -> dict[int, Document]:
-    """Implement `Store.owners`.
-
-    The checksum of a document is not verified, because it includes the text, which is not read.
-    """
+    """Implement `Store.owners`. Checksums are not verified, because they include the texts, which are not read."""
     wanted = orjson.dumps([*keys]).decode()
     select = """SELECT passages.key, documents.id, metadata FROM json_each(?) AS wanted
         JOIN passages ON passages.key = wanted.value JOIN documents ON number = document"""
@@ -352,7 +331,7 @@ def kept_map(reader: sqlite3.Connection) -> Map | None:
 
 # The corpus.
 
-CORPUS = "name, description, recall_target, created, fingerprint, dim, stemming, generation"
+CORPUS = "stemming, name, description, recall_target, created, fingerprint, dim, generation"
 WORDS = "synonyms, stop_words, searched_fields"
 """Columns with `WordSettings` as JSON."""
 
@@ -363,31 +342,25 @@ def corpus(reader: sqlite3.Connection) -> Corpus:
     Raises:
         DamageError: the file has no corpus, or the corpus's stemming is unknown.
     """
-    row = reader.execute(f"SELECT {WORDS}, {CORPUS} FROM corpora").fetchone()
-    if row is None:
-        raise DamageError("contains no corpus")
-    *settings, name, description, recall_target, created, fingerprint, dim, stemming, generation = row
+    row = _stored(reader, f"{CORPUS}, {WORDS}")
+    stemming, name, description, recall_target, created, fingerprint, dim, generation, *settings = row
     words = WordSettings(*(None if one is None else orjson.loads(one) for one in settings))
-    _check_stemming(stemming)
     return Corpus(name, description, recall_target, created, fingerprint, dim, stemming, words, generation)
 
 
 def word_rules(reader: sqlite3.Connection) -> Rules:
-    """Return the rules of word search in the corpus.
+    """Return the rules of word search in the corpus. The errors are those of `corpus`."""
+    return rules(*_stored(reader, f"stemming, {WORDS}"))
 
-    Raises:
-        DamageError: the file has no corpus, or the corpus's stemming is unknown.
-    """
-    row = reader.execute(f"SELECT stemming, {WORDS} FROM corpora").fetchone()
+
+def _stored(reader: sqlite3.Connection, columns: str) -> tuple[Any, ...]:
+    """Return columns of the row of the corpus. The first column is its stemming."""
+    row: tuple[Any, ...] | None = reader.execute(f"SELECT {columns} FROM corpora").fetchone()
     if row is None:
         raise DamageError("contains no corpus")
-    _check_stemming(row[0])
-    return rules(*row)
-
-
-def _check_stemming(stemming: str | None) -> None:
-    if stemming not in (None, *get_args(Stemming)):
-        raise DamageError(f"has a corpus of unknown stemming: {stemming!r}")
+    if row[0] not in (None, *get_args(Stemming)):
+        raise DamageError(f"has a corpus of unknown stemming: {row[0]!r}")
+    return row
 
 
 def indexed_rows(reader: sqlite3.Connection, rules: Rules) -> Iterator[IndexedRow]:
@@ -439,6 +412,10 @@ def size(reader: sqlite3.Connection) -> Size:
     """Return three numbers: documents, bytes of the database without its log, and passages."""
     counted = "SELECT documents, page_count * page_size, passages FROM corpora, pragma_page_count, pragma_page_size"
     return Size(*reader.execute(counted).fetchone())
+
+
+def described(reader: sqlite3.Connection) -> tuple[Corpus, Size]:
+    return corpus(reader), size(reader)
 
 
 def embedded(reader: sqlite3.Connection, texts: Sequence[str], chunking: Chunking | None) -> list[KnownText | None]:

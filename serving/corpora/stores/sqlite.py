@@ -8,67 +8,44 @@ import os
 import shutil
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, closing, nullcontext, suppress
 from itertools import chain, count
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import NamedTuple
+from typing import Concatenate, ParamSpec, TypeVar
 
 from models.bundle.disk import fsync, make_folder
-from models.runtimes.base import Floats
-from serving.corpora.filters import Filter
-from serving.corpora.ports import Ranking, Replacing, Stop, StoreError, never
+from serving.corpora.ports import Replacing, Stop, StoreError, never
 from serving.corpora.stores.connections import MEND
 from serving.corpora.stores.corpus_file import CorpusFile, Shared
-from serving.corpora.values import (
-    NO_OPTIONS,
-    Blocks,
-    Change,
-    Chunking,
-    Corpus,
-    Counts,
-    Document,
-    Facets,
-    Keys,
-    KnownText,
-    Map,
-    Page,
-    Passage,
-    Place,
-    Size,
-    Sort,
-    Span,
-    WordOptions,
-    Write,
-)
+from serving.corpora.values import Blocks, Corpus
 from serving.errors import Conflict, Damaged, NotFound, ServiceError, Unhealthy
 from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.failpoints import reach
 from serving.operations.files import disk_errors, move, remove, remove_side_files, with_side_files
 
+P = ParamSpec("P")
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 SUFFIX = ".sqlite"
 
 
-class Refused(NamedTuple):
-    """Reason why a file that existed at startup can't be served."""
+def refusal(path: Path, error: ServiceError | StoreError) -> Unhealthy:
+    """Return the error for callers of a corpus whose file can't be served, with the reason and the remedy."""
+    why = str(error).replace(str(path), path.name)
+    if isinstance(error, Damaged):
+        return Damaged(why)
+    return Unhealthy(f"{why}; solve this problem and start again" if isinstance(error, ServiceError) else why)
 
-    why: str
-    """Message with the reason and the remedy."""
-    damaged: bool
-    """True if the file is damaged. Otherwise the file must stay, so no new corpus may have its name."""
 
-    @classmethod
-    def of(cls, path: Path, error: ServiceError | StoreError) -> Refused:
-        why, damaged = str(error).replace(str(path), path.name), isinstance(error, Damaged)
-        if isinstance(error, ServiceError) and not damaged:
-            why = f"{why}; solve this problem and start again"
-        return cls(why, damaged)
+def _on_file(method: Callable[Concatenate[CorpusFile, P], T]) -> Callable[Concatenate[SqliteStore, str, P], T]:
+    """Return a method of a store that calls `method` of a corpus's file. Its first argument is the corpus's name."""
 
-    def error(self) -> Unhealthy:
-        """Return the error for callers."""
-        return (Damaged if self.damaged else Unhealthy)(self.why)
+    def on_file(store: SqliteStore, name: str, /, *arguments: P.args, **options: P.kwargs) -> T:
+        return method(store._file(name), *arguments, **options)
+
+    return on_file
 
 
 class SqliteStore:
@@ -90,12 +67,15 @@ class SqliteStore:
         self._shared = shared or Shared()
         self._lock = threading.Lock()
         self._files: dict[str, CorpusFile] = {}
-        self._refused: dict[str, Refused] = {}
+        self._refused: dict[str, Unhealthy] = {}
+        """Errors of the files that existed at startup and can't be served. Only a damaged file may be replaced by a new
+        corpus of the same name."""
         self._held = ExitStack()
         try:
             make_folder(folder)
             self._held.callback(os.close, hold(folder))
-            sweep(folder)
+            for unfinished in folder.glob(f".*{SUFFIX}.part*"):  # files of killed processes; see `make`
+                unfinished.unlink()
             paths = sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX))
         except OSError as error:
             raise StoreError(f"the folder {folder} can't be used: {error}") from error
@@ -121,13 +101,6 @@ class SqliteStore:
     def describe(self, corpus: Corpus) -> None:
         """Implement `Store.describe`. Wait only for writers of this corpus."""
         self._file(corpus.name).describe(corpus)
-
-    def corpus(self, name: str) -> Corpus:
-        return self._file(name).corpus()
-
-    def described(self, name: str) -> tuple[Corpus, Size]:
-        """Return the corpus and its size, including the bytes on disk."""
-        return self._file(name).described()
 
     def drop(self, name: str) -> None:
         """Delete a corpus with its file, even if the disk is full. The write-ahead log may be deleted later."""
@@ -177,116 +150,6 @@ class SqliteStore:
             with suppress(ServiceError):  # the former name only matters if the file is copied under that name
                 renamed.call(to, former=None)
 
-    def write(self, name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:
-        return self._file(name).write(writes)
-
-    def accepted(self, name: str) -> list[str]:
-        return self._file(name).accepted()
-
-    def accept(self, name: str, job: str) -> None:
-        self._file(name).accept(job)
-
-    def release(self, name: str, job: str) -> None:
-        self._file(name).release(job)
-
-    def embedded(
-        self, name: str, texts: Sequence[str], chunking: Chunking | None, fingerprint: str
-    ) -> list[KnownText | None]:
-        return self._file(name).embedded(texts, chunking, fingerprint)
-
-    def document(self, name: str, document: str) -> Document:
-        return self._file(name).document(document)
-
-    def passages(self, name: str, keys: Sequence[int]) -> dict[int, Passage]:
-        return self._file(name).passages(keys)
-
-    def owners(self, name: str, keys: Sequence[int]) -> dict[int, Document]:
-        return self._file(name).owners(keys)
-
-    def page(self, name: str, after: int, limit: int, where: Filter | None = None) -> Page:
-        return self._file(name).page(after, limit, where)
-
-    def sorted_page(
-        self, name: str, orders: Sequence[Sort], after: Place | None, limit: int, where: Filter | None = None
-    ) -> Page:
-        return self._file(name).sorted_page(orders, after, limit, where)
-
-    def expired(self, name: str) -> Keys:
-        return self._file(name).expired()
-
-    def keys(self, name: str) -> Keys:
-        return self._file(name).keys()
-
-    def matching(self, name: str, where: Filter) -> Keys:
-        return self._file(name).matching(where)
-
-    def unmatched(self, name: str, where: Filter) -> list[str]:
-        return self._file(name).unmatched(where)
-
-    def ids_matching(self, name: str, where: Filter) -> list[str]:
-        return self._file(name).ids_matching(where)
-
-    def facets(self, name: str, values: int) -> Facets:
-        return self._file(name).facets(values)
-
-    def counts(
-        self,
-        name: str,
-        query: str | None,
-        where: Filter | None,
-        paths: Sequence[str],
-        values: int,
-        *,
-        options: WordOptions = NO_OPTIONS,
-    ) -> Counts:
-        return self._file(name).counts(query, where, paths, values, options=options)
-
-    def words(
-        self, name: str, query: str, k: int, where: Filter | None = None, options: WordOptions = NO_OPTIONS
-    ) -> Ranking:
-        return self._file(name).words(query, k, where, options)
-
-    def highlights(
-        self, name: str, texts: Sequence[str], query: str, options: WordOptions = NO_OPTIONS
-    ) -> list[list[Span]]:
-        return self._file(name).highlights(texts, query, options)
-
-    def vectors(self, name: str, keys: Sequence[int] | None = None, after: int = 0) -> Blocks:
-        return self._file(name).vectors(keys, after)
-
-    def tombstones(self, name: str, upto: int) -> Keys:
-        return self._file(name).tombstones(upto)
-
-    def bury(self, name: str, keys: Keys) -> None:
-        self._file(name).bury(keys)
-
-    def last_key(self, name: str) -> int:
-        return self._file(name).last_key()
-
-    def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[int, str]]:
-        return self._file(name).stale(fingerprint, limit)
-
-    def refresh(self, name: str, fingerprint: str, keys: Keys, vectors: Floats) -> None:
-        self._file(name).refresh(fingerprint, keys, vectors)
-
-    def fresh(self, name: str) -> Blocks:
-        return self._file(name).fresh()
-
-    def swap(self, name: str, fingerprint: str) -> bool:
-        return self._file(name).swap(fingerprint)
-
-    def keep_map(self, name: str, found: Map, generation: str) -> None:
-        self._file(name).keep_map(found, generation)
-
-    def kept_map(self, name: str) -> Map | None:
-        return self._file(name).kept_map()
-
-    def give_back(self, name: str, least: int = 0) -> None:
-        self._file(name).give_back(least)
-
-    def copy(self, name: str, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
-        return self._file(name).copy(to, stop)
-
     def adopt(
         self,
         name: str,
@@ -314,12 +177,46 @@ class SqliteStore:
 
     def verify(self, name: str) -> list[str]:
         if refused := self._refused.get(name):
-            return [refused.why]
+            return [refused.message]
         wrong = self._file(name).verify()
         return [*wrong[:-1], f"{wrong[-1]}; {MEND}"] if wrong else []
 
-    def size(self, name: str) -> Size:
-        return self._file(name).size()
+    # Methods on the file of one corpus, which is named first.
+
+    corpus = _on_file(CorpusFile.corpus)
+    described = _on_file(CorpusFile.described)
+    write = _on_file(CorpusFile.write)
+    accepted = _on_file(CorpusFile.accepted)
+    accept = _on_file(CorpusFile.accept)
+    release = _on_file(CorpusFile.release)
+    embedded = _on_file(CorpusFile.embedded)
+    document = _on_file(CorpusFile.document)
+    passages = _on_file(CorpusFile.passages)
+    owners = _on_file(CorpusFile.owners)
+    page = _on_file(CorpusFile.page)
+    sorted_page = _on_file(CorpusFile.sorted_page)
+    expired = _on_file(CorpusFile.expired)
+    keys = _on_file(CorpusFile.keys)
+    matching = _on_file(CorpusFile.matching)
+    unmatched = _on_file(CorpusFile.unmatched)
+    ids_matching = _on_file(CorpusFile.ids_matching)
+    facets = _on_file(CorpusFile.facets)
+    counts = _on_file(CorpusFile.counts)
+    words = _on_file(CorpusFile.words)
+    highlights = _on_file(CorpusFile.highlights)
+    vectors = _on_file(CorpusFile.vectors)
+    tombstones = _on_file(CorpusFile.tombstones)
+    bury = _on_file(CorpusFile.bury)
+    last_key = _on_file(CorpusFile.last_key)
+    stale = _on_file(CorpusFile.stale)
+    refresh = _on_file(CorpusFile.refresh)
+    fresh = _on_file(CorpusFile.fresh)
+    swap = _on_file(CorpusFile.swap)
+    keep_map = _on_file(CorpusFile.keep_map)
+    kept_map = _on_file(CorpusFile.kept_map)
+    give_back = _on_file(CorpusFile.give_back)
+    copy = _on_file(CorpusFile.copy)
+    size = _on_file(CorpusFile.size)
 
     def close(self) -> None:
         """Close every file permanently, and unlock the folder."""
@@ -336,7 +233,7 @@ class SqliteStore:
 
     def _check_served(self, name: str) -> None:
         if refused := self._refused.get(name):
-            raise refused.error()
+            raise type(refused)(refused.message)
 
     def _place(self, name: str) -> Path:
         """Return the path for a new corpus. If this path has a damaged file, also link the file to a second name.
@@ -346,8 +243,8 @@ class SqliteStore:
         """
         path = self._folder / f"{name}{SUFFIX}"
         if refused := self._refused.get(name):
-            if not refused.damaged:
-                raise Damaged(refused.why)
+            if not isinstance(refused, Damaged):
+                raise Damaged(refused.message)
             with disk_errors(path):
                 keep(path)
         elif path.exists():
@@ -365,8 +262,8 @@ class SqliteStore:
                 raise StoreError(f"{path}: contains the corpus {held!r}; rename the file to that name and start again")
             self._files[name] = file
         except (StoreError, ServiceError) as error:
-            self._refused[name] = refused = Refused.of(path, error)
-            log.error("not served: %s", refused.why)
+            self._refused[name] = refused = refusal(path, error)
+            log.error("not served: %s", refused.message)
             if file:
                 file.close()
 
@@ -405,20 +302,8 @@ def hold(folder: Path) -> int:
     return held
 
 
-@contextmanager
-def refusing(path: Path) -> Iterator[None]:
-    """Convert a `ServiceError`, which is for callers, to a `StoreError` that says why the file can't be used."""
-    try:
-        yield
-    except ServiceError as error:
-        raise StoreError(f"{path}: {error.__cause__ or error}") from error
-
-
 def make(path: Path, corpus: Corpus, synchronous: str, shared: Shared | None = None) -> CorpusFile:
-    """Create the file of a new corpus. The file gets its final name when the corpus is committed.
-
-    After a failure, no file remains. `sweep` deletes unfinished files of killed processes.
-    """
+    """Create the file of a new corpus. It gets its final name when the corpus is committed, else no file remains."""
     part = path.with_name(f".{path.name}.part")
     with disk_errors(path):
         try:
@@ -434,12 +319,6 @@ def make(path: Path, corpus: Corpus, synchronous: str, shared: Shared | None = N
             remove(part)
             remove(path)
             raise
-
-
-def sweep(folder: Path) -> None:
-    """Delete the unfinished files of killed processes."""
-    for left in folder.glob(f".*{SUFFIX}.part*"):
-        left.unlink()
 
 
 def keep(path: Path) -> None:
@@ -461,16 +340,15 @@ def prepare(name: str, file: Path, bounds: Bounds = BOUNDS, stop: Stop = never) 
     """
     if not file.is_file():
         raise StoreError(f"{file}: there is no such file")
-    with refusing(file):
-        opened = CorpusFile(file, foreign=bounds, stop=stop)
-        try:
+    try:
+        with closing(CorpusFile(file, foreign=bounds, stop=stop)) as opened:
             if wrong := opened.verify():
                 raise StoreError(f"{file}: damaged: {wrong[0]}")
             opened.rename(name)
             with opened.set_aside():
                 fsync(file)
-        finally:
-            opened.close()
+    except ServiceError as error:
+        raise StoreError(f"{file}: {error.__cause__ or error}") from error
 
 
 def vectors(file: Path, stop: Stop = never) -> Blocks:

@@ -9,13 +9,8 @@ from functools import cached_property
 from itertools import islice
 
 from serving.corpora.filters import ID, All, AnyOf, Compares, Element, Exists, Filter, In, Near, Not
-from serving.corpora.stores.facets import KIND_OF, posted_kinds
-from serving.corpora.stores.fields import (
-    DATES,
-    MAX_PATH,
-    OPAQUE,
-    WHOLE,
-)
+from serving.corpora.stores.facets import KIND_OF, has, posted_kinds
+from serving.corpora.stores.fields import DATES, MAX_PATH, OPAQUE, WHOLE
 from serving.operations.threads import check_cancelled
 
 MAX_WARNINGS = 10
@@ -36,15 +31,11 @@ def unmatched(reader: sqlite3.Connection, where: Filter) -> list[str]:
     If a document has more than `MAX_FIELDS` fields, or a path longer than `MAX_PATH`, the metadata index has none of
     its fields. In a corpus with such a document there are no warnings, because the document may have any field.
     """
-    ((opaque,),) = reader.execute("SELECT EXISTS (SELECT 1 FROM postings WHERE field = ?)", (WHOLE,))
-    return [] if opaque else list(islice(_each_once(_Fields(reader).warnings(where)), MAX_WARNINGS))
+    return [] if has(reader, WHOLE, "true") else list(islice(_each_once(_Fields(reader).warnings(where)), MAX_WARNINGS))
 
 
 def _each_once(warnings: Iterable[str]) -> Iterator[str]:
-    """Yield each distinct warning once.
-
-    The generator is lazy, so that the work stops when enough warnings are found.
-    """
+    """Yield each distinct warning once. The work stops when the caller has enough warnings."""
     told = set[str]()
     for warning in warnings:
         if warning not in told:
@@ -97,27 +88,21 @@ class _Fields:
         return self._kinds[path]
 
     def _kinds_in(self, field: int) -> set[str]:
-        kinds = posted_kinds(self._reader, field)
-        for kind, condition, value in (("opaque", "value = ?", OPAQUE), ("date", "value >= ?", DATES)):
-            select = f"SELECT 1 FROM postings WHERE field = ? AND {condition} LIMIT 1"
-            if self._reader.execute(select, (field, value)).fetchone():
-                kinds.add(kind)
-        return kinds
+        others = (("opaque", "value = ?", OPAQUE), ("date", "value >= ?", DATES))
+        return posted_kinds(self._reader, field) | {
+            kind for kind, condition, value in others if has(self._reader, field, condition, value)
+        }
 
     def _nearest(self, path: str) -> str:
         if path in ("id", "_id"):
             return f" Did you mean {ID!r}, the id of the document?"
         asked = path[:MAX_PATH].lower()
-        close = difflib.get_close_matches(asked[:_SHOWN], self._short_names, n=1)
+        short = [name for name in self._names if len(name) <= _SHOWN]  # a comparison takes time quadratic in the length
+        close = difflib.get_close_matches(asked[:_SHOWN], short, n=1)
         close += [name for name in self._names if name.endswith(f".{asked}")]
         if close:
             return f" Did you mean {self._names[close[0]][:_SHOWN]!r}?"
         return "" if self._reader.execute("SELECT 1 FROM documents LIMIT 1").fetchone() else " The corpus is empty."
-
-    @cached_property
-    def _short_names(self) -> list[str]:
-        """Field names that are short enough to be compared. A comparison takes time quadratic in the length."""
-        return [name for name in self._names if len(name) <= _SHOWN]
 
     @cached_property
     def _names(self) -> dict[str, str]:

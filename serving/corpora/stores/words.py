@@ -25,7 +25,7 @@ from serving.corpora.ports import MAX_MARKED, Ranking
 from serving.corpora.stores import analysis, corrections
 from serving.corpora.stores.analysis import TOKENIZERS, bulk_tokenizer, tokenizers
 from serving.corpora.stores.fields import numbers
-from serving.corpora.stores.queries import PLAIN, Expanded, Rules, Term, expression
+from serving.corpora.stores.queries import PLAIN, Asked, Rules, Term, expression
 from serving.corpora.values import Keys, Span, Stemming
 from serving.operations.threads import check_cancelled
 
@@ -64,10 +64,7 @@ def index(writer: sqlite3.Connection, rows: Iterable[IndexedRow], rules: Rules =
 
 
 def remove(writer: sqlite3.Connection, rows: Iterable[IndexedRow], rules: Rules = PLAIN) -> None:
-    """Remove passages from the index.
-
-    The texts must be the same as those given to `index`. Otherwise the index becomes wrong.
-    """
+    """Remove passages from the index. A text that differs from the indexed text makes the index wrong."""
     columns, values = _columns(rules), ", ".join("?" * (2 + len(rules.weights)))
     writer.executemany(f"INSERT INTO words (words, rowid, {columns}) VALUES ('delete', {values})", _indexed(rows))
 
@@ -82,10 +79,7 @@ def clear(writer: sqlite3.Connection) -> None:
 
 
 def optimize(writer: sqlite3.Connection) -> None:
-    """Merge the index into one segment.
-
-    This takes a twentieth of the time that indexing all passages again would take.
-    """
+    """Merge the index into one segment, which takes a twentieth of the time of indexing."""
     writer.execute("INSERT INTO words (words) VALUES ('optimize')")
 
 
@@ -120,7 +114,7 @@ def check(connection: sqlite3.Connection, rules: Rules) -> list[str]:
 
 
 def search(
-    reader: sqlite3.Connection, asked: Expanded, k: int, allowed: Keys | None = None, rules: Rules = PLAIN
+    reader: sqlite3.Connection, asked: Asked, k: int, allowed: Keys | None = None, rules: Rules = PLAIN
 ) -> Ranking:
     """Return the best `k` passages; see `Store.words`. If `allowed` is given, only these sorted keys are searched.
 
@@ -147,7 +141,7 @@ def search(
     return _best(reader, whole, k, allowed, rules)
 
 
-def having(reader: sqlite3.Connection, asked: Expanded, allowed: Keys | None) -> Keys:
+def having(reader: sqlite3.Connection, asked: Asked, allowed: Keys | None) -> Keys:
     """Return the sorted keys of all passages that `search` chooses from."""
     if asked.phrases:
         allowed = _common(allowed, _having(reader, asked.phrases, "AND"))
@@ -199,7 +193,7 @@ def _score(rules: Rules) -> str:
     return f"-bm25(words{weights})"
 
 
-def _capped(reader: sqlite3.Connection, asked: Expanded, rules: Rules) -> Iterator[tuple[str, float]]:
+def _capped(reader: sqlite3.Connection, asked: Asked, rules: Rules) -> Iterator[tuple[str, float]]:
     """Yield an expression of the corrections of each word, with the least score that the word itself has in a passage.
 
     Corrections are capped at this score, so that a correction never counts more than the word.
@@ -234,9 +228,7 @@ def _best(
     if len(selects) > 1:
         select = f"SELECT rowid, sum(score) AS score FROM ({' UNION ALL '.join(selects)}) GROUP BY rowid"
     found = reader.execute(f"{select} ORDER BY score DESC, rowid LIMIT ?", (*values, k)).fetchall()
-    return Ranking(
-        np.array([key for key, _ in found], dtype=np.int64), np.array([score for _, score in found], dtype=np.float64)
-    )
+    return Ranking(np.array([key for key, _ in found], np.int64), np.array([score for _, score in found], np.float64))
 
 
 def _among(allowed: Keys | None) -> tuple[str, list[str | bytes]]:

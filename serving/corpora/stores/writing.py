@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any, Literal
@@ -16,18 +16,8 @@ import orjson
 
 from models.runtimes.base import Floats
 from serving.corpora.stores import fields, records, words
+from serving.corpora.stores.fields import blocks
 from serving.corpora.stores.queries import Rules
-from serving.corpora.stores.records import (
-    DOCUMENT,
-    PASSAGE,
-    DocumentRow,
-    PassageRow,
-    blocks,
-    document_in,
-    marks,
-    part,
-    passages_of,
-)
 from serving.corpora.values import (
     OWN,
     Change,
@@ -55,20 +45,19 @@ TABLES = (
         PRIMARY KEY (job, id)
     ) STRICT, WITHOUT ROWID""",
 )
-_LACKING = (
-    f"SELECT {PASSAGE} FROM passages WHERE key > ? AND NOT EXISTS (SELECT 1 FROM fresh WHERE fresh.key = passages.key)"
-)
+_LACKING = f"""SELECT {records.PASSAGE} FROM passages
+    WHERE key > ? AND NOT EXISTS (SELECT 1 FROM fresh WHERE fresh.key = passages.key)"""
 
 
 def create(writer: sqlite3.Connection, corpus: Corpus) -> None:
     row = (
+        None,  # no stemming yet: `stem` sets it below
         corpus.name,
         corpus.description,
         corpus.recall_target,
         corpus.created,
         corpus.fingerprint,
         corpus.dim,
-        None,  # no stemming yet: `stem` sets it below
         secrets.token_hex(8),
         unidata_version,
     )
@@ -78,10 +67,7 @@ def create(writer: sqlite3.Connection, corpus: Corpus) -> None:
 
 
 def attempt(writer: sqlite3.Connection, write: Write) -> Change | ServiceError:
-    """Apply `write`, and return its change.
-
-    If the write is refused, change nothing, and return the error.
-    """
+    """Apply `write`, and return its change. If the write is refused, change nothing, and return the error."""
     writer.execute("SAVEPOINT attempt")
     try:
         outcome: Change | ServiceError = apply(writer, write)
@@ -128,12 +114,17 @@ def stem(writer: sqlite3.Connection, stemming: Stemming) -> None:
     if corpus.wanted_stemming == stemming:
         return
     if records.size(writer).documents:
-        raise Conflict(
-            f"corpus {corpus.name!r} has documents, indexed with the stemming {corpus.wanted_stemming!r}: create "
-            f"another corpus with {stemming!r}, and upload the documents there"
-        )
+        raise stemmed_otherwise(corpus, stemming)
     writer.execute("UPDATE corpora SET stemming = ?", (stemming,))
     words.create(writer, records.word_rules(writer))
+
+
+def stemmed_otherwise(corpus: Corpus, stemming: Stemming) -> Conflict:
+    """Return the error for a corpus with documents that should get another stemming."""
+    return Conflict(
+        f"corpus {corpus.name!r} has documents, indexed with the stemming {corpus.wanted_stemming!r}: create another "
+        f"corpus with {stemming!r}, and upload the documents there"
+    )
 
 
 def set_words(writer: sqlite3.Connection, settings: WordSettings) -> None:
@@ -157,26 +148,25 @@ def index_words_again(writer: sqlite3.Connection) -> None:
 
 
 def _put(writer: sqlite3.Connection, content: Content) -> Change:
-    ids = [document.id for document in content.documents]
-    if repeated := [name for name, times in Counter(ids).items() if times > 1]:
-        raise Invalid(f"the id {repeated[0]!r} is given twice in one upload", field="documents")
+    ids = distinct_ids(content)
     _bind(writer, content)
     removed = _remove(writer, ids)
     (first,) = writer.execute(
         "SELECT 1 + coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'passages'"
     ).fetchone()
     keys = count(first)
-    documents, passages, texts = [], list[PassageRow](), list[words.IndexedRow]()
+    documents, passages, texts = [], list[records.PassageRow](), list[words.IndexedRow]()
     rules = records.word_rules(writer)
     spans: Sequence[Sequence[Span | None]] = content.spans or [[None]] * len(ids)
     for document, cut in zip(content.documents, spans, strict=True):
         own = [next(keys) for _ in cut]
-        documents.append(DocumentRow.of(own[0], document, content.chunking))
-        passages += [PassageRow.of(key, own[0], span) for key, span in zip(own, cut, strict=True)]
+        digest = records.content_hash(document.text, content.chunking)
+        documents.append(records.DocumentRow.of(own[0], document, digest))
+        passages += [records.PassageRow.of(key, own[0], span) for key, span in zip(own, cut, strict=True)]
         searched = words.searched_texts(document.metadata, rules)
-        texts += [(key, part(document.text, span), *searched) for key, span in zip(own, cut, strict=True)]
-    writer.executemany(f"INSERT INTO documents ({DOCUMENT}) VALUES (?, ?, ?, ?, ?, ?, ?)", documents)
-    writer.executemany(f"INSERT INTO passages ({PASSAGE}) VALUES (?, ?, ?, ?, ?)", passages)
+        texts += [(key, records.part(document.text, span), *searched) for key, span in zip(own, cut, strict=True)]
+    writer.executemany(f"INSERT INTO documents ({records.DOCUMENT}) VALUES (?, ?, ?, ?, ?, ?, ?)", documents)
+    writer.executemany(f"INSERT INTO passages ({records.PASSAGE}) VALUES (?, ?, ?, ?, ?)", passages)
     added = np.array([row.key for row in passages], dtype=np.int64)
     writer.executemany(
         "INSERT INTO vectors (key, vector, checksum) VALUES (?, ?, ?)", records.rows(added.tolist(), content.vectors)
@@ -187,6 +177,14 @@ def _put(writer: sqlite3.Connection, content: Content) -> Change:
     return Change(removed, added, content.vectors)
 
 
+def distinct_ids(content: Content) -> list[str]:
+    """Return the ids of the documents, or raise `Invalid` if an id occurs twice."""
+    ids = [document.id for document in content.documents]
+    if repeated := [name for name, times in Counter(ids).items() if times > 1]:
+        raise Invalid(f"the id {repeated[0]!r} is given twice in one upload", field="documents")
+    return ids
+
+
 def _patch(writer: sqlite3.Connection, patch: Patch) -> None:
     """Change the metadata and the expiry of documents. Passages and vectors stay as they are.
 
@@ -195,17 +193,17 @@ def _patch(writer: sqlite3.Connection, patch: Patch) -> None:
     """
     rules = records.word_rules(writer)
     for block in blocks(patch.ids):
-        select = f"SELECT {DOCUMENT} FROM documents WHERE id IN ({marks(block)})"
+        select = f"SELECT {records.DOCUMENT} FROM documents WHERE id IN ({records.marks(block)})"
         for row in writer.execute(select, block).fetchall():
-            before = document_in(row)
+            stored, before = records.DocumentRow._make(row), records.document_in(row)
             patched = changed(before, patch.changes, patch.bounds)
-            metadata, after = patched.metadata, DocumentRow.patched(row, patched)
+            metadata, after = patched.metadata, records.DocumentRow.of(stored.number, patched, stored.hash)
             fields.remove(writer, [(after.number, before.metadata)])
             update = "UPDATE documents SET metadata = ?, checksum = ?, expires_at = ? WHERE number = ?"
             writer.execute(update, (after.metadata, after.checksum, after.expires_at, after.number))
             fields.index(writer, [(after.number, metadata)])
             if words.searched_texts(before.metadata, rules) != words.searched_texts(metadata, rules):
-                passages = list(passages_of(writer, [after.number]))
+                passages = list(records.passages_of(writer, [after.number]))
                 words.remove(writer, (_indexed(row, before, rules) for row in passages), rules)
                 words.index(writer, (_indexed(row, patched, rules) for row in passages), rules)
     writer.execute("UPDATE corpora SET revision = revision + 1")
@@ -234,16 +232,6 @@ def merge_patch(target: Any, patch: Any) -> Any:
         else:
             merged[name] = merge_patch(merged.get(name), value)
     return merged
-
-
-def promise(writer: sqlite3.Connection, wanted: Corpus) -> None:
-    """Bind a corpus, as `wanted` says, to an encoder or to vectors that come with its documents.
-
-    Raises:
-        Conflict: the corpus has a different encoder, or vectors of another width.
-    """
-    check_bound(records.corpus(writer), wanted.fingerprint, wanted.dim)
-    writer.execute("UPDATE corpora SET fingerprint = ?, dim = coalesce(?, dim)", (wanted.fingerprint, wanted.dim))
 
 
 def check_bound(corpus: Corpus, fingerprint: str | None, dim: int | None) -> None:
@@ -292,31 +280,30 @@ def _bind(writer: sqlite3.Connection, content: Content) -> None:
 
 
 def _remove(writer: sqlite3.Connection, ids: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Delete documents, and return the sorted keys of their passages.
-
-    SQLite also deletes the passages and vectors of these documents.
-    """
+    """Delete documents, and return the sorted keys of their passages, which SQLite deletes with their vectors."""
     gone: list[int] = []
     rules = records.word_rules(writer)
     for block in blocks(ids):
-        select = f"SELECT {DOCUMENT} FROM documents WHERE id IN ({marks(block)})"
-        documents = {row[0]: document_in(row) for row in writer.execute(select, block)}
-        passages = list(passages_of(writer, list(documents)))
+        select = f"SELECT {records.DOCUMENT} FROM documents WHERE id IN ({records.marks(block)})"
+        documents = {row[0]: records.document_in(row) for row in writer.execute(select, block)}
+        passages = list(records.passages_of(writer, list(documents)))
         words.remove(writer, [_indexed(row, documents[row.document], rules) for row in passages], rules)
         fields.remove(writer, ((number, document.metadata) for number, document in documents.items()))
         keys = [row.key for row in passages]
         writer.executemany("DELETE FROM documents WHERE number = ?", ((number,) for number in documents))
-        add_tombstones(writer, keys)
+        writer.executemany("INSERT INTO tombstones (key) VALUES (?)", ((key,) for key in keys))
         _count(writer, -1, len(documents), passages)
         gone += keys
     return np.sort(np.array(gone, dtype=np.int64))
 
 
-def _indexed(row: PassageRow, document: Document, rules: Rules) -> words.IndexedRow:
-    return row.key, part(document.text, row.span()), *words.searched_texts(document.metadata, rules)
+def _indexed(row: records.PassageRow, document: Document, rules: Rules) -> words.IndexedRow:
+    return row.key, records.part(document.text, row.span()), *words.searched_texts(document.metadata, rules)
 
 
-def _count(writer: sqlite3.Connection, sign: Literal[1, -1], documents: int, passages: Sequence[PassageRow]) -> None:
+def _count(
+    writer: sqlite3.Connection, sign: Literal[1, -1], documents: int, passages: Sequence[records.PassageRow]
+) -> None:
     counts = documents, len(passages), sum(row.start is not None for row in passages)
     update = "UPDATE corpora SET documents = documents + ?, passages = passages + ?, spans = spans + ?"
     writer.execute(update, [sign * count for count in counts])
@@ -331,7 +318,7 @@ def stale(reader: sqlite3.Connection, fingerprint: str, limit: int) -> list[tupl
     if serving == fingerprint:
         return []
     if fresh != fingerprint:
-        rows = reader.execute(f"SELECT {PASSAGE} FROM passages ORDER BY key LIMIT ?", (limit,)).fetchall()
+        rows = reader.execute(f"SELECT {records.PASSAGE} FROM passages ORDER BY key LIMIT ?", (limit,)).fetchall()
     else:
         # Vectors usually arrive in order of keys. Keys beyond the last fresh key are read first, which avoids a full
         # scan.
@@ -339,7 +326,7 @@ def stale(reader: sqlite3.Connection, fingerprint: str, limit: int) -> list[tupl
         rows = reader.execute(f"{_LACKING} ORDER BY key LIMIT ?", (last, limit)).fetchall()
         if len(rows) < limit:
             rows = reader.execute(f"{_LACKING} ORDER BY key LIMIT ?", (0, limit)).fetchall()
-    passages = [PassageRow._make(row) for row in rows]
+    passages = [records.PassageRow._make(row) for row in rows]
     documents = records.documents(reader, sorted({passage.document for passage in passages}))
     return [(row.key, records.part(documents[row.document].text, row.span())) for row in passages]
 
@@ -376,11 +363,6 @@ def swap(writer: sqlite3.Connection, fingerprint: str) -> bool:
 
 
 # Tombstones are the keys of removed passages. They are kept while an index on disk may contain these keys.
-
-
-def add_tombstones(writer: sqlite3.Connection, keys: Iterable[int]) -> None:
-    """Add the keys of passages that have just been removed."""
-    writer.executemany("INSERT INTO tombstones (key) VALUES (?)", ((key,) for key in keys))
 
 
 def tombstones(reader: sqlite3.Connection, key: int) -> Keys:
@@ -424,7 +406,7 @@ def without_newer_writes(reader: sqlite3.Connection, content: Content) -> Conten
     ids = [document.id for document in content.documents]
     gone = set[str]()
     for block in blocks(ids):
-        select = f"SELECT id FROM overtaken WHERE job = ? AND id IN ({marks(block)})"
+        select = f"SELECT id FROM overtaken WHERE job = ? AND id IN ({records.marks(block)})"
         gone.update(id for (id,) in reader.execute(select, (content.job, *block)))
     if not gone:
         return content

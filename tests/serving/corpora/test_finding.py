@@ -21,7 +21,7 @@ from serving.corpora.ports import Ranking
 from serving.corpora.search import Cursor, Hit, Mode, Query, SearchOptions, SearchResult, shown
 from serving.corpora.stores import STORES
 from serving.corpora.stores.connections import Connections
-from serving.corpora.stores.corpus_file import CorpusFile
+from serving.corpora.stores.sqlite import SqliteStore
 from serving.corpora.values import Chunking, Content, Document, Keys, Passage, Span
 from serving.errors import TooLarge
 from tests.conftest import soon
@@ -254,13 +254,13 @@ def test_a_search_by_vector_reads_the_store_once(corpora: Corpora, monkeypatch: 
 def test_no_more_texts_are_read_than_may_be_found(corpora: Corpora, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 300 documents that a query finds, a few are too much: the others stay on disk."""
     read: list[int] = []
-    passages = CorpusFile.passages
+    passages = SqliteStore.passages
 
-    def counted(self: CorpusFile, keys: Sequence[int]) -> dict[int, Passage]:
+    def counted(self: SqliteStore, name: str, keys: Sequence[int]) -> dict[int, Passage]:
         read.append(len(keys))
-        return passages(self, keys)
+        return passages(self, name, keys)
 
-    monkeypatch.setattr(CorpusFile, "passages", counted)
+    monkeypatch.setattr(SqliteStore, "passages", counted)
     monkeypatch.setattr(finding, "READ_AT_ONCE", 8)
     with pytest.raises(TooLarge, match="more than 100 characters"):
         find(corpora, k=300, max_characters=100)

@@ -12,8 +12,8 @@ from serving.jobs import Job, Jobs, Running, Work
 async def counting(job: Running) -> dict[str, Any]:
     """Count to ten with a checkpoint for each number. At the number `wait`, pause until the job is cancelled."""
     job.total = 10
-    for number in range(job.position or 0, 10):
-        if number == job.options.get("wait"):
+    for number in range(job.job.position or 0, 10):
+        if number == job.job.options.get("wait"):
             await asyncio.Event().wait()
         job.result.setdefault("counted", []).append(number)
         await job.checkpoint(number + 1, number + 1)

@@ -27,7 +27,7 @@ def test_a_job_that_the_ledger_lost_sight_of_keeps_others_from_its_corpus(
     save, failing = Ledger.save, [True]
 
     async def take(job: Running) -> None:
-        begun.append(job.corpus)
+        begun.append(job.job.corpus)
 
     def saved(ledger: Ledger, job: Job) -> None:
         if job.options.get("fails") and job.ended and failing[0]:

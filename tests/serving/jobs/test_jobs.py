@@ -72,7 +72,7 @@ def test_a_job_goes_on_after_a_restart(tmp_path: Path) -> None:
         begun: list[int | None] = []
 
         async def on(job: Running) -> dict[str, Any] | None:
-            begun.append(job.position)
+            begun.append(job.job.position)
             job.total = 10
             await job.checkpoint(10, 10)
             return None
@@ -114,14 +114,14 @@ def test_one_at_a_time_for_each_corpus_and_a_few_in_all(tmp_path: Path) -> None:
 
     async def slow(job: Running) -> None:
         nonlocal most
-        assert job.corpus not in running
-        running.add(job.corpus)
+        assert job.job.corpus not in running
+        running.add(job.job.corpus)
         most = max(most, len(running))
         if most == 2:
             two.set()
         await two.wait()
         await asyncio.sleep(0.02)
-        running.remove(job.corpus)
+        running.remove(job.job.corpus)
 
     async def work() -> None:
         jobs = Jobs(tmp_path, {"slow": slow}, at_once=2)

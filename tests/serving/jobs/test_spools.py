@@ -63,7 +63,7 @@ def test_an_upload_that_was_damaged_since_is_not_worked_on(tmp_path: Path, conte
     worked: list[str] = []
 
     async def take(job: Running) -> None:
-        worked.append(job.id)
+        worked.append(job.job.id)
 
     async def work() -> None:
         jobs = Jobs(tmp_path, {"take": take})

@@ -27,7 +27,7 @@ async def killed(folder: Path, work: Step, *submitted: dict[str, Any]) -> Path:
 
     async def until(job: Running) -> None:
         await work(job)
-        left_to_begin.discard(job.corpus)
+        left_to_begin.discard(job.job.corpus)
         if not left_to_begin:
             begun.set()
         await asyncio.Event().wait()
@@ -70,7 +70,7 @@ async def shows(job: Running) -> None:
 
 
 async def gets_further(job: Running) -> None:
-    await job.checkpoint((job.position or 0) + 1, job.done + 1)
+    await job.checkpoint((job.job.position or 0) + 1, job.job.done + 1)
 
 
 async def begins_anew(job: Running) -> None:
@@ -159,10 +159,10 @@ def test_what_ran_beside_the_cause_is_done(tmp_path: Path) -> None:
         running: set[str] = set()
 
         async def work(job: Running) -> None:
-            running.add(job.corpus)
+            running.add(job.job.corpus)
             at_once.append(len(running & {"guilty", "a", "b"}))
             await asyncio.sleep(0.01)
-            running.discard(job.corpus)
+            running.discard(job.job.corpus)
 
         jobs = Jobs(folder, {"work": work})
         later = await jobs.submit("work", "later", {})

@@ -59,7 +59,7 @@ def test_keys_take_turns(tmp_path: Path) -> None:
     begun: list[str] = []
 
     async def working(job: Running) -> None:
-        begun.append(f"{job.job.caller}{job.options['n']}")
+        begun.append(f"{job.job.caller}{job.job.options['n']}")
 
     async def work() -> None:
         jobs = Jobs(tmp_path, {"work": working}, at_once=1)
@@ -96,7 +96,7 @@ def test_jobs_of_one_corpus_stay_in_their_order_whoever_s_turn_it_is(tmp_path: P
     begun: list[int] = []
 
     async def working(job: Running) -> None:
-        begun.append(job.options["n"])
+        begun.append(job.job.options["n"])
 
     async def work() -> None:
         jobs = Jobs(tmp_path, {"work": working}, at_once=1)

@@ -16,7 +16,7 @@ from pymilvus import MilvusClient
 from pymilvus.exceptions import MilvusException
 
 from serving.corpora.ports import StoreError
-from serving.errors import NotFound, ServiceError, Unhealthy
+from serving.errors import NotFound, Unhealthy
 
 TIMEOUT = 30.0
 """Maximum seconds of a request to Milvus. If Milvus can't be reached, each request waits for this time."""
@@ -90,10 +90,7 @@ class Connection:
     _loaded: set[str] = field(default_factory=set)
 
     def load(self, collection: str) -> None:
-        """Load a collection for searches, unless this process has already loaded it.
-
-        Milvus Lite needs this at each start.
-        """
+        """Load a collection for searches once in this process. Milvus Lite needs this at each start."""
         if collection not in self._loaded:
             self.client.load_collection(collection, timeout=LOAD_SECONDS)
             self._loaded.add(collection)
@@ -104,14 +101,9 @@ class Connection:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Convert an error of Milvus in the block to `Unhealthy`.
-
-        For a missing collection, convert it to `NotFound`.
-        """
+        """Convert an error of Milvus to `Unhealthy`, or to `NotFound` if a collection is missing."""
         try:
             yield
-        except ServiceError:
-            raise
         except (MilvusException, RpcError) as error:  # pymilvus does not convert a deadline error of gRPC
             self._loaded.clear()
             if isinstance(error, MilvusException) and error.code == MISSING:
@@ -125,11 +117,8 @@ def connect(text: str) -> Connection:
     Raises:
         StoreError: Milvus can't be reached at the address, its version is too old, or the folder can't be used.
     """
-    for noisy in (
-        "pymilvus",
-        "milvus_lite",
-        "grpc._server",
-    ):  # these loggers log each error with its traceback, although they also raise it
+    # These loggers log each error with its traceback, although they also raise it.
+    for noisy in ("pymilvus", "milvus_lite", "grpc._server"):
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
     address = Address.of(text)
     return _lite(address, address.lite) if address.lite else _server(address)

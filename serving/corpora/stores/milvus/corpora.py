@@ -5,52 +5,27 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from models.bundle.bundle import Manifest
 from models.bundle.disk import make_folder
-from models.runtimes.base import Floats
-from serving.corpora.backend import Backend, Description, DocumentCursor, DocumentPage, check_generation
-from serving.corpora.filters import Filter
+from serving.corpora.backend import Description
 from serving.corpora.indexes.state import Report
-from serving.corpora.maps import Placed, Sample, Unplaced
+from serving.corpora.maps import Placed, Unplaced
 from serving.corpora.ports import IndexSize, Stop, never
-from serving.corpora.search import Query, SearchOptions, SearchResult
-from serving.corpora.stores.milvus import reading
 from serving.corpora.stores.milvus.connection import connect
 from serving.corpora.stores.milvus.indexes import report
 from serving.corpora.stores.milvus.lifecycle import Collections
 from serving.corpora.stores.milvus.recall import Recall
 from serving.corpora.stores.milvus.registry import Record, Registry
-from serving.corpora.stores.milvus.table import Rows
 from serving.corpora.stores.milvus.uploads import Uploads
 from serving.corpora.stores.milvus.writing import Writer
 from serving.corpora.stores.sqlite import hold
-from serving.corpora.stores.writing import check_bound
-from serving.corpora.values import (
-    NO_OPTIONS,
-    NO_SETTINGS,
-    Changes,
-    Chunking,
-    Content,
-    Corpus,
-    Counts,
-    Document,
-    Facets,
-    KnownText,
-    Map,
-    OwnVectors,
-    PassageKey,
-    Size,
-    Sort,
-    Stemming,
-    WordOptions,
-    WordSettings,
-)
-from serving.errors import Conflict, Invalid, NotFound, ServiceError, Unsupported
+from serving.corpora.stores.writing import check_bound, stemmed_otherwise
+from serving.corpora.values import NO_SETTINGS, Corpus, Map, OwnVectors, Size, Stemming, WordSettings
+from serving.errors import Invalid, ServiceError, Unsupported
 from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.files import disk_errors
 from serving.settings import Settings
@@ -67,7 +42,7 @@ BACKUP_LITE = (
 )
 
 
-class MilvusCorpora(Backend):
+class MilvusCorpora(Writer):
     """The corpora in one database of Milvus."""
 
     def __init__(self, settings: Settings) -> None:
@@ -83,15 +58,13 @@ class MilvusCorpora(Backend):
             opened.callback(os.close, hold(jobs_of_one_server))
             self._connection = connect(settings.store)
             opened.callback(self._connection.close)
-            self._uploads = Uploads(settings.data / "milvus" / "uploads.sqlite")
-            opened.callback(self._uploads.close)
-            self._registry = Registry(self._connection)
+            uploads = Uploads(settings.data / "milvus" / "uploads.sqlite")
+            opened.callback(uploads.close)
+            registry = Registry(self._connection)
             self._opened = opened.pop_all()
-        self._collections = Collections(self._connection, self._registry, settings.index, settings.expected_passages)
-        self._recall = Recall(self._registry, self._collections, settings.exact_below)
-        self._writer = Writer(self._registry, self._collections, self._uploads, self._recall)
-
-    # Corpora.
+        collections = Collections(self._connection, registry, settings.index, settings.expected_passages)
+        recall = Recall(registry, collections, settings.exact_below)
+        super().__init__(registry, collections, uploads, recall)
 
     def names(self) -> list[str]:
         return self._registry.names()
@@ -129,10 +102,7 @@ class MilvusCorpora(Backend):
             record = self._registry.find(name)
             known = record or Record(name, time.time()).renewed()
             if stemming and stemming != known.corpus.wanted_stemming and self._collections.size(known).documents:
-                raise Conflict(
-                    f"corpus {name!r} has documents, indexed with the stemming {known.corpus.wanted_stemming!r}: "
-                    f"create another corpus with {stemming!r}, and upload the documents there"
-                )
+                raise stemmed_otherwise(known.corpus, stemming)
             if encoder:
                 check_bound(known.corpus, encoder.fingerprint, encoder.dim)
                 known = replace(known, fingerprint=encoder.fingerprint, dim=encoder.dim or known.dim)
@@ -176,132 +146,11 @@ class MilvusCorpora(Backend):
     def index_sizes(self) -> dict[str, IndexSize]:
         return dict(self._collections.sizes)
 
-    def verify(self, name: str) -> list[str]:
-        """Return a line for each document with missing or superfluous passages. Milvus checks its own files."""
-        record = self._registry.read(name)
-        return reading.verify(self._collections.rows(record)) if record.table else []
-
     def close(self) -> None:
         self._recall.close()
         self._opened.close()
 
-    # Documents.
-
-    def put(self, name: str, content: Content) -> None:
-        self._writer.put(name, content)
-
-    def delete(self, name: str, document: str) -> None:
-        self._writer.delete(name, document)
-
-    def delete_where(self, name: str, where: Filter, before_commit: Callable[[], None] = lambda: None) -> int:
-        return self._writer.delete_where(name, where, before_commit)
-
-    def patch(
-        self,
-        name: str,
-        which: Sequence[str] | Filter,
-        changes: Changes,
-        bounds: Bounds = BOUNDS,
-        before_commit: Callable[[], None] = lambda: None,
-    ) -> int:
-        return self._writer.patch(name, which, changes, bounds, before_commit)
-
-    def remove_expired(self) -> None:
-        self._writer.remove_expired()
-
-    def counts(
-        self,
-        name: str,
-        query: str | None,
-        where: Filter | None,
-        paths: Sequence[str],
-        values: int,
-        *,
-        options: WordOptions = NO_OPTIONS,
-    ) -> Counts:
-        return reading.counts(self._live(name), query, where, paths, values, options=options)
-
-    def document(self, name: str, document: str) -> Document:
-        table = self._live(name)
-        found = table.document(document) if table else None
-        if found is None:
-            raise NotFound(f"corpus {name!r} has no document {document!r}")
-        return found
-
-    def page(
-        self,
-        name: str,
-        after: DocumentCursor | None,
-        limit: int,
-        where: Filter | None = None,
-        sort: Sequence[Sort] = (),
-    ) -> DocumentPage:
-        record = self._registry.read(name)
-        return reading.page(record, self._collections.live(record), after, limit, where=where, sort=sort)
-
-    def unmatched(self, name: str, where: Filter) -> list[str]:
-        return reading.unmatched(self._live(name), where)
-
-    def embedded(
-        self,
-        name: str,
-        texts: Sequence[str],
-        chunking: Chunking | None,  # noqa: ARG002
-        fingerprint: str,  # noqa: ARG002
-    ) -> list[KnownText | None]:
-        """Return None for each text: rows are not indexed by their text, so every text is embedded."""
-        self._registry.read(name)
-        return [None for _ in texts]
-
-    def contents(self, name: str) -> Iterator[Content]:
-        record = self._registry.read(name)
-        table = self._collections.live(record)
-        return reading.contents(table, record.fingerprint or "") if table else iter(())
-
-    def facets(self, name: str, values: int) -> Facets:
-        return reading.facets(self._live(name), values)
-
-    def sample(self, name: str, size: int, field: str | None) -> Sample:
-        return reading.sample(self._live(name), size, field)
-
-    def search(
-        self, name: str, queries: Sequence[Query], options: SearchOptions, fingerprint: str | None = None
-    ) -> SearchResult:
-        try:
-            return self._search(self._registry.read(name), queries, options, fingerprint)
-        except NotFound:  # a re-embedding may have removed the collection meanwhile
-            return self._search(self._registry.read(name), queries, options, fingerprint)
-
-    def index_fingerprint(self, name: str) -> str | None:
-        return self._registry.fingerprints.get(name)
-
-    # Accepted uploads.
-
-    def accept(self, name: str, job: str) -> None:
-        self._registry.read(name)
-        self._uploads.accept(name, job)
-
-    def accepted(self, name: str) -> list[str]:
-        return self._uploads.accepted(name)
-
-    def release(self, name: str, job: str) -> None:
-        self._uploads.release(name, job)
-
-    # Re-embedding.
-
-    def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[PassageKey, str]]:
-        return self._writer.stale(name, fingerprint, limit)
-
-    def refresh(self, name: str, fingerprint: str, keys: Sequence[PassageKey], vectors: Floats) -> None:
-        self._writer.refresh(name, fingerprint, keys, vectors)
-
-    def read_fresh(self, name: str) -> None:  # noqa: ARG002
-        return None
-
-    def swap(self, name: str, fingerprint: str, beside: object = None) -> bool:  # noqa: ARG002
-        return self._writer.swap(name, fingerprint)
-
-    # Snapshots.
+    # Maps and snapshots.
 
     def check_maps(self) -> None:
         raise Unsupported(NO_MAPS)
@@ -323,16 +172,3 @@ class MilvusCorpora(Backend):
 
     def adopt(self, name: str, file: Path, stop: Stop = never, bounds: Bounds = BOUNDS) -> None:  # noqa: ARG002
         raise Unsupported(BACKUP)
-
-    def _search(
-        self, record: Record, queries: Sequence[Query], options: SearchOptions, fingerprint: str | None
-    ) -> SearchResult:
-        if options.after:
-            check_generation(options.after.generation, record.generation)
-        if fingerprint is not None and record.fingerprint != fingerprint:
-            self.encoder(record.name, [fingerprint])
-            return SearchResult([[] for _ in queries], record.generation, None)
-        return reading.search(record, self._collections.live(record), queries, options)
-
-    def _live(self, name: str) -> Rows | None:
-        return self._collections.live(self._registry.read(name))

@@ -66,16 +66,16 @@ def derived(metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, float | s
     values: dict[str, list[Any]] = {}
     for path, value in _values(metadata):
         values.setdefault(path, []).extend([value, *(value if isinstance(value, list) else ())])
-    terms = dict.fromkeys(_exists(path) for path in values)
+    terms = dict.fromkeys(_hash("exists", path) for path in values)
     ranges: dict[str, float | str] = {}
     for path, found in values.items():
         terms |= dict.fromkeys(_equals(path, value) for value in found)
         for kind in ("number", "string", "date"):
             places = sorted({place for value in found if (place := _place(value, kind)) is not None})
             if places:
-                terms[_has(path, kind)] = None
+                terms[_hash("has", kind, path)] = None
                 if len(places) > 1:
-                    terms[_has_several(path, kind)] = None
+                    terms[_hash("several", kind, path)] = None
                 ranges |= {_bound(path, kind, "low"): places[0], _bound(path, kind, "high"): places[-1]}
     if len(terms) > MAX_TERMS:
         raise Invalid(f"the metadata have {len(terms)} different values, but Milvus can index only {MAX_TERMS}")
@@ -106,9 +106,9 @@ def expression(where: Filter, several: Several) -> str:  # noqa: PLR0911
             return f"document in {literals(map(str, options))}"
         case In(str(path), options):
             found = f"array_contains_any(terms, {literals(_equals(path, option) for option in options)})"
-            return f"({found} or not {_contains(_exists(path))})" if None in options else found
+            return f"({found} or not {_contains('exists', path)})" if None in options else found
         case Exists(str(path)):
-            return _contains(_exists(path))
+            return _contains("exists", path)
         case Compares(str(path), bounds):
             return _compared(where, path, [name for name, _ in bounds], several)
         case Element():
@@ -135,7 +135,7 @@ def paths(where: Filter) -> Iterator[str]:
 
 def has_field(path: str) -> str:
     """Return the expression for documents with a value at `path`."""
-    return _contains(_exists(path))
+    return _contains("exists", path)
 
 
 def _compared(where: Compares, path: str, names: list[str], several: Several) -> str:
@@ -145,12 +145,12 @@ def _compared(where: Compares, path: str, names: list[str], several: Several) ->
         )
     kind = where.kind
     directions = {_OPERATORS[name][1] for name in names}
-    if len(directions) > 1 and several(_contains(_has_several(path, kind))):
+    if len(directions) > 1 and several(_contains("several", kind, path)):
         raise Invalid(
             f"{path!r} is a list of {kind}s in some documents, and Milvus can compare a list with only one bound",
             field="filter",
         )
-    tests = [_contains(_has(path, kind))]
+    tests = [_contains("has", kind, path)]
     for name, operand in where.bounds:
         place = _place(operand, kind)
         if isinstance(operand, str) and len(operand) >= MAX_TEXT:
@@ -194,8 +194,8 @@ def _joined(operator: str, parts: Iterable[str]) -> str:
     return f"({operator.join(several)})" if several else _EVERYTHING
 
 
-def _contains(term: str) -> str:
-    return f'array_contains(terms, "{term}")'
+def _contains(*parts: str) -> str:
+    return f'array_contains(terms, "{_hash(*parts)}")'
 
 
 def _hash(*parts: str) -> str:
@@ -204,18 +204,6 @@ def _hash(*parts: str) -> str:
 
 def _equals(path: str, value: Any) -> str:
     return _hash("=", path, canonical(value))
-
-
-def _exists(path: str) -> str:
-    return _hash("exists", path)
-
-
-def _has(path: str, kind: Kind) -> str:
-    return _hash("has", kind, path)
-
-
-def _has_several(path: str, kind: Kind) -> str:
-    return _hash("several", kind, path)
 
 
 def _bound(path: str, kind: Kind, end: str) -> str:

@@ -78,10 +78,7 @@ def planned(passages: int, target: float, option: str, *, lite: bool) -> list[st
 
 
 def search_parameters(kind: str, measured: Measured | None, k: int, *, most: bool) -> dict[str, int]:
-    """Return the parameters of a search for `k` hits.
-
-    They use the measured effort or, with `most`, the greatest effort.
-    """
+    """Return the parameters of a search for `k` hits, with the measured effort or, with `most`, the greatest."""
     found = KINDS[kind]
     if not found.effort:
         return {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from heapq import nsmallest
@@ -95,7 +95,8 @@ def measure(corpus: Rows, kind: str, target: float) -> Measured | None:
     names = nsmallest(QUERIES, (row["id"] for block in corpus.each(["id"]) for row in block), key=rows.number)
     if not names:
         return None
-    queries = np.stack([rows.vector(row) for row in _in_order(names, corpus.get(names, ["id", rows.VECTOR]))])
+    vectors = {row["id"]: rows.vector(row) for row in corpus.get(names, ["id", rows.VECTOR])}
+    queries = np.stack([vectors[name] for name in names])
     truth, passages = _nearest(corpus, names, queries)
     for effort in KINDS[kind].efforts or (0,):
         named = {KINDS[kind].effort: effort} if KINDS[kind].effort else {}
@@ -125,8 +126,3 @@ def _nearest(corpus: Rows, names: Sequence[str], queries: Floats) -> tuple[list[
 
 def _others(found: Sequence[str], name: str) -> list[str]:
     return [id for id in found if id != name][:NEIGHBOURS]
-
-
-def _in_order(names: Sequence[str], found: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:
-    by_name = {row["id"]: row for row in found}
-    return [by_name[name] for name in names]

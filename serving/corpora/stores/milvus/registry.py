@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from pydantic import TypeAdapter
 from pymilvus import DataType, MilvusClient
 
 from serving.corpora.ports import StoreError
@@ -98,14 +99,13 @@ class Record:
         """Return the record with `changes` and a new generation."""
         return replace(self, generation=secrets.token_hex(8), **changes)
 
-    @classmethod
-    def of(cls, stored: Mapping[str, Any]) -> Record:
-        given = dict(stored)
-        for name in ("table", "fresh"):
-            given[name] = given[name] and Table(**given[name])
-        given["measured"] = given["measured"] and Measured(**given["measured"])
-        given["spent"] = tuple(given["spent"])
-        return cls(**given)
+    def with_table(self, table: Table) -> Record:
+        """Return the record with other rows. The collection of the earlier rows will be deleted."""
+        spent = (*self.spent, self.table.collection) if self.table else self.spent
+        return self.renewed(table=table, fingerprint=table.fingerprint, dim=table.dim, spent=spent, measured=None)
+
+
+_RECORD = TypeAdapter(Record)
 
 
 class Registry:
@@ -138,25 +138,15 @@ class Registry:
 
     def records(self) -> list[Record]:
         """Return all records, including those of corpora that are being deleted."""
-        with self._connection.errors():
-            self._connection.load(REGISTRY)
-            rows = self._client.query(
-                REGISTRY, filter='name != ""', output_fields=["record"], limit=MAX_CORPORA, timeout=TIMEOUT
-            )
-        later = [row["record"]["name"] for row in rows if row["record"]["format"] > FORMAT]
-        if later:
+        found = self._found('name != ""')
+        if later := [one["name"] for one in found if one["format"] > FORMAT]:
             raise StoreError(f"--store: the corpus {later[0]!r} was written by a later version of Isosphere")
-        return [Record.of(row["record"]) for row in rows]
+        return list(map(_RECORD.validate_python, found))
 
     def find(self, name: str) -> Record | None:
         """Return the record of a corpus, or None if there is no such corpus."""
-        with self._connection.errors():
-            self._connection.load(REGISTRY)
-            rows = self._client.query(
-                REGISTRY, filter=f"name == {literal(name)}", output_fields=["record"], limit=1, timeout=TIMEOUT
-            )
-        record = Record.of(rows[0]["record"]) if rows else None
-        return None if record is None or record.dropped else record
+        records = map(_RECORD.validate_python, self._found(f"name == {literal(name)}"))
+        return next((record for record in records if not record.dropped), None)
 
     def read(self, name: str) -> Record:
         """Return the record of a corpus.
@@ -191,6 +181,14 @@ class Registry:
         with self._connection.errors():
             self._client.delete(REGISTRY, ids=[name], timeout=TIMEOUT)
         self.fingerprints.pop(name, None)
+
+    def _found(self, where: str) -> list[dict[str, Any]]:
+        with self._connection.errors():
+            self._connection.load(REGISTRY)
+            rows = self._client.query(
+                REGISTRY, filter=where, output_fields=["record"], limit=MAX_CORPORA, timeout=TIMEOUT
+            )
+        return [row["record"] for row in rows]
 
     def _create(self) -> None:
         schema = MilvusClient.create_schema(auto_id=False, description="the corpora of Isosphere")

@@ -44,10 +44,8 @@ def schema(dim: int) -> CollectionSchema:
     made = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False, description="a corpus of Isosphere")
     made.add_field("id", DataType.VARCHAR, is_primary=True, max_length=MAX_ID + 16)
     made.add_field("document", DataType.VARCHAR, max_length=MAX_ID)
-    made.add_field("passage", DataType.INT64)
-    made.add_field("passages", DataType.INT64)
-    made.add_field("start", DataType.INT64)
-    made.add_field("end", DataType.INT64)
+    for name in ("passage", "passages", "start", "end"):
+        made.add_field(name, DataType.INT64)
     made.add_field("text", DataType.VARCHAR, max_length=MAX_BYTES)
     made.add_field("metadata", DataType.JSON)
     made.add_field("expires_at", DataType.INT64)
@@ -80,10 +78,7 @@ def rows(content: Content, stemming: Stemming) -> Iterator[Row]:
 def _rows(
     document: Document, spans: Sequence[Span] | None, vectors: Iterator[Floats], stemming: Stemming
 ) -> Iterator[Row]:
-    """Yield the rows of a document.
-
-    The text of a row continues at least to the start of the next row's text, so that no text is lost.
-    """
+    """Yield the rows of a document. No text is lost: the text of a row reaches the start of the next row's text."""
     metadata, text = dict(document.metadata), document.text
     terms, ranges = _derived(metadata)
     cut = spans or [Span(0, len(text))]
@@ -124,13 +119,10 @@ def _expiry(document: Document) -> int:
     return NEVER if document.expires_at is None else document.expires_at
 
 
-def _expires_at(row: Mapping[str, Any]) -> int | None:
-    return None if row["expires_at"] == NEVER else int(row["expires_at"])
-
-
 def unread(row: Mapping[str, Any]) -> Document:
     """Build a document from its first row. Its text is left empty."""
-    return Document(row["document"], "", row["metadata"], expires_at=_expires_at(row))
+    expires_at = None if row["expires_at"] == NEVER else int(row["expires_at"])
+    return Document(row["document"], "", row["metadata"], expires_at=expires_at)
 
 
 def _derived(metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, float | str]]:
@@ -141,10 +133,7 @@ def _derived(metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, float | 
 
 
 def documents(found: Iterable[Mapping[str, Any]]) -> dict[str, Document]:
-    """Return documents by id, assembled from all their rows.
-
-    The rows must have the fields `WHOLE`.
-    """
+    """Return documents by id, assembled from all their rows. The rows must have the fields `WHOLE`."""
     parts: dict[str, list[Mapping[str, Any]]] = {}
     for row in sorted(found, key=lambda row: row["passage"]):
         parts.setdefault(row["document"], []).append(row)

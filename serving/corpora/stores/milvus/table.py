@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from serving.corpora.filters import Filter
 from serving.corpora.indexes.exact import best, rounded
 from serving.corpora.ports import Ranking
 from serving.corpora.stores import words
+from serving.corpora.stores.fields import blocks
 from serving.corpora.stores.milvus import rows
 from serving.corpora.stores.milvus.connection import TIMEOUT, Connection
 from serving.corpora.stores.milvus.expressions import expression, literal, literals
@@ -22,7 +22,6 @@ from serving.corpora.values import Document, Passage, Span, Stemming, WordOption
 from serving.errors import Invalid
 from serving.operations.threads import check_cancelled
 
-T = TypeVar("T")
 DEEPEST = 16_384
 """Maximum number of hits of a search in Milvus."""
 TIES = 100
@@ -52,13 +51,13 @@ class Rows:
     # Methods that write.
 
     def upsert(self, some: Iterable[rows.Row]) -> None:
-        for part in _blocks(some):
+        for part in blocks(list(some), TOGETHER):
             with self.connection.errors():
                 self.connection.client.upsert(self.collection, part, timeout=TIMEOUT)
 
     def delete(self, ids: Sequence[str], *, split: bool) -> None:
         """Remove documents with all their passages. `split` is true if a document may have several passages."""
-        for part in _blocks(ids):
+        for part in blocks(ids, TOGETHER):
             if split:
                 self.delete_rows(f"document in {literals(part)}")
             else:
@@ -117,7 +116,7 @@ class Rows:
         """Return the documents to which rows belong, by id. All rows of split documents are read again."""
         whole = [row for row in some if row["passages"] == 1]
         split = {row["document"] for row in some if row["passages"] > 1}
-        for part in _blocks(sorted(split)):
+        for part in blocks(sorted(split), TOGETHER):
             whole += [row for block in self.each(rows.WHOLE, f"document in {literals(part)}") for row in block]
         return rows.documents(whole)
 
@@ -128,7 +127,7 @@ class Rows:
     def get(self, ids: Sequence[str], fields: Sequence[str]) -> list[Row]:
         """Return the rows with these primary keys. Missing rows are left out."""
         found: list[Row] = []
-        for part in _blocks(ids):
+        for part in blocks(ids, TOGETHER):
             found += self._query(f"id in {literals(part)}", fields)
         return found
 
@@ -151,9 +150,7 @@ class Rows:
         text, phrases = rows.asked(query, self.stemming)
         if not text:
             return Ranking(np.empty(0, np.int64), np.empty(0))
-        where = self.where
-        for phrase in phrases:
-            where = both(where, f"{rows.WORDS} like {literal(phrase)}")
+        where = both(self.where, *(f"{rows.WORDS} like {literal(phrase)}" for phrase in phrases))
         (found,) = self._search(rows.SPARSE, [text], k + TIES, where, {})
         return self._ranking(found, k, np.float64)
 
@@ -248,9 +245,3 @@ def first_of(where: str) -> str:
 
 def both(*conditions: str) -> str:
     return " and ".join(f"({one})" for one in conditions if one)
-
-
-def _blocks(some: Iterable[T]) -> Iterator[list[T]]:
-    left = iter(some)
-    while block := list(islice(left, TOGETHER)):
-        yield block

@@ -31,7 +31,7 @@ class Uploads:
         make_folder(file.parent)
         self._file = file
         self._lock = threading.Lock()
-        self._database = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+        self._database = sqlite3.connect(file, check_same_thread=False)
         for statement in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON"):
             self._database.execute(statement)
         self._database.executescript(_TABLES)
@@ -67,11 +67,5 @@ class Uploads:
         self._database.close()
 
     def _write(self, statement: str, rows: Sequence[tuple[str, ...]]) -> None:
-        with self._lock, disk_errors(self._file):
-            self._database.execute("BEGIN IMMEDIATE")
-            try:
-                self._database.executemany(statement, rows)
-                self._database.execute("COMMIT")
-            except BaseException:
-                self._database.execute("ROLLBACK")
-                raise
+        with self._lock, disk_errors(self._file), self._database:  # one transaction
+            self._database.executemany(statement, rows)

@@ -7,7 +7,7 @@ the requests makes every write repeatable: after a crash, the same upload ends i
 from __future__ import annotations
 
 import logging
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,26 +16,26 @@ from models.runtimes.base import Floats
 from serving.corpora.filters import ID, Filter, In
 from serving.corpora.stores.milvus.expressions import literals
 from serving.corpora.stores.milvus.lifecycle import Collections
+from serving.corpora.stores.milvus.reading import Reader
 from serving.corpora.stores.milvus.recall import Recall
 from serving.corpora.stores.milvus.registry import Record, Registry
 from serving.corpora.stores.milvus.rows import COPIED, VECTOR, WHOLE, described, passage_text, rows, unread
 from serving.corpora.stores.milvus.table import TOGETHER, Rows, both
 from serving.corpora.stores.milvus.uploads import Uploads
-from serving.corpora.stores.writing import changed, check_bound
+from serving.corpora.stores.writing import changed, check_bound, distinct_ids
 from serving.corpora.values import OWN, Changes, Content, PassageKey
-from serving.errors import Conflict, Invalid, NotFound, ServiceError, Stopped
-from serving.operations.bounds import Bounds
+from serving.errors import Conflict, NotFound, ServiceError, Stopped
+from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.clock import now
 
 log = logging.getLogger(__name__)
 
 
-class Writer:
-    """Writer of corpora. The public methods implement those of `Backend` with the same names."""
+class Writer(Reader):
+    """The methods of `Backend` that write documents."""
 
     def __init__(self, registry: Registry, collections: Collections, uploads: Uploads, recall: Recall) -> None:
-        self._registry = registry
-        self._collections = collections
+        super().__init__(registry, collections)
         self._uploads = uploads
         self._recall = recall
         self._compared: dict[str, str] = {}
@@ -43,13 +43,8 @@ class Writer:
         collection of new vectors."""
 
     def put(self, name: str, content: Content) -> None:
-        """Implement `Backend.put`.
-
-        After a crash, some documents may be missing. Repeat the upload to store them.
-        """
-        ids = [document.id for document in content.documents]
-        if repeated := [id for id, times in Counter(ids).items() if times > 1]:
-            raise Invalid(f"the id {repeated[0]!r} is given twice in one upload", field="documents")
+        """Implement `Backend.put`. After a crash, some documents may be missing. Repeat the upload to store them."""
+        ids = distinct_ids(content)
         with self._registry.changing(name) as stored:
             made = list(rows(content, stored.corpus.wanted_stemming))
             if content.job is None:
@@ -79,7 +74,7 @@ class Writer:
                 raise NotFound(f"corpus {name!r} has no document {document!r}")
             self._remove(record, [document])
 
-    def delete_where(self, name: str, where: Filter, before_commit: Callable[[], None]) -> int:
+    def delete_where(self, name: str, where: Filter, before_commit: Callable[[], None] = lambda: None) -> int:
         return self._in_blocks(name, where, before_commit, lambda record, _, ids: self._remove(record, ids))
 
     def patch(
@@ -87,8 +82,8 @@ class Writer:
         name: str,
         which: Sequence[str] | Filter,
         changes: Changes,
-        bounds: Bounds,
-        before_commit: Callable[[], None],
+        bounds: Bounds = BOUNDS,
+        before_commit: Callable[[], None] = lambda: None,
     ) -> int:
         where: Filter = In(ID, tuple(which)) if isinstance(which, Sequence) else which
         return self._in_blocks(name, where, before_commit, partial(self._patch, changes=changes, bounds=bounds))
@@ -160,16 +155,12 @@ class Writer:
             return record
         if OWN in (record.fingerprint, content.fingerprint):
             check_bound(record.corpus, content.fingerprint, dim)
-        spent = record.spent
-        if record.table:
-            if self._collections.size(record).documents:
-                raise Conflict(
-                    f"the corpus was embedded by another bundle ({record.fingerprint}, {record.table.dim} dimensions)"
-                )
-            spent = (*spent, record.table.collection)
+        if record.table and self._collections.size(record).documents:
+            raise Conflict(
+                f"the corpus was embedded by another bundle ({record.fingerprint}, {record.table.dim} dimensions)"
+            )
         table = self._collections.create(record, content.fingerprint, dim)
-        bound = record.renewed(table=table, fingerprint=content.fingerprint, dim=dim, spent=spent, measured=None)
-        return self._collections.clean(self._registry.write(bound))
+        return self._collections.clean(self._registry.write(record.with_table(table)))
 
     def _remove(self, record: Record, ids: Sequence[str]) -> None:
         self._uploads.note(record.name, ids)
@@ -189,6 +180,18 @@ class Writer:
                 by_count[int(str(row["passages"]))].append(str(row["document"]))
         for count, ids in by_count.items():
             table.delete_rows(f"passage >= {count} and document in {literals(ids)}")
+
+    # Accepted uploads.
+
+    def accept(self, name: str, job: str) -> None:
+        self._registry.read(name)
+        self._uploads.accept(name, job)
+
+    def accepted(self, name: str) -> list[str]:
+        return self._uploads.accepted(name)
+
+    def release(self, name: str, job: str) -> None:
+        self._uploads.release(name, job)
 
     # Re-embedding. A second collection, the fresh one, gets all rows with new vectors. Each write removes its documents
     # from the fresh collection, whose rows are therefore always rows of the corpus. The fresh collection is complete
@@ -215,7 +218,10 @@ class Writer:
             copied = self._collections.rows(record).get(list(by_key), COPIED)
             fresh.upsert({**row, VECTOR: by_key[row["id"]]} for row in copied)
 
-    def swap(self, name: str, fingerprint: str) -> bool:
+    def read_fresh(self, name: str) -> None:  # noqa: ARG002
+        return None
+
+    def swap(self, name: str, fingerprint: str, beside: object = None) -> bool:  # noqa: ARG002
         with self._registry.changing(name) as record:
             if record.fingerprint == fingerprint:
                 return True
@@ -225,15 +231,7 @@ class Writer:
             fresh = self._fresh(record, fingerprint)
             if fresh is None or record.fresh is None or fresh.count() < self._collections.rows(record).count():
                 return False
-            spent = (*record.spent, record.table.collection)
-            swapped = record.renewed(
-                table=record.fresh,
-                fresh=None,
-                fingerprint=fingerprint,
-                dim=record.fresh.dim,
-                spent=spent,
-                measured=None,
-            )
+            swapped = replace(record.with_table(record.fresh), fresh=None)
             self._collections.clean(self._registry.write(swapped))
         return True
 

@@ -15,7 +15,7 @@ import pytest
 from serving.corpora.corpora import Corpora
 from serving.corpora.snapshots import CONTENT, MANIFEST, Progress, Snapshots
 from serving.corpora.stores import fields
-from serving.corpora.stores.records import PASSAGE, DocumentRow, PassageRow
+from serving.corpora.stores.records import PASSAGE, DocumentRow, PassageRow, content_hash
 from serving.corpora.values import MAX_POINTS, Document, Span
 from serving.errors import Invalid, TooLarge
 from serving.operations.bounds import MAX_COUNT, Bounds
@@ -51,7 +51,7 @@ def document(text: str = "text of x", id: str = "x", metadata: str = '{"n": 0}')
     """The first one, with checksums that fit."""
 
     def change(writer: sqlite3.Connection) -> None:
-        row = DocumentRow.of(1, Document(id, text, orjson.loads(metadata)), None)
+        row = DocumentRow.of(1, Document(id, text, orjson.loads(metadata)), content_hash(text, None))
         update = "UPDATE documents SET id = ?, text = ?, metadata = ?, hash = ?, checksum = ? WHERE number = 1"
         writer.execute(update, (id, text, metadata, row.hash, row.checksum))
 

@@ -130,7 +130,7 @@ def test_the_log_is_short_again_after_a_long_reader(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(connections, "_LOG_PATIENCE_MS", 1)
     store = filled(SqliteStore(tmp_path, synchronous="OFF"), "c", content([("a", "text", {})]))
     log = tmp_path / "c.sqlite-wal"
-    with store._file("c")._connections.reading() as reader:
+    with store._file("c").reading() as reader:
         assert reader.execute("SELECT count(*) FROM documents").fetchone() == (1,)
         store.write("c", [content([("b", "0123456789" * 400_000, {})])])
         assert log.stat().st_size > 3 << 20
@@ -141,7 +141,7 @@ def test_the_log_is_short_again_after_a_long_reader(tmp_path: Path, monkeypatch:
 
 def test_a_reader_waits_for_no_writer(store: SqliteStore) -> None:
     store.write("c", [content([("a", "first", {})])])
-    with store._file("c")._connections.writing() as writer:
+    with store._file("c").writing() as writer:
         writer.execute("DELETE FROM documents")
         seen: list[str] = []
         reader = threading.Thread(target=lambda: seen.extend(one.id for _, one in store.page("c", 0, 9).rows))
@@ -155,7 +155,7 @@ def test_an_iteration_holds_nothing_open(store: SqliteStore, monkeypatch: pytest
     store.write("c", [content([(f"d{i}", "text", {}) for i in range(10)])])
     found = store.vectors("c")
     next(found)
-    with store._file("c")._connections.alone(checkpointed=True):
+    with store._file("c").set_aside():
         pass  # nobody was waited for
     store.write("c", [Removal(["d5"])])
     assert [keys.tolist() for keys, _ in found] == [[5, 7, 8, 9], [10]]

@@ -235,7 +235,7 @@ def test_a_hostile_vocabulary_is_no_syntax(tmp_path: Path) -> None:
     store = filled(STORES["sqlite"](tmp_path), "porter")
     store.close()
     file = CorpusFile(tmp_path / "c.sqlite")
-    with file._connections.writing() as writer:
+    with file.writing() as writer:
         writer.execute("""INSERT INTO vocabulary VALUES ('rivr" NOT "a'), ('riv"er'), ('riv er')""")
     assert len(file.words("rivre", 5, None, BOTH).keys) >= 3
     file.close()

@@ -39,7 +39,7 @@ def armed(spec: str) -> Iterator[None]:
 @contextmanager
 def full(store: SqliteStore, name: str) -> Iterator[None]:
     """SQLite's own limit says what the disk would say."""
-    with store._file(name)._connections.maintaining() as writer:
+    with store._file(name).maintaining() as writer:
         (pages,) = writer.execute("PRAGMA page_count").fetchone()
         (most,) = writer.execute("PRAGMA max_page_count").fetchone()
         writer.execute(f"PRAGMA max_page_count = {pages}")
@@ -80,7 +80,7 @@ def test_what_cannot_be_undone_is_never_committed(store: SqliteStore) -> None:
         denied = (action, what) == (sqlite3.SQLITE_TRANSACTION, "ROLLBACK")
         return sqlite3.SQLITE_DENY if denied else sqlite3.SQLITE_OK
 
-    with store._file("c")._connections.maintaining() as writer:
+    with store._file("c").maintaining() as writer:
         writer.set_authorizer(no_rollback)
     with armed("store.before-commit=raise:EIO"), pytest.raises(Unhealthy):
         store.write("c", [content([("half", "half", {})])])
@@ -163,7 +163,7 @@ def test_a_kill_in_a_rename_leaves_one_of_the_names(tmp_path: Path, place: str, 
 
 
 def test_a_row_of_unknown_stemming_is_damage(store: SqliteStore) -> None:
-    with store._file("c")._connections.writing() as writer:
+    with store._file("c").writing() as writer:
         writer.execute("UPDATE corpora SET stemming = 'snowball'")
     with pytest.raises(Damaged, match=r"c\.sqlite: .*unknown stemming: 'snowball'"):
         store.corpus("c")
@@ -176,7 +176,7 @@ def test_a_copy_that_cannot_be_written(store: SqliteStore, tmp_path: Path) -> No
 
 
 def test_no_more_files_may_be_opened(store: SqliteStore) -> None:
-    connections = store._file("c")._connections
+    connections = store._file("c")
     store.corpus("c")  # one reader is open from now on
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with ExitStack() as opened:

@@ -91,7 +91,7 @@ def test_who_uses_one_keeps_it(store: SqliteStore) -> None:
     blocks = store.vectors("c0")
     first, _ = next(blocks)
     assert text(store, "c1")  # so that it is open before the transaction
-    with store._file("c1")._connections.writing() as writer:
+    with store._file("c1").writing() as writer:
         writer.execute("UPDATE corpora SET description = 'kept'")
         for name in NAMES[2:]:
             assert text(store, name)

@@ -166,7 +166,7 @@ def test_a_corpus_whose_first_page_broke_while_it_is_served_is_restored(tmp_path
     store.copy("c", tmp_path / "copy")
     with (tmp_path / "c.sqlite").open("r+b") as file:
         file.write(b"?" * 100)
-    store._file("c")._connections.close_if_idle()  # for others that were used since
+    store._file("c").close_if_idle()  # for others that were used since
     broken = (tmp_path / "c.sqlite").read_bytes()
     with pytest.raises(Damaged):
         store.document("c", "a")

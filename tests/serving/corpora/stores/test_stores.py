@@ -261,7 +261,7 @@ def test_two_servers_on_one_folder(tmp_path: Path) -> None:
 
 def test_durability_settings(tmp_path: Path) -> None:
     file = CorpusFile(tmp_path / "c.sqlite", new=True)
-    with file._connections.maintaining() as writer:
+    with file.maintaining() as writer:
         assert writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert writer.execute("PRAGMA synchronous").fetchone() == (2,)
     file.close()

@@ -201,6 +201,7 @@ def test_words_of_one_stem_are_asked_for_once() -> None:
         [("connects",)],
         ["connects", "other"],
         "other",
+        (),
     )
 
 
