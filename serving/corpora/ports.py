@@ -1,4 +1,4 @@
-"""Interfaces of corpora: the protocols of an index, of a store, and of a corpus that can be searched."""
+"""Interfaces of corpora: the protocols of a store, and of a corpus that can be searched."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from serving.corpora.values import (
 from serving.errors import ServiceError
 from serving.operations.bounds import BOUNDS, Bounds
 
-# The protocol of a vector index, and its results.
+# The results of vector indexes.
 
 
 class Ranking(NamedTuple):
@@ -60,33 +60,6 @@ class IndexSize(NamedTuple):
 
     vectors: int
     bytes: int
-
-
-class Index(Protocol):
-    """Index of unit vectors with keys, which searches by inner product. All vectors have the same number of dimensions.
-
-    The corpus ensures that one thread at a time writes. Any number of threads may search concurrently. A search sees
-    each write completely or not at all.
-    """
-
-    def __len__(self) -> int:
-        """Return the number of vectors."""
-
-    @property
-    def nbytes(self) -> int:
-        """Memory in bytes, including spare capacity."""
-
-    def add(self, keys: Keys, vectors: Floats) -> None:
-        """Add (N, D) vectors with N keys. Each key must be greater than every key that the index ever had."""
-
-    def remove(self, keys: Keys) -> None:
-        """Remove the vectors of `keys`. Unknown keys are ignored."""
-
-    def search(self, queries: Floats, k: int, allowed: Keys | None = None) -> list[Ranking]:
-        """Return the best `k` hits, or fewer, for each row of (Q, D) `queries`.
-
-        If `allowed` is given, only these sorted keys are searched.
-        """
 
 
 # The protocol of a store, and the arguments that are not in `serving.corpora.values`.

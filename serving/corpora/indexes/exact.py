@@ -115,7 +115,7 @@ class ExactIndex:
         return sum(part.nbytes for part in self._room)
 
     def add(self, keys: Keys, vectors: Floats) -> None:
-        """Append rows. Double the capacity when it is used up."""
+        """Append rows, with keys that are greater than all earlier keys. Double the capacity when it is used up."""
         size, needed = len(self.rows.keys), len(self.rows.keys) + len(keys)
         if needed > len(self._room.keys):
             room = self._empty(max(needed, 2 * size))
@@ -137,9 +137,6 @@ class ExactIndex:
         if 2 * len(self) < len(self.rows.keys):
             keys, vectors, live = self.rows
             self._room = self.rows = ExactRows(keys[live], vectors[live], live[live])
-
-    def search(self, queries: Floats, k: int, allowed: Keys | None = None) -> list[Ranking]:
-        return self.rows.search(queries, k, allowed)
 
     def _empty(self, room: int) -> ExactRows:
         vectors = np.empty((room, self.rows.vectors.shape[1]), np.float32)
