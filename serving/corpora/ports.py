@@ -84,51 +84,15 @@ class StoreError(RuntimeError):
     """The folder of the corpora, or a file in the folder, can't be used. The message names the folder or file."""
 
 
-class UploadLedger(Protocol):
-    """Records of accepted uploads, by corpus. See `Store.accept`."""
+class NamedCorpora(Protocol):
+    """Methods that a `Store` and a `Backend` have in common.
 
-    def names(self) -> list[str]:
-        """Return the names of all corpora."""
-
-    def accept(self, name: str, job: str) -> None:
-        """Record that an upload job was accepted."""
-
-    def accepted(self, name: str) -> list[str]:
-        """Return the jobs that were accepted and not released, sorted."""
-
-    def release(self, name: str, job: str) -> None:
-        """Delete the record of an accepted job."""
-
-
-class Store(Protocol):
-    """The durable store of local corpora.
-
-    When a method returns, its changes are committed. When it raises an error, nothing has changed. All methods are
-    thread-safe. Reads for callers never return an expired document. Reads for indexes, re-embedding and copies return
-    it until it is deleted.
-
-    A document is stored as one passage or several, each with a key. Keys are positive, increase with time and are never
-    reused. Every method that takes the name of a corpus raises `NotFound` if this corpus does not exist.
+    Methods are thread-safe. When a method returns, its changes are committed. A method that takes the name of a corpus
+    raises `NotFound` if this corpus does not exist.
     """
 
     def names(self) -> list[str]:
         """Return the names of all corpora, sorted."""
-
-    def create(self, corpus: Corpus) -> bool:
-        """Create an empty corpus and return True. If the corpus exists, call `describe` and return False."""
-
-    def describe(self, corpus: Corpus) -> None:
-        """Update an existing corpus with the description, recall target, stemming and word settings that are not None.
-
-        If the searched fields change, index the words of all documents again. If the corpus has no fingerprint, set it.
-        If the corpus has another fingerprint, or documents with another stemming, raise `Conflict` and change nothing.
-        """
-
-    def corpus(self, name: str) -> Corpus:
-        """Return the corpus."""
-
-    def described(self, name: str) -> tuple[Corpus, Size]:
-        """Return the corpus and its size, read in one transaction."""
 
     def drop(self, name: str) -> None:
         """Remove a corpus with every document."""
@@ -136,15 +100,11 @@ class Store(Protocol):
     def rename(self, name: str, to: str) -> None:
         """Give the corpus another name. It keeps its generation, which no other corpus has.
 
+        After a crash, the change is either complete or not done.
+
         Raises:
             Conflict: a corpus already has the name `to`.
-        """
-
-    def write(self, name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:
-        """Apply `writes` in order in one commit. A document replaces an existing document of the same id.
-
-        Return for each write its change, or the error that refused the write. The error is `Conflict` if the corpus has
-        another fingerprint.
+            Invalid: the backend can't rename corpora.
         """
 
     def accept(self, name: str, job: str) -> None:
@@ -170,6 +130,84 @@ class Store(Protocol):
 
     def document(self, name: str, document: str) -> Document:
         """Return a document by its id, or raise `NotFound`."""
+
+    def unmatched(self, name: str, where: Filter) -> list[str]:
+        """Return a warning for each condition that no document can meet: the field is missing or has other types."""
+
+    def facets(self, name: str, values: int) -> Facets:
+        """Return the fields of the metadata, each with up to `values` most frequent values."""
+
+    def counts(
+        self,
+        name: str,
+        query: str | None,
+        where: Filter | None,
+        paths: Sequence[str],
+        values: int,
+        *,
+        options: WordOptions = NO_OPTIONS,
+    ) -> Counts:
+        """Count the passages that match, and the values at `paths` in the documents of these passages.
+
+        A passage matches if it contains any word of `query`, and if its document matches `where`. A condition that is
+        None does not apply. Return up to `values` values for each path, most frequent first.
+        """
+
+    def keep_map(self, name: str, found: Map, generation: str) -> None:
+        """Store a map of the corpus, which replaces the previous map.
+
+        Raises:
+            Conflict: the corpus no longer has this generation.
+        """
+
+    def copy(self, name: str, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
+        """Copy a snapshot of the corpus to the file `to`.
+
+        Other threads may write meanwhile. Return the copied corpus and its size.
+        """
+
+    def verify(self, name: str) -> list[str]:
+        """Return one line for each error in the structure, the rows or the word index of a corpus.
+
+        The whole file is read.
+        """
+
+    def close(self) -> None:
+        """Close all corpora. No method may be called afterwards."""
+
+
+class Store(NamedCorpora, Protocol):
+    """The durable store of local corpora.
+
+    When a method raises an error, nothing has changed. Reads for callers never return an expired document. Reads for
+    indexes, re-embedding and copies return it until it is deleted.
+
+    A document is stored as one passage or several, each with a key. Keys are positive, increase with time and are never
+    reused.
+    """
+
+    def create(self, corpus: Corpus) -> bool:
+        """Create an empty corpus and return True. If the corpus exists, call `describe` and return False."""
+
+    def describe(self, corpus: Corpus) -> None:
+        """Update an existing corpus with the description, recall target, stemming and word settings that are not None.
+
+        If the searched fields change, index the words of all documents again. If the corpus has no fingerprint, set it.
+        If the corpus has another fingerprint, or documents with another stemming, raise `Conflict` and change nothing.
+        """
+
+    def corpus(self, name: str) -> Corpus:
+        """Return the corpus."""
+
+    def described(self, name: str) -> tuple[Corpus, Size]:
+        """Return the corpus and its size, read in one transaction."""
+
+    def write(self, name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:
+        """Apply `writes` in order in one commit. A document replaces an existing document of the same id.
+
+        Return for each write its change, or the error that refused the write. The error is `Conflict` if the corpus has
+        another fingerprint.
+        """
 
     def passages(self, name: str, keys: Sequence[int]) -> dict[int, Passage]:
         """Return the passages of `keys`. Keys without a passage are left out."""
@@ -200,30 +238,8 @@ class Store(Protocol):
     def matching(self, name: str, where: Filter) -> Keys:
         """Return the sorted keys of the passages whose documents match a filter."""
 
-    def unmatched(self, name: str, where: Filter) -> list[str]:
-        """Return a warning for each condition that no document can meet: the field is missing or has other types."""
-
     def ids_matching(self, name: str, where: Filter) -> list[str]:
         """Return the ids of all documents that match a filter."""
-
-    def facets(self, name: str, values: int) -> Facets:
-        """Return the fields of the metadata, each with up to `values` most frequent values."""
-
-    def counts(
-        self,
-        name: str,
-        query: str | None,
-        where: Filter | None,
-        paths: Sequence[str],
-        values: int,
-        *,
-        options: WordOptions = NO_OPTIONS,
-    ) -> Counts:
-        """Count the passages that match, and the values at `paths` in the documents of these passages.
-
-        A passage matches if it contains any word of `query`, and if its document matches `where`. A condition that is
-        None does not apply. Return up to `values` values for each path, most frequent first.
-        """
 
     def words(
         self, name: str, query: str, k: int, where: Filter | None = None, options: WordOptions = NO_OPTIONS
@@ -274,13 +290,6 @@ class Store(Protocol):
         If some passages have no new vector yet, change nothing and return False.
         """
 
-    def keep_map(self, name: str, found: Map, generation: str) -> None:
-        """Store a map of the corpus, which replaces the previous map.
-
-        Raises:
-            Conflict: the corpus no longer has this generation.
-        """
-
     def kept_map(self, name: str) -> Map | None:
         """Return the stored map, or None if there is none."""
 
@@ -290,12 +299,6 @@ class Store(Protocol):
         Other threads may write meanwhile.
 
         Nothing is returned if the unused space has less than `least` bytes and is a small part of the file.
-        """
-
-    def copy(self, name: str, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
-        """Copy a snapshot of the corpus to the file `to`.
-
-        Other threads may write meanwhile. Return the copied corpus and its size.
         """
 
     def adopt(
@@ -315,17 +318,8 @@ class Store(Protocol):
             StoreError: the file is not a complete corpus, or exceeds `bounds`; nothing has changed.
         """
 
-    def verify(self, name: str) -> list[str]:
-        """Return one line for each error in the structure, the rows or the word index of a corpus.
-
-        The whole file is read.
-        """
-
     def size(self, name: str) -> Size:
         """Return the size of a corpus, including documents that have expired and are not deleted yet."""
-
-    def close(self) -> None:
-        """Close the store. No method may be called afterwards."""
 
 
 # The protocol between search and an engine.
