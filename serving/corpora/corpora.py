@@ -316,7 +316,7 @@ class Corpora(Backend):
     def index_fingerprint(self, name: str) -> str | None:
         """Return the fingerprint of an open index, or None if the index is not open."""
         live = self._open.named(name).live
-        return None if live is None else live.fingerprint
+        return None if live is None else live.identity.fingerprint
 
     def accept(self, name: str, job: str) -> None:
         self._store.accept(name, job)
@@ -386,13 +386,14 @@ class Corpora(Backend):
     ) -> LiveIndex | None:
         """Return the index to search, or None if the corpus has no vectors."""
         index = corpus.index()
-        if index is None or (fingerprint is not None and index.fingerprint != fingerprint):
+        if index is None or (fingerprint is not None and index.identity.fingerprint != fingerprint):
             if fingerprint is not None:
                 self.encoder(name, [fingerprint])
             return None
-        wrong = next((q.vector for q in queries if q.vector is not None and len(q.vector) != index.dim), None)
+        dim = index.identity.dim
+        wrong = next((q.vector for q in queries if q.vector is not None and len(q.vector) != dim), None)
         if wrong is not None:
-            raise Invalid(f"{len(wrong)} numbers, but corpus {name!r} has {index.dim} dimensions", field="vector")
+            raise Invalid(f"{len(wrong)} numbers, but corpus {name!r} has {dim} dimensions", field="vector")
         return index
 
     def _generation(self, name: str, index: LiveIndex | None, options: SearchOptions) -> str:

@@ -268,14 +268,11 @@ class OpenCorpus:
         self.removals += (len(change.removed) > 0 and not hidden) or isinstance(write, Patch)
         if self.live is None or isinstance(write, Patch):
             return
-        if isinstance(write, Content) and write.fingerprint != self.live.fingerprint:
+        if isinstance(write, Content) and write.fingerprint != self.live.identity.fingerprint:
             self.close()  # the corpus was empty, and a new encoder needs a new index
             return
         try:
-            if isinstance(write, Content):
-                self.live.change(change.removed, change.added, change.vectors)
-            else:
-                self.live.remove(change.removed)
+            self.live.change(change.removed, change.added, change.vectors)
         except Exception:
             log.exception("the index of corpus %r could not be updated, so it is opened again", self._name)
             self.close()

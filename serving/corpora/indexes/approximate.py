@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from models.runtimes.base import Floats
 from serving.corpora.indexes.exact import flat
-from serving.corpora.indexes.kind import BuildError, Candidates, Parameters, Pause, blocks, limited, steps
+from serving.corpora.indexes.kind import BuildError, Candidates, Parameters, Pause, blocks, steps
 
 LINKS, WIDTH = 32, 80
 MOST = 2_048
@@ -29,7 +29,26 @@ LEAST = 1_024
 has too little data."""
 
 
-class Flat:
+class _OnCpu:
+    """Methods that the kinds have in common."""
+
+    def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:
+        index.add(np.ascontiguousarray(vectors[index.ntotal :]))
+        return index
+
+    def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
+        """Search the index. If it reaches too few vectors, the rows of the result end with -1."""
+        parameters = self._search_parameters(wanted)
+        if wanted.bitmap is not None:
+            parameters.sel = faiss.IDSelectorBitmap(wanted.bitmap)
+        _, rows = index.search(queries, wanted.rows, params=parameters)
+        return rows  # type: ignore[no-any-return]
+
+    def _search_parameters(self, wanted: Candidates) -> faiss.SearchParameters:  # noqa: ARG002
+        return faiss.SearchParameters()
+
+
+class Flat(_OnCpu):
     """Brute-force search by FAISS. The index stores nothing, because it searches the memory-mapped vectors."""
 
     name = "flat"
@@ -60,13 +79,8 @@ class Flat:
     def efforts(self, parameters: Parameters) -> Sequence[int]:  # noqa: ARG002
         return [1]
 
-    def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
-        parameters = limited(faiss.SearchParameters(), wanted.bitmap)
-        _, rows = index.search(queries, wanted.rows, params=parameters)
-        return rows  # type: ignore[no-any-return]
 
-
-class Hnsw:
+class Hnsw(_OnCpu):
     """A layered graph of neighbours, which is searched from the top layer (Malkov and Yashunin, 2018).
 
     The index stores only the graph. Distances are computed from the memory-mapped vectors.
@@ -93,10 +107,6 @@ class Hnsw:
         """Return an in-memory copy of an index from `build`, with `vectors` added."""
         return _with(faiss.clone_index(index), vectors, pause)
 
-    def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:
-        index.add(np.ascontiguousarray(vectors[index.ntotal :]))
-        return index
-
     def write(self, index: faiss.Index, path: str) -> None:
         """Write the graph without its vectors."""
         writer = faiss.FileIOWriter(path)
@@ -114,11 +124,8 @@ class Hnsw:
         """Return the values of efSearch to try."""
         return steps(10, MOST)
 
-    def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
-        """Search the graph. If the graph reaches too few vectors, the rows of the result end with -1."""
-        parameters = faiss.SearchParametersHNSW(efSearch=max(wanted.effort, wanted.rows))
-        _, rows = index.search(queries, wanted.rows, params=limited(parameters, wanted.bitmap))
-        return rows  # type: ignore[no-any-return]
+    def _search_parameters(self, wanted: Candidates) -> faiss.SearchParameters:
+        return faiss.SearchParametersHNSW(efSearch=max(wanted.effort, wanted.rows))
 
 
 def _with(index: faiss.Index, vectors: Floats, pause: Pause) -> faiss.Index:
@@ -127,7 +134,7 @@ def _with(index: faiss.Index, vectors: Floats, pause: Pause) -> faiss.Index:
     return index
 
 
-class Ivf:
+class Ivf(_OnCpu):
     """An inverted file: lists of vectors by their nearest centroid.
 
     The centroids are trained on a sample of the vectors.
@@ -171,13 +178,7 @@ class Ivf:
         sample = _sample(vectors, POINTS * parameters["nlist"])
         _train_centres(index.quantizer, sample, parameters["nlist"], pause)
         index.train(sample[:PQ_POINTS])
-        for block in blocks(vectors, pause):
-            index.add(block)
-        return index
-
-    def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:
-        index.add(np.ascontiguousarray(vectors[index.ntotal :]))
-        return index
+        return _with(index, vectors, pause)
 
     def write(self, index: faiss.Index, path: str) -> None:
         faiss.write_index(index, path)
@@ -190,10 +191,8 @@ class Ivf:
         """Return the values of nprobe to try, up to a quarter of the lists."""
         return steps(1, max(1, parameters["nlist"] // 4))
 
-    def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
-        parameters = faiss.SearchParametersIVF(nprobe=wanted.effort)
-        _, rows = index.search(queries, wanted.rows, params=limited(parameters, wanted.bitmap))
-        return rows  # type: ignore[no-any-return]
+    def _search_parameters(self, wanted: Candidates) -> faiss.SearchParameters:
+        return faiss.SearchParametersIVF(nprobe=wanted.effort)
 
     def _empty(self, dim: int, parameters: Parameters) -> faiss.IndexIVF:
         centres, lists, metric = faiss.IndexFlatIP(dim), parameters["nlist"], faiss.METRIC_INNER_PRODUCT

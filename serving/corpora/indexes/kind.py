@@ -92,10 +92,3 @@ def steps(first: int, last: int) -> list[int]:
     while found[-1] < last:
         found.append(min(last, max(found[-1] + 1, round(found[-1] * 1.2))))
     return found
-
-
-def limited(parameters: faiss.SearchParameters, bitmap: NDArray[np.uint8] | None) -> faiss.SearchParameters:
-    """Restrict `parameters` to the rows of `bitmap`, if there is one."""
-    if bitmap is not None:
-        parameters.sel = faiss.IDSelectorBitmap(bitmap)
-    return parameters

@@ -7,9 +7,8 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import monotonic, perf_counter
 from typing import NamedTuple
 
@@ -46,10 +45,10 @@ class LiveIndex:
         identity: Identity,
         builder: Builder,
         *,
-        folder: Path | None,
+        folder: Path,
         target: Callable[[], float],
         threads: int = 1,
-        plan: Plan | None = None,
+        plan: Plan,
         kinds: Mapping[str, Kind] = KINDS,
         beside: Read | None = None,
     ) -> None:
@@ -58,17 +57,15 @@ class LiveIndex:
         If neither belongs to the source, read all vectors from the source.
 
         Args:
-            folder: the folder of this corpus's index. None means a temporary folder.
+            folder: the folder of this corpus's index.
             threads: maximum threads of one search.
             beside: vectors of the corpus that were already read.
         """
         self._source, self._builder = source, builder
         self.identity = identity
         """Identity of the vectors. It never changes."""
-        self._temporary = TemporaryDirectory(ignore_cleanup_errors=True) if folder is None else None
-        self._folder = Path(self._temporary.name) if self._temporary else folder or Path()
-        self._generations = Generations(self._folder)
-        self._target, self._threads, self._plan, self._kinds = target, threads, plan or Plan(), dict(kinds)
+        self._folder, self._generations = folder, Generations(folder)
+        self._target, self._threads, self._plan, self._kinds = target, threads, plan, kinds
         self._changing = threading.Lock()
         """Lock for every change that is visible to searches."""
         self._making = threading.Lock()
@@ -85,16 +82,7 @@ class LiveIndex:
         self._closed = False
         opening = IndexOpener(source, identity, self._generations, self._kinds, threads, self._plan)
         self._seen, self._tail, self._generation, self._covered = opening.opened(beside)
-        self._consider()
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the encoder that computed the vectors."""
-        return self.identity.fingerprint
-
-    @property
-    def dim(self) -> int:
-        return self.identity.dim
+        self.reconsider()
 
     @property
     def kind(self) -> str:
@@ -114,23 +102,19 @@ class LiveIndex:
         building = self._queued or self._making.locked()
         return Report.of(self._seen, target=self._target(), memory=self.nbytes, building=building)
 
-    def add(self, keys: Keys, vectors: Floats) -> None:
-        """Add (N, D) vectors under N keys. Each key must be greater than every key that the index ever contained."""
-        self.change(np.empty(0, np.int64), keys, vectors)
-
-    def remove(self, keys: Keys) -> None:
-        """Remove the vectors of `keys`. Unknown keys are ignored."""
-        self.change(keys, np.empty(0, np.int64), np.empty((0, self.identity.dim), np.float32))
-
     def change(self, removed: Keys, added: Keys, vectors: Floats) -> None:
-        """Remove and add vectors in one step. A search uses the state either before or after both changes."""
+        """Remove and add vectors in one step. A search uses the state either before or after both changes.
+
+        Unknown removed keys are ignored. Each added key must be greater than every key that the index ever contained.
+        """
         with self._changing:
             self._tail.remove(removed)
-            self._tail.add(added, vectors)
+            if len(added):
+                self._tail.add(added, vectors)
             if self._removed_since is not None:
                 self._removed_since.append(removed)
             self._seen = self._seen.changed(removed, self._tail.rows)
-        self._consider()
+        self.reconsider()
 
     def search(self, queries: Floats, k: int, allowed: Keys | None = None, *, exact: bool = False) -> list[Ranking]:
         """Return the best `k` vectors, or fewer if fewer exist, for each row of the unit vectors `queries` (Q, D).
@@ -142,12 +126,8 @@ class LiveIndex:
         seen = self._seen
         found = seen.search(queries, k, allowed, exact=exact, threads=self._threads)
         if seen.main.fell_back:
-            self._consider()
+            self.reconsider()
         return found
-
-    def reconsider(self) -> None:
-        """Build the index again if the recall target has changed."""
-        self._consider()
 
     def build_now(self) -> Report:
         """Build, measure and save a new index, and serve it. Return its report."""
@@ -164,10 +144,9 @@ class LiveIndex:
             self._closed = True
         if erase:
             self._generations.erase()
-        if self._temporary:
-            self._temporary.cleanup()
 
-    def _consider(self) -> None:
+    def reconsider(self) -> None:
+        """Queue a build if one is due, for example after the recall target has changed."""
         if not self._queued and monotonic() >= self._not_before and self._wants_build():
             self._queued = True
             self._builder.submit(self._build_behind)
@@ -210,7 +189,7 @@ class LiveIndex:
                 log.exception("could not build a new index in %s; the current index stays in use", self._folder)
         finally:
             self._queued = False
-        self._consider()
+        self.reconsider()
 
     def _grow_behind(self, pause: Pause) -> None:
         try:
@@ -223,7 +202,7 @@ class LiveIndex:
             log.warning("the tail of the index in %s is searched exactly until the next build: %s", self._folder, error)
         finally:
             self._growing = False
-        self._consider()
+        self.reconsider()
 
     def _grow(self, step: Pause) -> None:
         """Move the oldest vectors of the tail to the growing graph.
@@ -317,9 +296,9 @@ class IndexOpener:
     source: Source
     identity: Identity
     generations: Generations
-    kinds: Mapping[str, Kind] = field(default_factory=dict)
-    threads: int = 1
-    plan: Plan = field(default_factory=Plan)
+    kinds: Mapping[str, Kind]
+    threads: int
+    plan: Plan
 
     def opened(self, beside: Read | None) -> OpenedIndex:
         """Open the index from `beside`, from the newest valid build in the folder, or from the source, in this order.

@@ -140,7 +140,7 @@ def test_an_index_follows_a_commit_whose_caller_left_meanwhile(
         return outcomes
 
     monkeypatch.setattr(store, "write", write_and_leave)
-    monkeypatch.setattr(before, "_consider", lambda: store.corpus("c"))  # as one that asks for the recall target
+    monkeypatch.setattr(before, "reconsider", lambda: store.corpus("c"))  # as one that asks for the recall target
     token.run(lambda: corpus.write(Removal(["first"])))
     assert corpus.live is before is not None, "it was let go, to be opened anew"
     assert search(corpora) == []
