@@ -23,7 +23,7 @@ from serving.corpora.indexes.building import FEWEST, Builder, Plan
 from serving.corpora.indexes.live import Generations, LiveIndex
 from serving.corpora.indexes.saved import Identity, Read, read
 from serving.corpora.ports import IndexSize, Stop, Store, StoreError, never
-from serving.corpora.values import Blocks, Change, Content, Corpus, Expiry, Keys, OwnVectors, Patch, Write
+from serving.corpora.values import Blocks, Change, Content, Corpus, Expiry, OwnVectors, Patch, Write
 from serving.errors import Conflict, Damaged, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.files import disk_errors
@@ -363,10 +363,11 @@ class Indexes:
         """
         assert corpus.fingerprint is not None and corpus.dim is not None
         identity = Identity(corpus.generation, corpus.fingerprint, corpus.dim)
-        source, folder = _Source(store, corpus.name), self._folder / corpus.name
+        folder = self._folder / corpus.name
         with disk_errors(folder):
             return LiveIndex(
-                source,
+                store,
+                corpus.name,
                 identity,
                 self._builder,
                 folder=folder,
@@ -401,29 +402,3 @@ class Indexes:
 
     def close(self) -> None:
         self._builder.close()
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A corpus of a store as a `Source` of vectors for an index."""
-
-    store: Store
-    name: str
-
-    def vectors(self, after: int) -> Blocks:
-        return self.store.vectors(self.name, after=after)
-
-    def keys(self) -> Keys:
-        return self.store.keys(self.name)
-
-    def tombstones(self, upto: int) -> Keys:
-        return self.store.tombstones(self.name, upto)
-
-    def bury(self, keys: Keys) -> None:
-        self.store.bury(self.name, keys)
-
-    def last_key(self) -> int:
-        return self.store.last_key(self.name)
-
-    def count(self) -> int:
-        return self.store.size(self.name).passages

@@ -176,7 +176,29 @@ class NamedCorpora(Protocol):
         """Close all corpora. No method may be called afterwards."""
 
 
-class Store(NamedCorpora, Protocol):
+class VectorSource(Protocol):
+    """Vectors of corpora, for indexes. If an index differs from its source, the source is right."""
+
+    def vectors(self, name: str, keys: Sequence[int] | None = None, after: int = 0) -> Blocks:
+        """Yield the vectors of `keys`. If `keys` is None, yield all vectors with keys greater than `after`."""
+
+    def keys(self, name: str) -> Keys:
+        """Return the sorted keys of all passages."""
+
+    def tombstones(self, name: str, upto: int) -> Keys:
+        """Return the sorted keys, up to `upto`, that have a tombstone (a record of their deletion). See `bury`."""
+
+    def bury(self, name: str, keys: Keys) -> None:
+        """Delete the tombstones of `keys`. The caller ensures that no index on disk contains these keys any more."""
+
+    def last_key(self, name: str) -> int:
+        """Return the greatest key that was ever assigned, or 0 if there was none."""
+
+    def size(self, name: str) -> Size:
+        """Return the size of a corpus, including documents that have expired and are not deleted yet."""
+
+
+class Store(NamedCorpora, VectorSource, Protocol):
     """The durable store of local corpora.
 
     When a method raises an error, nothing has changed. Reads for callers never return an expired document. Reads for
@@ -229,9 +251,6 @@ class Store(NamedCorpora, Protocol):
     ) -> Page:
         """Return up to `limit` documents in the given orders, beginning after the place `after`. See `page`."""
 
-    def keys(self, name: str) -> Keys:
-        """Return the sorted keys of all passages."""
-
     def expired(self, name: str) -> Keys:
         """Return the sorted keys of the passages whose documents have expired and are not deleted yet."""
 
@@ -259,18 +278,6 @@ class Store(NamedCorpora, Protocol):
 
         Words match by the same rules as in `words`. Only the first `MAX_MARKED` characters of a text are searched.
         """
-
-    def vectors(self, name: str, keys: Sequence[int] | None = None, after: int = 0) -> Blocks:
-        """Yield the vectors of `keys`. If `keys` is None, yield all vectors with keys greater than `after`."""
-
-    def tombstones(self, name: str, upto: int) -> Keys:
-        """Return the sorted keys, up to `upto`, that have a tombstone (a record of their deletion). See `bury`."""
-
-    def bury(self, name: str, keys: Keys) -> None:
-        """Delete the tombstones of `keys`. The caller ensures that no index on disk contains these keys any more."""
-
-    def last_key(self, name: str) -> int:
-        """Return the greatest key that was ever assigned, or 0 if there was none."""
 
     def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[int, str]]:
         """Return key and text of up to `limit` passages that the encoder `fingerprint` has not embedded yet."""
@@ -317,9 +324,6 @@ class Store(NamedCorpora, Protocol):
         Raises:
             StoreError: the file is not a complete corpus, or exceeds `bounds`; nothing has changed.
         """
-
-    def size(self, name: str) -> Size:
-        """Return the size of a corpus, including documents that have expired and are not deleted yet."""
 
 
 # The protocol between search and an engine.

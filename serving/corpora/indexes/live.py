@@ -22,16 +22,16 @@ from serving.corpora.indexes.approximate import Hnsw
 from serving.corpora.indexes.building import CERTAIN, Builder, BuildInput, Plan, build, held_out, most_queries, tune
 from serving.corpora.indexes.exact import ExactIndex
 from serving.corpora.indexes.kind import CancelledError, Kind, Pause
-from serving.corpora.indexes.saved import Identity, Read, Source, UnfitError, read
+from serving.corpora.indexes.saved import Identity, Read, UnfitError, read
 from serving.corpora.indexes.state import Approximate, IndexState, Main, Marks, Part, Report, Tuning
-from serving.corpora.ports import Ranking
+from serving.corpora.ports import Ranking, VectorSource
 from serving.corpora.values import Keys
 from serving.errors import ServiceError
 from serving.operations.failpoints import reach
 
 log = logging.getLogger(__name__)
 _HNSW = Hnsw()
-__all__ = ["Identity", "LiveIndex", "Plan", "Report", "Source"]
+__all__ = ["Identity", "LiveIndex", "Plan", "Report"]
 AGAIN = 60.0
 """Seconds to wait after a failed build before the next build."""
 
@@ -41,7 +41,8 @@ class LiveIndex:
 
     def __init__(
         self,
-        source: Source,
+        source: VectorSource,
+        name: str,
         identity: Identity,
         builder: Builder,
         *,
@@ -61,7 +62,7 @@ class LiveIndex:
             threads: maximum threads of one search.
             beside: vectors of the corpus that were already read.
         """
-        self._source, self._builder = source, builder
+        self._source, self._name, self._builder = source, name, builder
         self.identity = identity
         """Identity of the vectors. It never changes."""
         self._folder, self._generations = folder, Generations(folder)
@@ -80,7 +81,7 @@ class LiveIndex:
         self._queued = self._growing = False
         self._not_before = 0.0
         self._closed = False
-        opening = IndexOpener(source, identity, self._generations, self._kinds, threads, self._plan)
+        opening = IndexOpener(source, name, identity, self._generations, self._kinds, threads, self._plan)
         self._seen, self._tail, self._generation, self._covered = opening.opened(beside)
         self.reconsider()
 
@@ -247,10 +248,10 @@ class LiveIndex:
         if old is not None:
             saved.remove(old)
         reach("index.before-bury")
-        graves = np.setdiff1d(self._source.tombstones(self._covered), self._seen.main.keys)
+        graves = np.setdiff1d(self._source.tombstones(self._name, self._covered), self._seen.main.keys)
         with self._changing:
             self._check_open()  # after `close`, the folder may belong to another corpus with other tombstones
-            self._source.bury(graves)
+            self._source.bury(self._name, graves)
 
     def _make(self, generation: Path, step: Pause) -> None:
         with self._changing:
@@ -293,7 +294,8 @@ class OpenedIndex(NamedTuple):
 class IndexOpener:
     """Opener of an index, from files or from the source. A saved build is used only if it has this `identity`."""
 
-    source: Source
+    source: VectorSource
+    name: str
     identity: Identity
     generations: Generations
     kinds: Mapping[str, Kind]
@@ -314,7 +316,7 @@ class IndexOpener:
         """
         held = np.concatenate([beside.main.keys, beside.tail.rows.keys])
         try:
-            gone = np.setdiff1d(held, self.source.keys(), assume_unique=True)
+            gone = np.setdiff1d(held, self.source.keys(self.name), assume_unique=True)
             found = self._caught_up(beside.main, beside.tail, beside.last, gone)
         except UnfitError as error:
             log.warning("%s: the vectors that were already read are read again: %s", self.generations.folder, error)
@@ -337,7 +339,7 @@ class IndexOpener:
                         raise UnfitError(
                             f"the index is {kind}, but the server's options demand exact search for {count} vectors"
                         )
-                    gone = self.source.tombstones(covered)
+                    gone = self.source.tombstones(self.name, covered)
                     found = self._caught_up(main, ExactIndex(self.identity.dim), covered, gone)
                     found = found._replace(generation=generation, covered=covered)
                     continue
@@ -354,22 +356,22 @@ class IndexOpener:
         Raises:
             UnfitError: `main` and `tail` do not belong to the source.
         """
-        if last > self.source.last_key():
+        if last > self.source.last_key(self.name):
             raise UnfitError("the index contains keys that the store has never assigned")
         part = Part(main, Marks(len(main.keys))).without(gone)
         tail.remove(gone)
-        for keys, vectors in self.source.vectors(last):
+        for keys, vectors in self.source.vectors(self.name, after=last):
             tail.add(keys, vectors)
         seen = IndexState((part,), tail.rows)
-        if seen.size != (there := self.source.count()):
+        if seen.size != (there := self.source.size(self.name).passages):
             raise UnfitError(f"the index has {seen.size} vectors, but the store has {there}")
         return OpenedIndex(seen, tail)
 
     def _anew(self) -> OpenedIndex:
         with suppress(ServiceError):  # if the disk fails or is full, the tombstones stay until the next opening
             # No index on disk contains these keys any more.
-            self.source.bury(self.source.tombstones(self.source.last_key()))
-        found = read(self.generations.following(), self.identity.dim, self.source.vectors(0))
+            self.source.bury(self.name, self.source.tombstones(self.name, self.source.last_key(self.name)))
+        found = read(self.generations.following(), self.identity.dim, self.source.vectors(self.name))
         seen = IndexState((Part(found.main, Marks(len(found.main.keys))),), found.tail.rows)
         if found.folder is None:
             return OpenedIndex(seen, found.tail)

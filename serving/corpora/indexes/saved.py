@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
@@ -264,31 +264,6 @@ def _written(path: Path) -> Iterator[Any]:
 
 # The following classes read vectors from a source, as the start of an index. Few vectors are read into memory, and many
 # into a file.
-
-
-class Source(Protocol):
-    """Source of the vectors of one corpus. Any thread may call its methods.
-
-    If an index differs from its source, the source is right.
-    """
-
-    def vectors(self, after: int) -> Iterator[tuple[Keys, Floats]]:
-        """Yield all keys greater than `after` with their vectors, in blocks, in order of keys."""
-
-    def keys(self) -> Keys:
-        """Return the keys of all vectors."""
-
-    def tombstones(self, upto: int) -> Keys:
-        """Return the sorted removed keys up to `upto` whose tombstones still exist."""
-
-    def bury(self, keys: Keys) -> None:
-        """Delete the tombstones of `keys`, because no index on disk contains these keys any more."""
-
-    def last_key(self) -> int:
-        """Return the greatest key that was ever assigned."""
-
-    def count(self) -> int:
-        """Return the number of vectors."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class Turns(Builder):
 
 
 def opened(source: DictSource, builder: Builder, folder: Path, plan: Plan = PLAN) -> LiveIndex:
-    return LiveIndex(source, IDENTITY, builder, folder=folder, target=lambda: 0.9, plan=plan)
+    return LiveIndex(source, "c", IDENTITY, builder, folder=folder, target=lambda: 0.9, plan=plan)
 
 
 def put(index: LiveIndex, source: DictSource, count: int, seed: int = 0) -> None:

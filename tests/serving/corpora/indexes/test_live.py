@@ -170,7 +170,9 @@ def test_another_plan_holds_from_the_next_opening_on(
 @pytest.mark.slow
 def test_another_target_is_another_build(builder: Turns, tmp_path: Path) -> None:
     source, target = DictSource(), [0.7]
-    with closing(LiveIndex(source, IDENTITY, builder, folder=tmp_path, target=lambda: target[0], plan=PLAN)) as index:
+    with closing(
+        LiveIndex(source, "c", IDENTITY, builder, folder=tmp_path, target=lambda: target[0], plan=PLAN)
+    ) as index:
         put(index, source, 2500)
         builder.build()
         index.reconsider()
@@ -188,7 +190,7 @@ def test_a_target_that_nothing_reaches_is_served_exactly_and_said(
 ) -> None:
     monkeypatch.setattr("serving.corpora.indexes.approximate.Hnsw.efforts", lambda *_: [1])
     source = DictSource()
-    with closing(LiveIndex(source, IDENTITY, builder, folder=tmp_path, target=lambda: 0.999, plan=PLAN)) as index:
+    with closing(LiveIndex(source, "c", IDENTITY, builder, folder=tmp_path, target=lambda: 0.999, plan=PLAN)) as index:
         put(index, source, 2500)
         builder.build()
         report = index.report
@@ -205,7 +207,9 @@ def test_a_target_that_nothing_reaches_is_served_exactly_and_said(
 def test_a_target_of_1_is_exact_search_whatever_was_measured(builder: Turns, tmp_path: Path, before: float) -> None:
     """Search exactly, even if an index reports that it reaches the target."""
     source, target = DictSource(), [0.5]
-    with closing(LiveIndex(source, IDENTITY, builder, folder=tmp_path, target=lambda: target[0], plan=PLAN)) as index:
+    with closing(
+        LiveIndex(source, "c", IDENTITY, builder, folder=tmp_path, target=lambda: target[0], plan=PLAN)
+    ) as index:
         put(index, source, 2500)
         builder.build()
         assert index.report.kind == "hnsw"
@@ -224,7 +228,7 @@ def test_a_target_of_1_is_exact_search_whatever_was_measured(builder: Turns, tmp
 
 def test_a_first_tail_does_not_grow_into_a_graph_for_a_target_of_1(builder: Turns, tmp_path: Path) -> None:
     source = DictSource()
-    with closing(LiveIndex(source, IDENTITY, builder, folder=tmp_path, target=lambda: 1.0, plan=PLAN)) as index:
+    with closing(LiveIndex(source, "c", IDENTITY, builder, folder=tmp_path, target=lambda: 1.0, plan=PLAN)) as index:
         put(index, source, 2 * PLAN.least)
         assert not builder.brief
         builder.build()

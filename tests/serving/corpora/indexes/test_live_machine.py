@@ -137,6 +137,7 @@ class Machine(RuleBasedStateMachine):
     def _index(self) -> LiveIndex:
         return LiveIndex(
             self.source,
+            "c",
             Identity("1", "f", DIM),
             self.builder,
             folder=Path(self.folder.name),
