@@ -136,7 +136,7 @@ async def fields(
     values: Annotated[int, Query(ge=1, le=1000, description="Maximum number of values for each field.")] = 20,
 ) -> FieldsAnswer:
     """List the metadata fields that filters can use, each with its types and its most frequent values."""
-    found = await service.library.scan(lambda corpora: corpora.facets(name, values), of=name)
+    found = await service.library.read(lambda corpora: corpora.facets(name, values), of=name, charged=True)
     return FieldsAnswer(
         fields=[
             FieldAnswer(**one._asdict() | {"values": [value._asdict() for value in one.values]}) for one in found.fields

@@ -141,7 +141,9 @@ class Local:
 
     async def remove(self, where: Mapping[str, Any]) -> None:
         compiled = compile_filter(where)
-        await self._library.remove(lambda corpora: corpora.delete_where(self._corpus, compiled), of=self._corpus)
+        await self._library.stoppable(
+            lambda corpora: corpora.delete_where(self._corpus, compiled), of=self._corpus, charged=True
+        )
 
     async def metadata(self, where: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
         compiled, after = compile_filter(where), None
@@ -153,7 +155,9 @@ class Local:
                 return
 
     async def _page(self, where: Filter, after: DocumentCursor | None) -> DocumentPage:
-        return await self._library.scan(lambda corpora: corpora.page(self._corpus, after, PAGE, where), of=self._corpus)
+        return await self._library.read(
+            lambda corpora: corpora.page(self._corpus, after, PAGE, where), of=self._corpus, charged=True
+        )
 
 
 class Remote:

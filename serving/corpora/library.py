@@ -225,7 +225,8 @@ class Library:
         if isinstance(queries, Query) or options.mode == "lexical":
             with self._admitted():
                 check_no_debt()
-                return await self._found(corpus, _unembedded(queries), options)
+                asked = [queries] if isinstance(queries, Query) else [Query(text) for text in queries]
+                return await self._found(corpus, asked, options)
         try:
             return await self._searched(corpus, queries, options)
         except Conflict:  # the corpus may have been embedded again since the queries were embedded
@@ -274,10 +275,18 @@ class Library:
         with self._admitted():
             return await self.threads.run(of, lambda: work(self.corpora), on_cancel)
 
-    async def read(self, work: Callable[[Backend], T], of: str = "") -> T:
-        """Run work that changes nothing. If the caller is cancelled, the call ends immediately."""
+    async def read(self, work: Callable[[Backend], T], of: str = "", *, charged: bool = False) -> T:
+        """Run work that changes nothing. If the caller is cancelled, the call ends immediately.
+
+        Work that may read every document is `charged`: its CPU time is charged to the API key.
+
+        Raises:
+            Overloaded: the work is charged, and the key has a debt for earlier work.
+        """
+        if charged:
+            check_no_debt()
         with self._admitted():
-            return await self.threads.read(of, lambda: work(self.corpora))
+            return await self.threads.read(of, lambda: work(self.corpora), charged=charged)
 
     async def prepare(self, work: Callable[[], T], of: str, *, large: bool) -> T:
         """Run `work`, which prepares a request. For a `large` request, `work` runs in a thread.
@@ -289,35 +298,15 @@ class Library:
         with self._admitted():
             return await self.threads.read(of, work, charged=True)
 
-    async def scan(self, work: Callable[[Backend], T], of: str) -> T:
-        """Run work that may read every document. Its CPU time is charged to the API key.
+    async def stoppable(self, work: Callable[[Backend], T], of: str, *, charged: bool = False) -> T:
+        """Run long work that calls `check_cancelled`, such as a deletion in several commits. See `read`.
 
-        Raises:
-            Overloaded: the key has a debt for earlier work.
+        If the caller is cancelled, the work is stopped, and the caller waits until the work has stopped.
         """
-        check_no_debt()
+        if charged:
+            check_no_debt()
         with self._admitted():
-            return await self.threads.read(of, lambda: work(self.corpora), charged=True)
-
-    async def remove(self, work: Callable[[Backend], T], of: str) -> T:
-        """Run work that may read every document and then change many documents.
-
-        The CPU time is charged to the API key. If the caller leaves, the work stops between two commits.
-
-        Raises:
-            Overloaded: the key has a debt for earlier work.
-        """
-        check_no_debt()
-        with self._admitted():
-            return await self.threads.stoppable(of, lambda: work(self.corpora), charged=True)
-
-    async def stoppable(self, work: Callable[[Backend], T], of: str) -> T:
-        """Run a long read.
-
-        If the caller is cancelled, the read is stopped, and the caller waits until the read has stopped.
-        """
-        with self._admitted():
-            return await self.threads.stoppable(of, lambda: work(self.corpora))
+            return await self.threads.stoppable(of, lambda: work(self.corpora), charged=charged)
 
     @asynccontextmanager
     async def encoder_of(self, corpus: str, *, from_store: bool = False) -> AsyncIterator[Embedder]:
@@ -373,11 +362,6 @@ def check_fits(chunking: Chunking | None, embedder: Embedder) -> None:
         raise Invalid(f"the encoder of the corpus reads {limit} tokens{behind}", field="chunk_tokens")
 
 
-def _unembedded(queries: Sequence[str] | Query) -> list[Query]:
-    """Convert queries of lexical search, which needs no encoder, to `Query` objects."""
-    return [queries] if isinstance(queries, Query) else [Query(text) for text in queries]
-
-
 async def embed_passages(embedder: Embedder, texts: Sequence[str], names: Callable[[int], str]) -> tuple[Floats, int]:
     """Return (P, D) vectors of P passages, and the number of truncated passages.
 
@@ -387,8 +371,7 @@ async def embed_passages(embedder: Embedder, texts: Sequence[str], names: Callab
     """
     vectors, truncated = [np.empty((0, embedder.manifest.dim), np.float32)], 0
     for part, rows in enumerate(_slices(texts)):
-        at = partial(_behind, names, rows.start)
-        made = await _embedded_part(embedder, texts[rows], at, part)
+        made = await _embedded_part(embedder, texts[rows], lambda i, first=rows.start: names(first + i), part)
         vectors.append(made.vectors)
         truncated += made.truncated
     return np.concatenate(vectors), truncated
@@ -410,10 +393,6 @@ async def _cut_before(embedder: Embedder, texts: Sequence[str]) -> int:
     These texts already have vectors, so no call of the encoder reports that they are too long.
     """
     return sum([await embedder.preparation.cut(texts[part]) for part in _slices(texts)])
-
-
-def _behind(names: Callable[[int], str], first: int, i: int) -> str:
-    return names(first + i)
 
 
 async def _embedded(

@@ -289,7 +289,9 @@ def test_at_the_end_of_a_drain_reads_end_with_a_503(
 
     async def work() -> None:
         await service.loaded.wait()
-        asked = [asyncio.create_task(service.library.scan(lambda corpora: corpora.facets("c", 1), "c"))] * 2
+        asked = [
+            asyncio.create_task(service.library.read(lambda corpora: corpora.facets("c", 1), "c", charged=True))
+        ] * 2
         assert await asyncio.to_thread(endless.begun.wait, PATIENCE)
         assert not await service.drain()
         for one in asked:
