@@ -81,12 +81,8 @@ def sorted_by(documents: Sequence[Document], orders: Sequence[Sort]) -> list[int
     Numbers come before strings, and false before true. Documents without the field come last in both directions. Equal
     documents keep their order.
     """
-    positions = list(range(len(documents)))
-    for order in reversed(orders):
-        values = [_sortable(sort_value(document, order)) for document in documents]
-        positions.sort(key=lambda i: values[i] or (), reverse=order.descending)
-        positions.sort(key=lambda i: values[i] is None)
-    return positions
+    keys = [_key([sort_value(document, order) for order in orders], orders) for document in documents]
+    return sorted(range(len(documents)), key=keys.__getitem__)
 
 
 def _sortable(value: Scalar) -> tuple[int, Any] | None:

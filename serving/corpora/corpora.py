@@ -278,9 +278,6 @@ class Corpora(Backend):
     def sample(self, name: str, size: int, field: str | None) -> Sample:
         return sampled(self._store, name, size, field)
 
-    def check_maps(self) -> None:
-        pass
-
     def unplaced(self, name: str) -> Unplaced:
         return unplaced(self._store, name)
 
@@ -354,9 +351,6 @@ class Corpora(Backend):
             corpus.index(beside)
         self._store.give_back(name)
         return True
-
-    def check_snapshots(self) -> None:
-        pass
 
     def copy(self, name: str, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
         with self._open.named(name).copying:

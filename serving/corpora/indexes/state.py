@@ -8,10 +8,10 @@ file. The other parts are graphs that grow, with vectors in memory.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 import faiss
 import numpy as np
@@ -408,26 +408,23 @@ class Report:
     @classmethod
     def of(cls, seen: IndexState, *, target: float, memory: int, building: bool) -> Report:
         """Return the report about the state `seen`. Kind and parameters are those of the foremost part."""
-        main, state = seen.foremost, "building" if building else "ready"
-        found = cls(
+        main, tuning = seen.foremost, seen.foremost.tuning
+        parameters: dict[str, int] = {}
+        if main.approximate:
+            knob = main.approximate.kind.knob
+            parameters = {**main.approximate.parameters, **({knob: tuning.efforts[1.0]} if knob else {})}
+        return cls(
             kind=main.kind,
+            parameters=parameters,
             target=target,
             recall=min((part.main.tuning.recalls[1.0] for part in seen.parts if part.main.approximate), default=1.0),
+            recall_by_filter={f"{share:g}": recall for share, recall in tuning.recalls.items() if share < 1},
+            queries=tuning.queries if main.approximate else 0,
             build_seconds=main.build_seconds,
             bytes=memory + seen.main.bytes,
             main=seen.built,
             tail=seen.tail_count,
             dead=seen.dead,
-            state=cast("Literal['ready', 'building']", state),
+            state="building" if building else "ready",
             reason=main.reason,
-        )
-        if main.approximate is None:
-            return found
-        kind, parameters, _ = main.approximate
-        tuning = main.tuning
-        return replace(
-            found,
-            parameters=dict(parameters) | ({kind.knob: tuning.efforts[1.0]} if kind.knob else {}),
-            recall_by_filter={f"{share:g}": recall for share, recall in tuning.recalls.items() if share < 1},
-            queries=tuning.queries,
         )
