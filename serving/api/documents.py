@@ -71,8 +71,9 @@ async def listing(
     orders = read_sorts(sort.split(",")) if sort is not None else []
     if len(orders) > MAX_SORTS:
         raise Invalid(f"has {len(orders)} fields, but at most {MAX_SORTS} are allowed", field="sort")
-    looked = service.library.scan if where or orders else service.library.read
-    found = await looked(lambda corpora: corpora.page(name, after, limit, where, orders), of=name)
+    found = await service.library.read(
+        lambda corpora: corpora.page(name, after, limit, where, orders), of=name, charged=bool(where or orders)
+    )
     following = found.following
     return DocumentsAnswer(
         documents=[_answer(document) for document in found.documents],

@@ -166,6 +166,7 @@ class Backend(NamedCorpora, Protocol):
 
     def check_maps(self) -> None:
         """Raise `Unsupported` if this backend can't store maps."""
+        return
 
     def unplaced(self, name: str) -> Unplaced:
         """Return the vectors for a new map."""
@@ -213,6 +214,7 @@ class Backend(NamedCorpora, Protocol):
 
     def check_snapshots(self) -> None:
         """Raise `Unsupported` if this backend has no snapshots. The message names another way to copy a corpus."""
+        return
 
     def adopt(self, name: str, file: Path, stop: Stop = never, bounds: Bounds = BOUNDS) -> None:
         """Serve the corpus in `file`, which `copy` has written, under `name`.

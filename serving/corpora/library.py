@@ -371,7 +371,11 @@ async def embed_passages(embedder: Embedder, texts: Sequence[str], names: Callab
     """
     vectors, truncated = [np.empty((0, embedder.manifest.dim), np.float32)], 0
     for part, rows in enumerate(_slices(texts)):
-        made = await _embedded_part(embedder, texts[rows], lambda i, first=rows.start: names(first + i), part)
+
+        def at(i: int, first: int = rows.start) -> str:
+            return names(first + i)
+
+        made = await _embedded_part(embedder, texts[rows], at, part)
         vectors.append(made.vectors)
         truncated += made.truncated
     return np.concatenate(vectors), truncated
