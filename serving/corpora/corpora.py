@@ -113,7 +113,9 @@ class Corpora(Backend):
         corpus = Corpus(name, description, recall_target, created=time.time(), stemming=stemming, words=words)
         created = self._open.create(corpus, encoder)
         if recall_target is not None:
-            self._reconsider(name)
+            with self._open.locked(name) as opened:
+                if (live := opened.index()) is not None:
+                    live.reconsider()
         return created
 
     def drop(self, name: str) -> None:
@@ -168,11 +170,7 @@ class Corpora(Backend):
         return self._in_commits(name, where, before_commit, lambda ids: Patch(ids, changes, bounds))
 
     def _in_commits(
-        self,
-        name: str,
-        where: Filter,
-        before_commit: Callable[[], None],
-        write: Callable[[list[str]], Removal | Patch],
+        self, name: str, where: Filter, before_commit: Callable[[], None], write: Callable[[list[str]], Removal | Patch]
     ) -> int:
         """Delete or change the documents that match, in several commits. Return their number.
 
@@ -400,11 +398,6 @@ class Corpora(Backend):
             check_generation(options.after.generation, generation)
         return generation
 
-    def _reconsider(self, name: str) -> None:
-        with self._open.locked(name) as corpus:
-            if (live := corpus.index()) is not None:
-                live.reconsider()
-
 
 @dataclass(frozen=True)
 class IndexedCorpus:
@@ -424,7 +417,7 @@ class IndexedCorpus:
         hidden = self.store.expired(self.name)
         deep = k + len(hidden)
         found = self.index.search(queries, deep, exact=exact or (len(hidden) > 0 and deep > DEEP))
-        return [ranking.without(hidden, k) for ranking in found] if len(hidden) else found
+        return [ranking.without(hidden, k) for ranking in found]
 
     def lexical(self, query: str, k: int, options: WordOptions) -> Ranking:
         return self.store.words(self.name, query, k, self.where, options)

@@ -134,8 +134,9 @@ class Library:
             known = await self.threads.read(corpus, lambda: self.corpora.embedded(corpus, texts, chunking, fingerprint))
             fresh = [i for i, held in enumerate(known) if held is None]
             spans, made, truncated = await _embedded(embedder, texts, fresh, chunking)
-            if chunking is None:
-                truncated += await _cut_before(embedder, [texts[i] for i, one in enumerate(known) if one is not None])
+            if chunking is None:  # texts that already have vectors may be too long, too
+                old = [texts[i] for i, one in enumerate(known) if one is not None]
+                truncated += sum([await embedder.preparation.cut(old[part]) for part in _slices(old)])
             held = dict(zip(fresh, map(KnownText, spans, made), strict=True))
             content = _content(documents, [held.get(i) or one for i, one in enumerate(known)], chunking, embedder)
             await self.threads.run(corpus, partial(put, content))
@@ -191,7 +192,10 @@ class Library:
             )
         if not (rule.own or embedded_by):
             async with self.encoder_of(corpus) as embedder:
-                check_fits(chunking, embedder)
+                limit = embedder.preparation.document_length
+                if chunking and chunking.tokens > limit:
+                    behind = " behind its prompt for documents" if limit < embedder.preparation.length else ""
+                    raise Invalid(f"the encoder of the corpus reads {limit} tokens{behind}", field="chunk_tokens")
         elif chunking:
             raise Invalid("documents with a vector can't be split", field="chunk_tokens")
         return rule
@@ -348,20 +352,6 @@ class Library:
         self.corpora.close()
 
 
-def check_fits(chunking: Chunking | None, embedder: Embedder) -> None:
-    """Raise an error if the model would truncate passages of this chunking.
-
-    Raises:
-        Invalid: passages have more tokens than `embedder` reads.
-    """
-    if chunking is None:
-        return
-    limit = embedder.preparation.document_length
-    if chunking.tokens > limit:
-        behind = " behind its prompt for documents" if limit < embedder.preparation.length else ""
-        raise Invalid(f"the encoder of the corpus reads {limit} tokens{behind}", field="chunk_tokens")
-
-
 async def embed_passages(embedder: Embedder, texts: Sequence[str], names: Callable[[int], str]) -> tuple[Floats, int]:
     """Return (P, D) vectors of P passages, and the number of truncated passages.
 
@@ -389,14 +379,6 @@ async def _embedded_part(embedder: Embedder, texts: Sequence[str], at: At, part:
             if not part:
                 raise
             await asyncio.sleep(error.retry_after or 1)
-
-
-async def _cut_before(embedder: Embedder, texts: Sequence[str]) -> int:
-    """Return the number of texts that are longer than the model's limit.
-
-    These texts already have vectors, so no call of the encoder reports that they are too long.
-    """
-    return sum([await embedder.preparation.cut(texts[part]) for part in _slices(texts)])
 
 
 async def _embedded(

@@ -10,7 +10,7 @@ import secrets
 import shutil
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,8 +30,6 @@ from serving.operations.files import disk_errors
 from serving.operations.threads import for_others, uninterrupted
 
 log = logging.getLogger(__name__)
-OpenIndex = Callable[[Corpus, Read | None], LiveIndex]
-"""Function that opens the index of a corpus. If the vectors were already read, the `Read` contains them."""
 
 
 class OpenCorpora:
@@ -40,7 +38,7 @@ class OpenCorpora:
     def __init__(self, store: Store, indexes: Indexes) -> None:
         self._store = store
         self._indexes = indexes
-        self._open = {name: self._opened(name) for name in store.names()}
+        self._open = {name: OpenCorpus(self._store, name, self._indexes) for name in store.names()}
         self._naming = threading.Lock()
         """Lock for all changes of `_open`."""
 
@@ -58,10 +56,9 @@ class OpenCorpora:
         return self.named(name).locked()
 
     def index_sizes(self) -> dict[str, IndexSize]:
-        open_now = {name: corpus.live for name, corpus in list(self._open.items())}
         return {
-            name: IndexSize(0, 0) if live is None else IndexSize(len(live), live.nbytes)
-            for name, live in open_now.items()
+            name: IndexSize(0, 0) if (live := corpus.live) is None else IndexSize(len(live), live.nbytes)
+            for name, corpus in list(self._open.items())
         }
 
     def create(self, corpus: Corpus, encoder: Manifest | OwnVectors | None = None) -> bool:
@@ -75,7 +72,7 @@ class OpenCorpora:
         with self._naming:
             created = self._store.create(corpus)
             if created:
-                self._open[name] = self._opened(name)
+                self._open[name] = OpenCorpus(self._store, name, self._indexes)
         return created
 
     def drop(self, name: str) -> None:
@@ -100,7 +97,7 @@ class OpenCorpora:
             self._store.rename(name, to)
             self._indexes.move(name, to)
             corpus.close(gone=True)
-            self._open[to] = self._opened(to)
+            self._open[to] = OpenCorpus(self._store, to, self._indexes)
             del self._open[name]
 
     def adopt(self, name: str, file: Path, stop: Stop = never, bounds: Bounds = BOUNDS) -> None:
@@ -138,16 +135,8 @@ class OpenCorpora:
             if before:
                 before.damage = None
             else:
-                self._open[name] = self._opened(name)
+                self._open[name] = OpenCorpus(self._store, name, self._indexes)
             self._open[name].index(beside)
-
-    def _opened(self, name: str) -> OpenCorpus:
-        def target() -> float:
-            return self._store.corpus(name).wanted_recall
-
-        return OpenCorpus(
-            self._store, name, lambda corpus, beside: self._indexes.open(self._store, corpus, target, beside)
-        )
 
 
 class OpenCorpus:
@@ -156,10 +145,10 @@ class OpenCorpus:
     The thread that has the lock commits all waiting writes. Concurrent uploads therefore share one wait for the disk.
     """
 
-    def __init__(self, store: Store, name: str, open_index: OpenIndex) -> None:
+    def __init__(self, store: Store, name: str, indexes: Indexes) -> None:
         self._store = store
         self._name = name
-        self._open_index = open_index
+        self._indexes = indexes
         self._lock = threading.RLock()
         self._pending: deque[_Pending] = deque()
         self._gone = False
@@ -185,13 +174,9 @@ class OpenCorpus:
             NotFound: the corpus was deleted, possibly during the wait for the lock.
         """
         with self._lock:
-            self.check_there()
+            if self._gone:
+                raise NotFound(f"there is no corpus {self._name!r}")
             yield self
-
-    def check_there(self) -> None:
-        """Raise `NotFound` if the corpus was deleted."""
-        if self._gone:
-            raise NotFound(f"there is no corpus {self._name!r}")
 
     def write(self, write: Write) -> Change:
         """Commit `write` together with other waiting writes. When this method returns, later searches see the write.
@@ -220,7 +205,7 @@ class OpenCorpus:
                 corpus = self._store.corpus(self._name)
                 if corpus.dim is not None:
                     with for_others():  # a caller with a short deadline must not stop the opening
-                        self.live = self._open_index(corpus, beside)
+                        self.live = self._indexes.open(self._store, corpus, beside)
             except Damaged as error:
                 self.damage = error.message
                 raise
@@ -299,13 +284,7 @@ class Indexes:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        approximate: bool = True,
-        gpu: bool = False,
-        threads: int = 1,
-        least: int = Plan.least,
+        self, folder: Path, *, approximate: bool = True, gpu: bool = False, threads: int = 1, least: int = Plan.least
     ) -> None:
         self._folder, self._beside = folder, folder / ".beside"
         shutil.rmtree(self._beside, ignore_errors=True)  # files that a killed server has left
@@ -353,10 +332,10 @@ class Indexes:
             if beside:
                 beside.discard()
 
-    def open(self, store: Store, corpus: Corpus, target: Callable[[], float], beside: Read | None = None) -> LiveIndex:
+    def open(self, store: Store, corpus: Corpus, beside: Read | None = None) -> LiveIndex:
         """Open the index of `corpus`, whose dimension must be known.
 
-        `target` returns the requested recall. `beside` is a result of `read`, if the vectors were already read.
+        `beside` is a result of `read`, if the vectors were already read.
 
         Raises:
             InsufficientStorage, Unhealthy: the disk fails.
@@ -371,7 +350,7 @@ class Indexes:
                 identity,
                 self._builder,
                 folder=folder,
-                target=target,
+                target=lambda: store.corpus(corpus.name).wanted_recall,
                 threads=self._threads,
                 plan=self._plan,
                 kinds=self._kinds,

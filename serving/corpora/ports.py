@@ -309,12 +309,7 @@ class Store(NamedCorpora, VectorSource, Protocol):
         """
 
     def adopt(
-        self,
-        name: str,
-        file: Path,
-        replacing: Replacing | None = None,
-        stop: Stop = never,
-        bounds: Bounds = BOUNDS,
+        self, name: str, file: Path, replacing: Replacing | None = None, stop: Stop = never, bounds: Bounds = BOUNDS
     ) -> None:
         """Serve a file written by `copy` under `name`, replacing an existing corpus.
 

@@ -6,8 +6,7 @@ stores newly added vectors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import faiss
@@ -19,7 +18,6 @@ from serving.corpora.ports import Ranking
 from serving.corpora.values import Keys
 from serving.operations.threads import check_cancelled
 
-Integers = NDArray[np.int64]
 Rows = NDArray[np.int64]
 """Row numbers in a matrix of vectors."""
 DECIMALS = 6
@@ -49,7 +47,7 @@ def nearest(keys: Keys, vectors: Floats, queries: Floats, k: int, rows: Rows | N
             part = queries[start : start + QUERIES]
             scores = part @ block.T
             for at, (query, row) in enumerate(zip(part, scores, strict=True), start):
-                found[at] = _better(found[at], block_keys, partial(_scored, view, query), row, k)
+                found[at] = _better(found[at], block_keys, view, query, row, k=k)
     return found
 
 
@@ -59,15 +57,10 @@ def _blocks(keys: Keys, vectors: Floats, rows: Rows | None) -> Iterator[tuple[Ke
         yield keys[chosen], vectors[chosen]
 
 
-def _scored(vectors: faiss.IndexFlatIP, query: Floats, rows: Rows) -> Floats:
-    return products(vectors, query[None], rows[None]).reshape(-1)
-
-
-def _better(found: Ranking, keys: Keys, scored: Callable[[Rows], Floats], scores: Floats, k: int) -> Ranking:
+def _better(found: Ranking, keys: Keys, block: faiss.IndexFlatIP, query: Floats, scores: Floats, *, k: int) -> Ranking:
     """Merge the rows of a block into `found`, the best hits of earlier blocks. Return the best `k` hits.
 
-    `keys` are the keys of the block's rows, and `scores` are BLAS's scores of these rows. `scored` computes the final
-    scores of selected rows.
+    `keys` are the keys of the block's rows, and `scores` are BLAS's scores of these rows.
     """
     least = found.scores[-1] if len(found.keys) == k else -np.inf
     in_play = np.flatnonzero(scores >= least - SLACK)
@@ -76,7 +69,8 @@ def _better(found: Ranking, keys: Keys, scored: Callable[[Rows], Floats], scores
     if len(in_play) > k:
         chosen = scores[in_play]
         in_play = in_play[chosen >= np.partition(chosen, len(chosen) - k)[len(chosen) - k] - SLACK]
-    return best(np.concatenate([found.keys, keys[in_play]]), np.concatenate([found.scores, scored(in_play)]), k)
+    final = products(block, query[None], in_play[None])[0]
+    return best(np.concatenate([found.keys, keys[in_play]]), np.concatenate([found.scores, final]), k)
 
 
 class ExactRows(NamedTuple):
@@ -118,7 +112,9 @@ class ExactIndex:
         """Append rows, with keys that are greater than all earlier keys. Double the capacity when it is used up."""
         size, needed = len(self.rows.keys), len(self.rows.keys) + len(keys)
         if needed > len(self._room.keys):
-            room = self._empty(max(needed, 2 * size))
+            capacity, dim = max(needed, 2 * size), self.rows.vectors.shape[1]
+            vectors_room = np.empty((capacity, dim), np.float32)
+            room = ExactRows(np.empty(capacity, np.int64), vectors_room, np.empty(capacity, np.bool_))
             room.keys[:size], room.vectors[:size], room.live[:size] = self.rows
             self._room = room
         room = self._room
@@ -137,10 +133,6 @@ class ExactIndex:
         if 2 * len(self) < len(self.rows.keys):
             keys, vectors, live = self.rows
             self._room = self.rows = ExactRows(keys[live], vectors[live], live[live])
-
-    def _empty(self, room: int) -> ExactRows:
-        vectors = np.empty((room, self.rows.vectors.shape[1]), np.float32)
-        return ExactRows(np.empty(room, np.int64), vectors, np.empty(room, np.bool_))
 
 
 # The following functions compute scores and the order of hits.
@@ -205,7 +197,7 @@ def rows_of(keys: Keys, wanted: Keys) -> Rows:
     return np.flatnonzero(there)
 
 
-def union(*several: Integers) -> Integers:
+def union(*several: Keys) -> Keys:
     """Return the union of arrays of positive integers, sorted or not.
 
     NumPy's own function builds a hash table first, which takes 7 to 50 times as long.

@@ -269,7 +269,7 @@ class LiveIndex:
         main = replace(main, bytes=saved.size(described))
         with self._changing:
             self._check_open()
-            saved.save(generation, saved.make_manifest(described, self.identity, covered))
+            saved.save(generation, described, self.identity, covered)
             self._tail = self._seen.after(covered)
             rebuilt = self._seen.rebuilt(main, covered, self._tail.rows)
             self._seen = rebuilt.changed(np.concatenate(removed), self._tail.rows)
@@ -325,7 +325,7 @@ class IndexOpener:
             return found
         make_folder(self.generations.folder)
         generation = beside.folder.rename(self.generations.following())
-        saved.save(generation, saved.make_manifest(beside.manifest, self.identity, beside.last))
+        saved.save(generation, beside.described, self.identity, beside.last)
         return found._replace(generation=generation, covered=beside.last)
 
     def _kept(self) -> OpenedIndex | None:
@@ -375,7 +375,7 @@ class IndexOpener:
         seen = IndexState((Part(found.main, Marks(len(found.main.keys))),), found.tail.rows)
         if found.folder is None:
             return OpenedIndex(seen, found.tail)
-        saved.save(found.folder, saved.make_manifest(found.manifest, self.identity, found.last))
+        saved.save(found.folder, found.described, self.identity, found.last)
         return OpenedIndex(seen, found.tail, found.folder, found.last)
 
 
