@@ -23,7 +23,7 @@ from serving.corpora.filter_language import compile_filter
 from serving.corpora.filters import Filter
 from serving.corpora.ingest import Options, Upload, VectorRule, read_upload, rows
 from serving.corpora.ingest.uploading import MEDIA
-from serving.corpora.values import OwnVectors
+from serving.corpora.values import Corpus, OwnVectors
 from serving.errors import Backend, ServiceError, Unhealthy
 from serving.jobs import Duplicate, Job
 from serving.jobs.upload_order import UPLOAD
@@ -90,10 +90,8 @@ class Local:
         self._corpus = service.aliases.corpora.get(corpus, corpus)
 
     async def create(self, stemming: Any, *, own_vectors: bool = False) -> bool:
-        encoder = OwnVectors() if own_vectors else None
-        return await self._library.run(
-            lambda corpora: corpora.create(self._corpus, stemming=stemming, encoder=encoder), of=self._corpus
-        )
+        corpus, encoder = Corpus(self._corpus, stemming=stemming), OwnVectors() if own_vectors else None
+        return await self._library.run(lambda corpora: corpora.create(corpus, encoder), of=self._corpus)
 
     async def drop(self) -> None:
         await self._library.run(lambda corpora: corpora.drop(self._corpus), of=self._corpus)

@@ -252,10 +252,7 @@ def _reciprocal(ranking: Ranking) -> Floats:
 
 
 def scaled_to_one(ranking: Ranking) -> Floats:
-    """Return the scores, scaled to [0, 1].
-
-    If all scores are equal, all become 1, because each of them is a match.
-    """
+    """Return the scores, scaled to [0, 1]. If all scores are equal, all become 1, because each of them is a match."""
     scores = ranking.scores.astype(np.float32)
     if not len(scores):
         return scores

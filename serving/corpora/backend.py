@@ -23,7 +23,6 @@ from serving.corpora.maps import Placed, Sample, Unplaced
 from serving.corpora.ports import IndexSize, NamedCorpora, Stop, never
 from serving.corpora.search import Query, SearchOptions, SearchResult
 from serving.corpora.values import (
-    NO_SETTINGS,
     OWN,
     Changes,
     Chunking,
@@ -35,8 +34,6 @@ from serving.corpora.values import (
     PassageKey,
     Size,
     Sort,
-    Stemming,
-    WordSettings,
 )
 from serving.errors import Conflict, Invalid, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
@@ -60,19 +57,10 @@ class Backend(NamedCorpora, Protocol):
     def use_gpu(self) -> str | None:
         """Move searches to the first CUDA device of this machine. Return None, or the reason why this is impossible."""
 
-    def create(
-        self,
-        name: str,
-        *,
-        description: str | None = None,
-        recall_target: float | None = None,
-        stemming: Stemming | None = None,
-        words: WordSettings = NO_SETTINGS,
-        encoder: Manifest | OwnVectors | None = None,
-        passages: int = 0,
-    ) -> bool:
+    def create(self, corpus: Corpus, encoder: Manifest | OwnVectors | None = None, passages: int = 0) -> bool:
         """Create an empty corpus, or update an existing corpus. Return True if the corpus is new.
 
+        An update changes only the settings of `corpus` that are not None.
         `encoder` sets the encoder of a corpus that has none yet. With `OwnVectors`, callers upload the vectors of all
         documents instead. If `encoder` is None, the first document sets the encoder. `passages` is the expected size of
         a new corpus, or 0 if it is unknown.

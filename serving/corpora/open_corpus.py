@@ -1,6 +1,6 @@
-"""The open corpora with their writes and indexes.
+"""An open corpus with its writes and its index.
 
-Writes are committed in groups. The indexes are updated after each commit.
+Writes are committed in groups. The index is updated after each commit.
 """
 
 from __future__ import annotations
@@ -10,133 +10,40 @@ import secrets
 import shutil
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
-from models.bundle.bundle import Manifest
+from models.runtimes.base import Floats
+from serving.corpora.filters import ID, Filter, In
 from serving.corpora.indexes import KINDS
 from serving.corpora.indexes.building import FEWEST, Builder, Plan
 from serving.corpora.indexes.live import Generations, LiveIndex
 from serving.corpora.indexes.saved import Identity, Read, read
-from serving.corpora.ports import IndexSize, Stop, Store, StoreError, never
-from serving.corpora.values import Blocks, Change, Content, Corpus, Expiry, OwnVectors, Patch, Write
-from serving.errors import Conflict, Damaged, NotFound, ServiceError, Stopped
-from serving.operations.bounds import BOUNDS, Bounds
+from serving.corpora.ports import Ranking, Store, StoreError
+from serving.corpora.search import DEEP
+from serving.corpora.values import (
+    Blocks,
+    Change,
+    Content,
+    Corpus,
+    Document,
+    Expiry,
+    Keys,
+    Passage,
+    Patch,
+    Span,
+    WordOptions,
+    Write,
+)
+from serving.errors import Damaged, NotFound, ServiceError
 from serving.operations.files import disk_errors
 from serving.operations.threads import for_others, uninterrupted
 
 log = logging.getLogger(__name__)
-
-
-class OpenCorpora:
-    """The corpora of a store, each with its index."""
-
-    def __init__(self, store: Store, indexes: Indexes) -> None:
-        self._store = store
-        self._indexes = indexes
-        self._open = {name: OpenCorpus(self._store, name, self._indexes) for name in store.names()}
-        self._naming = threading.Lock()
-        """Lock for all changes of `_open`."""
-
-    def named(self, name: str) -> OpenCorpus:
-        """Return the corpus of this name.
-
-        Raises:
-            NotFound: there is no such corpus.
-        """
-        if corpus := self._open.get(name):
-            return corpus
-        raise NotFound(f"there is no corpus {name!r}")
-
-    def locked(self, name: str) -> AbstractContextManager[OpenCorpus]:
-        return self.named(name).locked()
-
-    def index_sizes(self) -> dict[str, IndexSize]:
-        return {
-            name: IndexSize(0, 0) if (live := corpus.live) is None else IndexSize(len(live), live.nbytes)
-            for name, corpus in list(self._open.items())
-        }
-
-    def create(self, corpus: Corpus, encoder: Manifest | OwnVectors | None = None) -> bool:
-        name = corpus.name
-        if encoder:
-            corpus = replace(corpus, fingerprint=encoder.fingerprint, dim=encoder.dim)
-        if name in self._open:
-            with suppress(NotFound):  # the corpus was deleted meanwhile
-                self._store.describe(corpus)
-                return False
-        with self._naming:
-            created = self._store.create(corpus)
-            if created:
-                self._open[name] = OpenCorpus(self._store, name, self._indexes)
-        return created
-
-    def drop(self, name: str) -> None:
-        corpus = self.named(name)
-        with corpus.copying, corpus.locked(), self._naming:
-            corpus.close(erase=True)  # close the index first, because a later corpus of the same name must not find it
-            self._indexes.erase(name)
-            try:
-                self._store.drop(name)
-            finally:
-                if name not in self._store.names():
-                    corpus.close(gone=True)
-                    del self._open[name]
-
-    def rename(self, name: str, to: str) -> None:
-        """Rename a corpus, and move the files of its index. Writes and searches wait meanwhile."""
-        corpus = self.named(name)
-        with corpus.copying, corpus.locked(), self._naming:
-            if to in self._open:
-                raise Conflict(f"there is already a corpus {to!r}: delete it first, or use an alias")
-            corpus.close()
-            self._store.rename(name, to)
-            self._indexes.move(name, to)
-            corpus.close(gone=True)
-            self._open[to] = OpenCorpus(self._store, to, self._indexes)
-            del self._open[name]
-
-    def adopt(self, name: str, file: Path, stop: Stop = never, bounds: Bounds = BOUNDS) -> None:
-        self._store.adopt(name, file, partial(self._replaced, name, stop), stop, bounds)
-
-    def close(self) -> None:
-        for corpus in self._open.values():
-            corpus.close()
-
-    @contextmanager
-    def _replaced(self, name: str, stop: Stop, vectors: Blocks) -> Iterator[None]:
-        """Lock a corpus while the `with` block replaces its file, and then open the index of the new file.
-
-        `vectors` are the vectors of the new file. They are read before the corpus is locked.
-
-        Writes and searches wait while the corpus is locked. They then continue with the new corpus.
-
-        Raises:
-            Conflict, NotFound: the corpus was created or deleted while the vectors were read.
-        """
-        with self._indexes.reading(vectors) as beside, ExitStack() as held:
-            before = self._open.get(name)
-            if before:
-                held.enter_context(before.copying)
-                held.enter_context(before.locked())
-            held.enter_context(self._naming)
-            if stop():
-                raise Stopped(f"the restore was cancelled, so corpus {name!r} is not replaced")
-            if self._open.get(name) is not before:
-                raise Conflict(f"corpus {name!r} was created while it was being restored: restore it again")
-            if before:
-                before.close(erase=True)  # close the index first, because the restored corpus must not find it
-                self._indexes.erase(name)
-            yield
-            if before:
-                before.damage = None
-            else:
-                self._open[name] = OpenCorpus(self._store, name, self._indexes)
-            self._open[name].index(beside)
 
 
 class OpenCorpus:
@@ -269,6 +176,56 @@ class _Pending:
 
     write: Write
     outcome: Change | Exception | None = None
+
+
+@dataclass(frozen=True)
+class IndexedCorpus:
+    """A corpus of a local store, and its index."""
+
+    store: Store
+    name: str
+    index: LiveIndex
+    where: Filter | None = None
+
+    def filtered(self, where: Filter) -> IndexedCorpus:
+        return replace(self, where=where)
+
+    def dense(self, queries: Floats, k: int, *, exact: bool) -> list[Ranking]:
+        if self.where is not None:
+            return self.index.search(queries, k, self._allowed, exact=exact)
+        hidden = self.store.expired(self.name)
+        deep = k + len(hidden)
+        found = self.index.search(queries, deep, exact=exact or (len(hidden) > 0 and deep > DEEP))
+        return [ranking.without(hidden, k) for ranking in found]
+
+    def lexical(self, query: str, k: int, options: WordOptions) -> Ranking:
+        return self.store.words(self.name, query, k, self.where, options)
+
+    def searched_fields(self) -> Collection[str]:
+        return self.store.corpus(self.name).words.fields or ()
+
+    def passages(self, keys: Sequence[int]) -> dict[int, Passage]:
+        return self.store.passages(self.name, keys)
+
+    def documents(self, keys: Sequence[int]) -> dict[int, Document]:
+        return self.store.owners(self.name, keys)
+
+    def keys_of(self, ids: Sequence[str]) -> list[int]:
+        keys: list[int] = self.store.matching(self.name, In(ID, tuple(ids))).tolist()
+        return keys
+
+    def vectors(self, keys: Sequence[int]) -> dict[int, Floats]:
+        found: dict[int, Floats] = {}
+        for block, rows in self.store.vectors(self.name, keys) if keys else ():
+            found.update(zip(block.tolist(), rows, strict=True))
+        return found
+
+    def highlights(self, texts: Sequence[str], query: str, options: WordOptions) -> list[list[Span]]:
+        return self.store.highlights(self.name, texts, query, options)
+
+    @cached_property
+    def _allowed(self) -> Keys | None:
+        return None if self.where is None else self.store.matching(self.name, self.where)
 
 
 # The following class opens indexes. All indexes share one builder.

@@ -71,10 +71,7 @@ class Snapshot:
 
 
 class Snapshots:
-    """Snapshots of all corpora. Each corpus has its own folder. Methods block.
-
-    `bounds` limits restored corpora.
-    """
+    """Snapshots of all corpora. Each corpus has its own folder. Methods block. `bounds` limits restored corpora."""
 
     def __init__(self, corpora: Backend, folder: Path, bounds: Bounds = BOUNDS) -> None:
         self._corpora = corpora

@@ -197,10 +197,7 @@ class Page(HTMLParser):
         return any(map(str.strip, self._text))
 
     def _break(self) -> None:
-        """End a block.
-
-        Within a heading or a table row, blocks are only separated by a space.
-        """
+        """End a block. Within a heading or a table row, blocks are only separated by a space."""
         if self._in_row or self._in_heading:
             self._text.append(" ")
         else:

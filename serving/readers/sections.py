@@ -101,10 +101,7 @@ def _is_bare(section: Section, following: Section | None) -> bool:
 
 
 def document(place: str, text: str, anchor: str, metadata: dict[str, Any], options: dict[str, Any]) -> Record:
-    """Return the document for a part of a file.
-
-    If the file has a name, the id of the document begins with it.
-    """
+    """Return the document for a part of a file. If the file has a name, the id of the document begins with it."""
     if not (source := options["source"]):
         return Record(place, {"text": text, "metadata": metadata})
     id = f"{source}#{anchor}" if anchor else source

@@ -136,10 +136,7 @@ class Builder:
         self._work.put(work)
 
     def close(self) -> None:
-        """Cancel running and waiting work.
-
-        A long step inside FAISS can't be cancelled. It ends with the process.
-        """
+        """Cancel running and waiting work. A long step inside FAISS can't be cancelled. It ends with the process."""
         self._closed.set()
         self._work.put(None)
         if self._thread is not None:

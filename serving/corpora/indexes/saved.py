@@ -162,10 +162,7 @@ def remove(folder: Path) -> None:
 
 
 def damage(folder: Path) -> Iterator[str]:
-    """Yield a line for each error in the `folder` of a corpus's index.
-
-    All bytes are read, to compute SHA-256.
-    """
+    """Yield a line for each error in the `folder` of a corpus's index. All bytes are read, to compute SHA-256."""
     for generation in sorted(path.parent for path in folder.glob(f"*-*/{MANIFEST}")):
         try:
             files = _manifest(generation / MANIFEST)["files"]

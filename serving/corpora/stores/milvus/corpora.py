@@ -32,7 +32,6 @@ from serving.corpora.stores.sqlite import hold
 from serving.corpora.stores.writing import check_bound
 from serving.corpora.values import (
     NO_OPTIONS,
-    NO_SETTINGS,
     Changes,
     Chunking,
     Content,
@@ -46,9 +45,7 @@ from serving.corpora.values import (
     PassageKey,
     Size,
     Sort,
-    Stemming,
     WordOptions,
-    WordSettings,
 )
 from serving.errors import Conflict, Invalid, NotFound, ServiceError, Unsupported
 from serving.operations.bounds import BOUNDS, Bounds
@@ -109,18 +106,9 @@ class MilvusCorpora(Backend):
     def use_gpu(self) -> str | None:
         return None  # Milvus chooses the device of its own searches
 
-    def create(
-        self,
-        name: str,
-        *,
-        description: str | None = None,
-        recall_target: float | None = None,
-        stemming: Stemming | None = None,
-        words: WordSettings = NO_SETTINGS,
-        encoder: Manifest | OwnVectors | None = None,
-        passages: int = 0,
-    ) -> bool:
-        for setting, value in asdict(words).items():
+    def create(self, corpus: Corpus, encoder: Manifest | OwnVectors | None = None, passages: int = 0) -> bool:
+        name, stemming = corpus.name, corpus.stemming
+        for setting, value in asdict(corpus.words).items():
             if value:
                 raise Invalid("corpora on Milvus do not have this setting: leave it out", field=setting)
         with self._registry.lock(name):
@@ -141,8 +129,8 @@ class MilvusCorpora(Backend):
             self._registry.write(
                 replace(
                     known,
-                    description=known.description if description is None else description,
-                    recall_target=recall_target or known.recall_target,
+                    description=known.description if corpus.description is None else corpus.description,
+                    recall_target=corpus.recall_target or known.recall_target,
                     stemming=stemming or known.stemming,
                 )
             )
