@@ -13,7 +13,7 @@ import orjson
 
 from models.python_docs import Section, sections
 from serving.corpora.backend import is_stale
-from serving.corpora.ingest import Options
+from serving.corpora.ingest.uploading import Options
 from serving.corpora.values import Corpus, Document, Size
 from serving.errors import ServiceError
 from serving.jobs import Duplicate, Job

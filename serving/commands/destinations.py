@@ -21,8 +21,9 @@ from serving import errors
 from serving.corpora.backend import DocumentCursor, DocumentPage
 from serving.corpora.filter_language import compile_filter
 from serving.corpora.filters import Filter
-from serving.corpora.ingest import Options, Upload, VectorRule, read_upload, rows
-from serving.corpora.ingest.uploading import MEDIA
+from serving.corpora.ingest.documents import Upload, read_upload
+from serving.corpora.ingest.uploading import MEDIA, Options, rows
+from serving.corpora.ingest.vectors import VectorRule
 from serving.corpora.values import Corpus, OwnVectors
 from serving.errors import Backend, ServiceError, Unhealthy
 from serving.jobs import Duplicate, Job

@@ -34,7 +34,7 @@ def sections(file: BinaryIO, options: dict[str, Any]) -> Records:
                 _table(block, found)
             else:
                 title = _paragraph(block, found) or title
-    yield from documents(found.end(), dict(titled(title)), options)
+    yield from documents(found.end(), titled(title), options)
 
 
 def _check_container(file: BinaryIO) -> None:

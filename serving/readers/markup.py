@@ -26,21 +26,8 @@ OWN_BLOCKS = frozenset(("main", "table", "tr", "pre"))
 BLOCKS = frozenset(
     (
         *("address", "article", "aside", "blockquote", "body", "caption", "center", "details", "div", "fieldset"),
-        *(
-            "figcaption",
-            "figure",
-            "footer",
-            "form",
-            "header",
-            "hgroup",
-            "hr",
-            "html",
-            "menu",
-            "p",
-            "section",
-            "summary",
-        ),
-        *("dd", "dl", "dt", "li", "ol", "ul", "tbody", "tfoot", "thead"),
+        *("figcaption", "figure", "footer", "form", "header", "hgroup", "hr", "html", "menu", "p", "section"),
+        *("summary", "dd", "dl", "dt", "li", "ol", "ul", "tbody", "tfoot", "thead"),
     )
 )
 SECTIONING = frozenset(("section", "div", "a", "span"))
@@ -56,7 +43,7 @@ def markdown(file: BinaryIO, options: dict[str, Any]) -> Records:
     front, text = _front_matter(_decoded(file.read()))
     html = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(text)
     page = Page(html)
-    yield from documents(page.sections, {**dict(titled(page.title)), **front}, options)
+    yield from documents(page.sections, {**titled(page.title), **front}, options)
 
 
 def html(file: BinaryIO, options: dict[str, Any]) -> Records:
@@ -65,7 +52,7 @@ def html(file: BinaryIO, options: dict[str, Any]) -> Records:
     If the page has a `main` element, only the sections in this element are returned.
     """
     page = Page(_decoded(file.read()))
-    yield from documents(page.sections, dict(titled(page.title)), options)
+    yield from documents(page.sections, titled(page.title), options)
 
 
 def _decoded(content: bytes) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 from serving.readers.unreadable import Record, Records, Unreadable
@@ -108,7 +107,6 @@ def document(place: str, text: str, anchor: str, metadata: dict[str, Any], optio
     return Record(place, {"id": id, "text": text, "metadata": {**metadata, "source": source}})
 
 
-def titled(title: Any) -> Iterator[tuple[str, str]]:
-    """Yield the metadata entry for a title, if there is a title."""
-    if isinstance(title, str) and title.strip():
-        yield "title", " ".join(title.split())
+def titled(title: Any) -> dict[str, Any]:
+    """Return the metadata of a file with this title, or no metadata if there is no title."""
+    return {"title": " ".join(title.split())} if isinstance(title, str) and title.strip() else {}

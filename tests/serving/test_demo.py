@@ -21,7 +21,9 @@ from serving.app import create_app
 from serving.commands import demo
 from serving.commands.loading import opened_models
 from serving.commands.starting import opened_service
-from serving.corpora.ingest import Options, VectorRule, checked, names_within, rows
+from serving.corpora.ingest.documents import checked, names_within
+from serving.corpora.ingest.uploading import Options, rows
+from serving.corpora.ingest.vectors import VectorRule
 from serving.corpora.values import Corpus, Document
 from serving.errors import TooLarge
 from serving.inference.embeddings import EmbedOptions

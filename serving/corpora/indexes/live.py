@@ -216,11 +216,11 @@ class LiveIndex:
         held = most_queries(len(live))
         oldest, newest = live[: len(live) - held][: self._plan.least], live[len(live) - held :]
         before = seen.parts[-1].main if len(seen.parts) > 1 and seen.last_grown > building else None
-        taken = OldestRows(seen.tail.keys[oldest], seen.tail.vectors[oldest], seen.tail.vectors[newest])
-        main = grown(before, taken, self._target(), step)
+        keys, queries = seen.tail.keys[oldest], seen.tail.vectors[newest]
+        main = grown(before, keys, seen.tail.vectors[oldest], queries=queries, target=self._target(), pause=step)
         with self._changing:
             self._check_open()
-            self._tail = self._seen.after(int(taken.keys[-1]))
+            self._tail = self._seen.after(int(keys[-1]))
             self._seen = self._seen.grown(before, main, self._tail.rows)
 
     def _step(self, pause: Pause) -> Pause:
@@ -405,25 +405,15 @@ class Generations:
 # A growing graph contains the oldest vectors of a long tail, until a build includes the graph and the tail.
 
 
-class OldestRows(NamedTuple):
-    """The oldest N vectors (N, D) of a tail, with their keys.
+def grown(before: Main | None, keys: Keys, vectors: Floats, *, queries: Floats, target: float, pause: Pause) -> Main:
+    """Return a graph with the vectors of `before` and with (N, D) vectors under N keys. `before` does not change.
 
-    `later` has (Q, D) newer vectors of the tail, which are the queries of the measurement.
-    """
-
-    keys: Keys
-    vectors: Floats
-    later: Floats
-
-
-def grown(before: Main | None, oldest: OldestRows, target: float, pause: Pause) -> Main:
-    """Return a graph with the vectors of `before` and the `oldest` vectors of the tail. `before` does not change.
+    The recall is measured with (Q, D) `queries`, which are newer vectors.
 
     Raises:
         BuildError: no effort reaches the target.
     """
     begin = perf_counter()
-    keys, vectors, queries = oldest
     faiss.omp_set_num_threads(1)
     if before is None or before.approximate is None:
         parameters = _HNSW.parameters(*vectors.shape)

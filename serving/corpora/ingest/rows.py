@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from serving.errors import Invalid, Malformed, ServiceError
-from serving.operations.json_body import check_containers, parse_exact
+from serving.operations.json_body import check_containers, levels, parse_exact
 from serving.settings import Settings
 
 VECTOR = "vector"
@@ -102,12 +102,4 @@ def utf8(raw: bytes) -> str | Malformed:
 
 
 def _is_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            child
-            for one in level
-            if isinstance(one, dict | list)
-            for child in (one.values() if isinstance(one, dict) else one)
-        ]
-    return any(isinstance(one, dict | list) for one in level)
+    return any(isinstance(one, dict | list) for one in next(islice(levels(value), MAX_DEPTH, None), ()))

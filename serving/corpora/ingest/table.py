@@ -242,6 +242,11 @@ class _Feed:
         """Begin a new row with the next line."""
         self._bytes, self.bad, self.begins = 0, None, self.number + 1
 
+    def check(self) -> None:
+        """Raise the error in a line of the current row, if there is one."""
+        if self.bad:
+            raise type(self.bad)(self.bad.message, field=f"line {self.begins}")
+
     def written(self) -> str | None:
         """Begin a new row, and return its first line that is not blank. At the end of the table, return None."""
         self.next_row()
@@ -293,8 +298,7 @@ def csv_rows(
     if separator := _SEPARATOR.fullmatch(first or ""):
         first = feed.written()
     place = f"line {feed.begins}"
-    if feed.bad:
-        raise type(feed.bad)(feed.bad.message, field=place)
+    feed.check()
     if first is None:
         raise Empty("must begin with a header that names the columns", field=place)
     names = _outside_quotes(first)
@@ -309,8 +313,7 @@ def csv_rows(
         raise Malformed(f"not a header of CSV: {_said(error)}", field=place) from None
     except TooLarge as error:
         raise TooLarge(error.message, field=place) from None
-    if feed.bad:
-        raise type(feed.bad)(feed.bad.message, field=place)
+    feed.check()
     columns = Columns.of(header, text_column, id_column, types=types, found=found, place=place)
     while True:
         feed.next_row()

@@ -127,7 +127,7 @@ class Options(BaseModel):
                 "text/html, application/pdf, DOCX, Parquet or Arrow, or as such a file in multipart/form-data, "
                 f"not as {media[:80]}"
             )
-        return cls._of(MEDIA[media], charset, others)
+        return cls.of_format(MEDIA[media], charset, **others)
 
     @classmethod
     def of_file(cls, name: PurePath, charset: str | None = None, **others: Any) -> Self:
@@ -141,7 +141,7 @@ class Options(BaseModel):
             known = f"{', '.join(SUFFIXES)}, followed by {' or '.join(PACKED)} if the file is compressed"
             called = repr(name.name[:80]) if name.name else "a file without a name"
             raise UnsupportedMedia(f"{called}: the name of a file with documents must end in {known}")
-        return cls._of(SUFFIXES[suffix], charset, {"source": name.as_posix()} | others)
+        return cls.of_format(SUFFIXES[suffix], charset, **{"source": name.as_posix()} | others)
 
     @classmethod
     def of_part(cls, name: PurePath, media: str, charset: str | None = None, **others: Any) -> Self:
@@ -159,19 +159,10 @@ class Options(BaseModel):
 
     @classmethod
     def of_format(cls, format: Format, charset: str | None = None, **others: Any) -> Self:
-        """Return options for a format.
-
-        Raises:
-            UnsupportedMedia: the charset is not supported, or the package that reads the format is not installed.
-        """
-        return cls._of(format, charset, others)
-
-    @classmethod
-    def _of(cls, format: Format, charset: str | None, others: dict[str, Any]) -> Self:
         """Return options for a format. The charset of a format that is not in `TEXTS` is ignored.
 
         Raises:
-            UnsupportedMedia: the package that reads the format is not installed.
+            UnsupportedMedia: the charset is not supported, or the package that reads the format is not installed.
         """
         check_installed(format)
         if format not in FILES:
