@@ -191,7 +191,7 @@ class Backend(NamedCorpora, Protocol):
     def read_fresh(self, name: str) -> Read | None:
         """Read the new vectors of a re-embedding for an index. If this would save no time, return None.
 
-        Pass the result to `swap` as `beside`.
+        Pass the result to `swap` as `beside`, and call its `discard` at the end.
         """
 
     def swap(self, name: str, fingerprint: str, beside: Read | None = None) -> bool:

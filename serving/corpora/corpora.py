@@ -79,11 +79,7 @@ class Corpora(Backend):
         """Lock for all changes of `_open`."""
 
     def named(self, name: str) -> OpenCorpus:
-        """Return the corpus of this name.
-
-        Raises:
-            NotFound: there is no such corpus.
-        """
+        """Return the open corpus, or raise `NotFound`."""
         if corpus := self._open.get(name):
             return corpus
         raise NotFound(f"there is no corpus {name!r}")
@@ -95,7 +91,6 @@ class Corpora(Backend):
         return self._indexes.use_gpu()
 
     def warm(self) -> None:
-        """Open every index before the first search. A corpus that can't be read is skipped."""
         for name in self.names():
             try:
                 with self.named(name).locked() as corpus:
@@ -204,10 +199,7 @@ class Corpora(Backend):
     def _in_commits(
         self, name: str, where: Filter, before_commit: Callable[[], None], write: Callable[[list[str]], Removal | Patch]
     ) -> int:
-        """Delete or change the documents that match, in several commits. Return their number.
-
-        Other reads and writes may run between two commits.
-        """
+        """Delete or change the documents that match, in several commits. Return their number."""
         before_commit()
         corpus, written = self.named(name), 0
         found = self._store.ids_matching(name, where)
@@ -341,7 +333,6 @@ class Corpora(Backend):
         return SearchResult(found, generation, None if options.mode == "lexical" else kind, warnings=warnings)
 
     def index_fingerprint(self, name: str) -> str | None:
-        """Return the fingerprint of an open index, or None if the index is not open."""
         live = self.named(name).live
         return None if live is None else live.identity.fingerprint
 
@@ -361,17 +352,10 @@ class Corpora(Backend):
         self._store.refresh(name, fingerprint, np.array(keys, dtype=np.int64), vectors)
 
     def read_fresh(self, name: str) -> Read | None:
-        """Read the new vectors of a re-embedding into a partial index, which `swap` takes as `beside`.
-
-        The caller must call the result's `discard` at the end, even if it has not called `swap`.
-        """
         return self._indexes.read(self._store.fresh(name))
 
     def swap(self, name: str, fingerprint: str, beside: Read | None = None) -> bool:
-        """Replace the served vectors by the vectors of the re-embedding; see `Store.swap`.
-
-        The new index starts from `beside`, the result of `read_fresh`, and catches up with later writes.
-        """
+        """Implement `Backend.swap`. The new index starts from `beside`, and catches up with later writes."""
         with self.named(name).locked() as corpus:
             if self._store.corpus(name).fingerprint == fingerprint:
                 return True
@@ -461,7 +445,6 @@ class Corpora(Backend):
 
 
 def _key(after: DocumentCursor) -> int:
-    """Return the number of the last document of the previous page."""
     if not (after.key.isascii() and after.key.isdecimal() and len(after.key) <= MAX_DIGITS):
         raise Invalid("not a cursor of this server", field="cursor")
     return int(after.key)

@@ -143,11 +143,7 @@ class Library:
             return UploadResult(truncated, sum(map(len, made)))
 
     async def _check_embedded(self, corpus: str, document: Document, embedded_by: str) -> None:
-        """Raise an error unless the corpus's encoder computed the vector of a document.
-
-        Raises:
-            Conflict: the encoder has another fingerprint, or its vector of the text differs.
-        """
+        """Raise `Conflict` unless the corpus's encoder computed the vector of a document."""
         assert document.vector is not None, "the caller has checked that the document has a vector"
         async with self.encoder_of(corpus, from_store=True) as embedder:
             manifest = embedder.manifest

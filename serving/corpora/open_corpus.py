@@ -253,11 +253,7 @@ class Indexes:
             raise StoreError(f"--index gpu: {reason}")
 
     def use_gpu(self) -> str | None:
-        """Use the first CUDA device for indexes that are opened later.
-
-        Returns:
-            None, or the reason why FAISS can't search on the device. With a reason, nothing changes.
-        """
+        """Use the first CUDA device for indexes that are opened later. See `Backend.use_gpu`."""
         from serving.corpora.indexes.gpu import GPU_KINDS, trouble
 
         if reason := trouble():
@@ -267,11 +263,7 @@ class Indexes:
         return None
 
     def read(self, vectors: Blocks) -> Read | None:
-        """Read `vectors` for an index that is opened later; see `open`. Return None if there are no vectors.
-
-        Raises:
-            InsufficientStorage, Unhealthy: the disk fails.
-        """
+        """Read `vectors` for an index that is opened later; see `open`. Return None if there are no vectors."""
         first = next(vectors, None)
         if first is None:
             return None
@@ -315,11 +307,7 @@ class Indexes:
             )
 
     def erase(self, name: str) -> None:
-        """Delete the files of an index that is not open. The files need not exist.
-
-        Raises:
-            Unhealthy: the disk fails.
-        """
+        """Delete the files of an index that is not open. The files need not exist."""
         folder = self._folder / name
         with disk_errors(folder):
             Generations(folder).erase()

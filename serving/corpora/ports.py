@@ -48,7 +48,6 @@ class Ranking(NamedTuple):
     equal."""
 
     def without(self, hidden: Keys, k: int) -> Ranking:
-        """Return the best `k` hits, except the keys in `hidden`."""
         if not len(hidden):
             return self
         seen = ~np.isin(self.keys, hidden)
@@ -76,7 +75,6 @@ nothing."""
 
 
 def never() -> bool:
-    """Return False. This is the `Stop` for work that is never stopped."""
     return False
 
 

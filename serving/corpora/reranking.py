@@ -25,7 +25,6 @@ class Reranking:
 
 
 def first_stage(options: SearchOptions, reranking: Reranking) -> SearchOptions:
-    """Return the options of the first search, which finds the candidates."""
     return replace(options, k=reranking.candidates, offset=0, min_score=None)
 
 

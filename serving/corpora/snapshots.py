@@ -67,7 +67,6 @@ class Snapshot:
     passages: int
     fingerprint: str | None
     bytes: int
-    """Size of the snapshot's file."""
 
 
 class Snapshots:
@@ -129,20 +128,13 @@ class Snapshots:
         return sorted(found, key=lambda snapshot: (snapshot.created, snapshot.id), reverse=True)
 
     def path(self, name: str, id: str) -> Path:
-        """Return the path of a snapshot's file.
-
-        Raises:
-            NotFound: the snapshot does not exist.
-        """
+        """Return the path of a snapshot's file, or raise `NotFound`."""
         with self._there(name, id) as file:
             file.stat()
             return file
 
     def opened(self, name: str, id: str) -> BinaryIO:
-        """Open a snapshot for reading. If it is deleted meanwhile, it can still be read.
-
-        Raise `NotFound` if it does not exist.
-        """
+        """Open a snapshot, or raise `NotFound`. If it is deleted meanwhile, it can still be read."""
         with self._there(name, id) as file:
             return file.open("rb")
 
@@ -372,11 +364,7 @@ class Manifest(_Format):
 
 
 def read_manifest(raw: bytes) -> Manifest:
-    """Parse and check a manifest.
-
-    Raises:
-        Invalid: the format is unknown, or a part is missing or wrong.
-    """
+    """Parse a manifest. Raise `Invalid` if its format is unknown, or if a part is missing or wrong."""
     try:
         described = orjson.loads(raw)
         format = _Format.model_validate(described).format
@@ -424,10 +412,7 @@ class Progress:
         self._token.cancel()
 
     def left(self) -> bool:
-        """Return whether the work was cancelled.
-
-        This method first waits for short requests of other keys, if necessary.
-        """
+        """Return whether the work was cancelled. If necessary, wait first for short requests of other keys."""
         self._token.give_way()
         return self._token.cancelled
 
@@ -439,15 +424,10 @@ class Progress:
         return (self.documents or 0) * min(done, self._bytes) // max(self._bytes, 1)
 
     def expect(self, documents: int, bytes: int) -> None:
-        """Set the total amount of work."""
         self.documents, self._bytes = documents, bytes
 
     def add(self, bytes: int) -> None:
-        """Add processed bytes.
-
-        Raises:
-            Stopped: the work was cancelled.
-        """
+        """Add processed bytes. Raise `Stopped` if the work was cancelled."""
         if self.left():
             raise Stopped("stopped")
         self._done += bytes

@@ -60,13 +60,11 @@ def main() -> int:
 
 
 def _limit(what: int, most: int) -> None:
-    """Lower a resource limit of this process to `most`."""
     _, hard = resource.getrlimit(what)
     resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 def reader(format: str) -> Callable[[BinaryIO, dict[str, Any]], Records]:
-    """Return the function that reads files of a format."""
     module, name = READERS[format].split(":")
     found: Callable[[BinaryIO, dict[str, Any]], Records] = getattr(import_module(module), name)
     return found

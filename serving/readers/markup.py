@@ -47,10 +47,7 @@ def markdown(file: BinaryIO, options: dict[str, Any]) -> Records:
 
 
 def html(file: BinaryIO, options: dict[str, Any]) -> Records:
-    """Yield the sections of an HTML page.
-
-    If the page has a `main` element, only the sections in this element are returned.
-    """
+    """Yield the sections of an HTML page or, if it has a `main` element, only those of this element."""
     page = Page(_decoded(file.read()))
     yield from documents(page.sections, titled(page.title), options)
 
@@ -109,7 +106,6 @@ class Page(HTMLParser):
         self._sections = Sections()
         self._text: list[str] = []
         self._hidden: list[str] = []
-        """The open elements that are in `SKIPPED`."""
         self._anchor = ""
         self._in_heading = self._in_title = self._in_row = self._in_pre = self._has_main = self._is_over = False
         self._item = ""

@@ -32,7 +32,6 @@ class Sections:
         self._found: list[Section] = []
 
     def heading(self, level: int, text: str, anchor: str = "") -> None:
-        """Begin a new section with this heading."""
         self._end()
         self._path = [(outer, title) for outer, title in self._path if outer < level] + [(level, text)]
         self._blocks, self._kind = [text], ""
@@ -52,7 +51,6 @@ class Sections:
         self._kind = kind
 
     def end(self) -> list[Section]:
-        """End the last section. Return all sections."""
         self._end()
         return self._found
 
@@ -100,7 +98,7 @@ def _is_bare(section: Section, following: Section | None) -> bool:
 
 
 def document(place: str, text: str, anchor: str, metadata: dict[str, Any], options: dict[str, Any]) -> Record:
-    """Return the document for a part of a file. If the file has a name, the id of the document begins with it."""
+    """Return the document for a part of a file. If the file has a name, the document's id begins with it."""
     if not (source := options["source"]):
         return Record(place, {"text": text, "metadata": metadata})
     id = f"{source}#{anchor}" if anchor else source

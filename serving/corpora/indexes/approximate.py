@@ -121,7 +121,6 @@ class Hnsw(_OnCpu):
         return index
 
     def efforts(self, parameters: Parameters) -> Sequence[int]:  # noqa: ARG002
-        """Return the values of efSearch to try."""
         return steps(10, MOST)
 
     def _search_parameters(self, wanted: Candidates) -> faiss.SearchParameters:
@@ -168,10 +167,7 @@ class Ivf(_OnCpu):
         return int(1.5 * count * (code + 8)) + 4 * dim * min(count, POINTS * parameters["nlist"])
 
     def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
-        """Train the centroids by spherical k-means, and add all vectors.
-
-        A fixed seed makes the centroids reproducible.
-        """
+        """Train the centroids by spherical k-means with a fixed seed, and add all vectors."""
         if len(vectors) < LEAST:
             raise BuildError(f"{len(vectors)} vectors are too few for {self.name}, which needs {LEAST}")
         index = self._empty(vectors.shape[1], parameters)
@@ -184,7 +180,6 @@ class Ivf(_OnCpu):
         faiss.write_index(index, path)
 
     def read(self, path: str, vectors: Floats) -> faiss.Index:  # noqa: ARG002
-        """Memory-map the index."""
         return faiss.read_index(path, faiss.IO_FLAG_MMAP)
 
     def efforts(self, parameters: Parameters) -> Sequence[int]:

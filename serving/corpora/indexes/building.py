@@ -194,7 +194,6 @@ class Plan:
     """Maximum bytes of memory for a build. None means half of the free memory."""
 
     def allows(self, kind: str, count: int) -> bool:
-        """Return whether this plan allows an index of this kind over `count` vectors."""
         return kind in self.kinds and count >= self.least
 
     def wanted(self, main: int, dead: int, tail: int) -> bool:

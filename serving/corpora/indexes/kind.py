@@ -33,7 +33,6 @@ class Candidates(NamedTuple):
     """Requirements of a search in an index."""
 
     rows: int
-    """Number of candidates per query."""
     effort: int
     bitmap: NDArray[np.uint8] | None
     """Bitmap of the rows that the search may return, with the lowest bit of a byte first. None means all rows."""
@@ -80,7 +79,6 @@ class Kind(Protocol):
 
 
 def blocks(vectors: Floats, pause: Pause) -> Iterator[Floats]:
-    """Yield `vectors` in order, one block at a time."""
     for start in range(0, len(vectors), BLOCK):
         pause()
         yield np.ascontiguousarray(vectors[start : start + BLOCK])

@@ -99,7 +99,6 @@ class LiveIndex:
 
     @property
     def report(self) -> Report:
-        """Current state of the index."""
         building = self._queued or self._making.locked()
         return Report.of(self._seen, target=self._target(), memory=self.nbytes, building=building)
 
@@ -390,7 +389,6 @@ class Generations:
         return sorted((path for path in self.folder.glob("*-*") if path.is_dir()), reverse=True)
 
     def following(self) -> Path:
-        """Return the folder for the next build."""
         numbers = [int(path.name.split("-")[0]) for path in self.newest_first()]
         return self.folder / f"{max(numbers, default=0) + 1:08d}-{secrets.token_hex(4)}"
 

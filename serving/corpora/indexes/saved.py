@@ -180,11 +180,7 @@ def size(manifest: dict[str, Any]) -> int:
 
 
 def check(path: Path, described: dict[str, Any], threads: int = 1) -> None:
-    """Compare a file with its entry in the manifest: its size, and the checksum of every piece.
-
-    Raises:
-        UnfitError: the size or a checksum differs.
-    """
+    """Raise `UnfitError` unless a file has the size and the checksums of its entry in the manifest."""
     try:
         length = path.stat().st_size
     except OSError as error:

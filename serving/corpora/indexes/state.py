@@ -112,7 +112,6 @@ class Marks:
         return None if self.count == self._size else np.packbits(self.live, bitorder="little")
 
     def only(self, rows: Rows) -> Marks:
-        """Return the marks restricted to the sorted `rows`."""
         return Marks(self._size, rows=rows[self.live[rows]])
 
     def without(self, rows: Rows) -> Marks:
@@ -282,7 +281,6 @@ class IndexState(NamedTuple):
 
     @property
     def tail_count(self) -> int:
-        """Number of vectors in the tail."""
         return int(np.count_nonzero(self.tail.live))
 
     @property
@@ -384,7 +382,6 @@ class Report:
     parameters: Mapping[str, int] = field(default_factory=dict)
     """Parameters of the build, and the effort of searches."""
     target: float
-    """Requested recall@10."""
     recall: float
     """Lowest recall@10 of the approximate parts, compared with exact search. It is 1.0 if there are no approximate
     parts."""

@@ -139,7 +139,6 @@ class _Text:
                 return b""
 
     def skip(self, mark: bytes) -> None:
-        """Skip `mark`, which must come next."""
         if self.peek() != mark:
             self.fail(repr(mark.decode()))
         self._at += 1
@@ -157,7 +156,6 @@ class _Text:
         self._at += 1
 
     def end(self) -> None:
-        """Raise an error unless only white space follows."""
         if following := self.peek():
             self.fail("the end" + " (for one document per line, use application/x-ndjson)" * (following == b"{"))
 
@@ -172,7 +170,6 @@ class _Text:
         return value
 
     def fail(self, wanted: str) -> NoReturn:
-        """Raise `Malformed` with the message that `wanted` was expected at the current position."""
         raise Malformed(f"not JSON: expected {wanted} at byte {self._passed + self._at + 1}")
 
     def _container(self, place: str) -> int:

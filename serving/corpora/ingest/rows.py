@@ -13,9 +13,7 @@ from serving.operations.json_body import check_containers, levels, parse_exact
 from serving.settings import Settings
 
 VECTOR = "vector"
-"""Name of the field with the vector that the caller computed."""
 EXPIRES_AT = "expires_at"
-"""Name of the field with the time at which the document expires."""
 MAX_CONTAINERS = 4000
 """Maximum number of lists and objects in a row. With this number in each row, 256 rows reach about the maximum of a
 request."""
@@ -91,10 +89,7 @@ def json_value(raw: bytes) -> Any:
 
 
 def utf8(raw: bytes) -> str | Malformed:
-    """Decode one line.
-
-    Return its text, or an error with the position of the first invalid byte. Positions are counted from 1.
-    """
+    """Decode one line. Return its text, or an error with the position of the first invalid byte, from 1."""
     try:
         return raw.decode()
     except UnicodeDecodeError as error:

@@ -144,7 +144,6 @@ def _typed(column: str) -> tuple[str, Callable[[str], Any] | None]:
 
 
 def _number(field: str) -> int | float | None:
-    """Parse a number. Return None for an empty field."""
     if not (given := field.strip()):
         return None
     if whole := _INTEGER.fullmatch(given):
@@ -159,7 +158,6 @@ def _number(field: str) -> int | float | None:
 
 
 def _boolean(field: str) -> bool | None:
-    """Parse a boolean. Return None for an empty field."""
     if not (given := field.strip().lower()):
         return None
     if given not in _BOOLEANS:
@@ -239,7 +237,6 @@ class _Feed:
         """The error in a line of the current row."""
 
     def next_row(self) -> None:
-        """Begin a new row with the next line."""
         self._bytes, self.bad, self.begins = 0, None, self.number + 1
 
     def check(self) -> None:

@@ -114,11 +114,7 @@ class Options(BaseModel):
 
     @classmethod
     def of_media(cls, media: str, charset: str | None = None, **others: Any) -> Self:
-        """Return options for a content type.
-
-        Raises:
-            UnsupportedMedia: no documents have this content type, or the charset is not supported.
-        """
+        """Return options for a content type. Raise `UnsupportedMedia` if no documents have it."""
         if media.startswith("application/") and media.endswith("+json"):
             media = "application/json"
         if media not in MEDIA:
@@ -131,11 +127,7 @@ class Options(BaseModel):
 
     @classmethod
     def of_file(cls, name: PurePath, charset: str | None = None, **others: Any) -> Self:
-        """Return options for a file name. The suffix selects the format; `.gz` and `.zst` are ignored.
-
-        Raises:
-            UnsupportedMedia: the suffix is unknown, or the charset is not supported.
-        """
+        """Return options for a file name, whose suffix selects the format; `.gz` and `.zst` are ignored."""
         suffix = (name.with_suffix("") if name.suffix.lower() in PACKED else name).suffix.lower()
         if suffix not in SUFFIXES:
             known = f"{', '.join(SUFFIXES)}, followed by {' or '.join(PACKED)} if the file is compressed"
@@ -171,25 +163,16 @@ class Options(BaseModel):
 
     @property
     def types(self) -> dict[str, ColumnType]:
-        """Types that the request sets for single columns."""
         return self.column_types if isinstance(self.column_types, dict) else {}
 
     @property
     def chunking(self) -> Chunking | None:
-        """The requested chunking. None means that texts are not split.
-
-        Raises:
-            Invalid: the options contradict each other, or are out of range.
-        """
+        """The requested chunking, or None if texts are not split. Wrong options raise `Invalid`."""
         return asked_chunking(self.chunk_tokens, self.chunk_overlap)
 
 
 def read_metadata(text: str) -> dict[str, Any]:
-    """Parse the metadata for all documents of an upload.
-
-    Raises:
-        Invalid: the text is not a JSON object, or the object can't be stored.
-    """
+    """Parse the metadata for all documents of an upload. Raise `Invalid` if they can't be stored."""
     try:
         metadata = parse_exact(text.encode("utf-8", "surrogatepass"))
     except Malformed as error:
