@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -29,18 +30,11 @@ from serving.corpora.open_corpus import IndexedCorpus, Indexes, OpenCorpus
 from serving.corpora.ports import IndexSize, Stop, Store, never
 from serving.corpora.search import READ_AT_ONCE, Hit, Query, SearchOptions, SearchResult, find
 from serving.corpora.values import (
-    NO_OPTIONS,
     Blocks,
     Changes,
-    Chunking,
     Content,
     Corpus,
-    Counts,
-    Document,
     Expiry,
-    Facets,
-    KnownText,
-    Map,
     OwnVectors,
     Passage,
     PassageKey,
@@ -49,13 +43,13 @@ from serving.corpora.values import (
     Removal,
     Size,
     Sort,
-    WordOptions,
 )
 from serving.errors import Conflict, Invalid, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.clock import now
 
 log = logging.getLogger(__name__)
+P, T = ParamSpec("P"), TypeVar("T")
 REMOVED_TOGETHER = 500
 """Maximum documents removed or patched in one commit. Other reads and writes run between two commits."""
 GIVEN_BACK_FROM = 1 << 20
@@ -63,6 +57,16 @@ GIVEN_BACK_FROM = 1 << 20
 another commit."""
 MAX_DIGITS = 18
 """Maximum digits of a cursor's key."""
+
+
+def _of_store(method: Callable[Concatenate[Store, P], T]) -> Callable[Concatenate[Corpora, P], T]:
+    """Return a method of `Corpora` that calls this method of the store."""
+
+    def of_store(corpora: Corpora, /, *arguments: P.args, **options: P.kwargs) -> T:
+        found: T = getattr(corpora._store, method.__name__)(*arguments, **options)
+        return found
+
+    return of_store
 
 
 class Corpora(Backend):
@@ -84,8 +88,18 @@ class Corpora(Backend):
             return corpus
         raise NotFound(f"there is no corpus {name!r}")
 
-    def names(self) -> list[str]:
-        return self._store.names()
+    names = _of_store(Store.names)
+    document = _of_store(Store.document)
+    embedded = _of_store(Store.embedded)
+    unmatched = _of_store(Store.unmatched)
+    facets = _of_store(Store.facets)
+    counts = _of_store(Store.counts)
+    keep_map = _of_store(Store.keep_map)
+    accept = _of_store(Store.accept)
+    accepted = _of_store(Store.accepted)
+    release = _of_store(Store.release)
+    stale = _of_store(Store.stale)
+    verify = _of_store(Store.verify)
 
     def use_gpu(self) -> str | None:
         return self._indexes.use_gpu()
@@ -235,17 +249,6 @@ class Corpora(Backend):
             return where.matches(with_id(self._store.document(name, document).metadata, document))
         return False
 
-    def unmatched(self, name: str, where: Filter) -> list[str]:
-        return self._store.unmatched(name, where)
-
-    def embedded(
-        self, name: str, texts: Sequence[str], chunking: Chunking | None, fingerprint: str
-    ) -> list[KnownText | None]:
-        return self._store.embedded(name, texts, chunking, fingerprint)
-
-    def document(self, name: str, document: str) -> Document:
-        return self._store.document(name, document)
-
     def page(
         self,
         name: str,
@@ -282,29 +285,11 @@ class Corpora(Backend):
                 pairs = zip(keys[some].tolist(), vectors[some], strict=True)
                 yield from ((found[key], row) for key, row in pairs if key in found)  # other passages have expired
 
-    def facets(self, name: str, values: int) -> Facets:
-        return self._store.facets(name, values)
-
-    def counts(
-        self,
-        name: str,
-        query: str | None,
-        where: Filter | None,
-        paths: Sequence[str],
-        values: int,
-        *,
-        options: WordOptions = NO_OPTIONS,
-    ) -> Counts:
-        return self._store.counts(name, query, where, paths, values, options=options)
-
     def sample(self, name: str, size: int, field: str | None) -> Sample:
         return sampled(self._store, name, size, field)
 
     def unplaced(self, name: str) -> Unplaced:
         return unplaced(self._store, name)
-
-    def keep_map(self, name: str, found: Map, generation: str) -> None:
-        self._store.keep_map(name, found, generation)
 
     def placed(self, name: str, size: int, field: str | None) -> Placed | None:
         return placed(self._store, name, size, field)
@@ -336,18 +321,6 @@ class Corpora(Backend):
         live = self.named(name).live
         return None if live is None else live.identity.fingerprint
 
-    def accept(self, name: str, job: str) -> None:
-        self._store.accept(name, job)
-
-    def accepted(self, name: str) -> list[str]:
-        return self._store.accepted(name)
-
-    def release(self, name: str, job: str) -> None:
-        self._store.release(name, job)
-
-    def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[int, str]]:
-        return self._store.stale(name, fingerprint, limit)
-
     def refresh(self, name: str, fingerprint: str, keys: Sequence[PassageKey], vectors: Floats) -> None:
         self._store.refresh(name, fingerprint, np.array(keys, dtype=np.int64), vectors)
 
@@ -373,9 +346,6 @@ class Corpora(Backend):
     def adopt(self, name: str, file: Path, stop: Stop = never, bounds: Bounds = BOUNDS) -> None:
         self._store.adopt(name, file, partial(self._replaced, name, stop), stop, bounds)
 
-    def verify(self, name: str) -> list[str]:
-        return self._store.verify(name)
-
     def close(self) -> None:
         for corpus in self._open.values():
             corpus.close()
@@ -393,7 +363,9 @@ class Corpora(Backend):
         Raises:
             Conflict, NotFound: the corpus was created or deleted while the vectors were read.
         """
-        with self._indexes.reading(vectors) as beside, ExitStack() as held:
+        with ExitStack() as held:
+            if beside := self._indexes.read(vectors):
+                held.callback(beside.discard)
             before = self._open.get(name)
             if before:
                 held.enter_context(before.copying)

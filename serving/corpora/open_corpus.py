@@ -271,16 +271,6 @@ class Indexes:
         with disk_errors(folder):
             return read(folder, first[1].shape[1], chain([first], vectors))
 
-    @contextmanager
-    def reading(self, vectors: Blocks) -> Iterator[Read | None]:
-        """Yield the result of `read`. After the `with` block, delete its files, unless an index uses them."""
-        beside = self.read(vectors)
-        try:
-            yield beside
-        finally:
-            if beside:
-                beside.discard()
-
     def open(self, store: Store, corpus: Corpus, beside: Read | None = None) -> LiveIndex:
         """Open the index of `corpus`, whose dimension must be known.
 
