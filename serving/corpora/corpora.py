@@ -49,7 +49,8 @@ from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.clock import now
 
 log = logging.getLogger(__name__)
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 REMOVED_TOGETHER = 500
 """Maximum documents removed or patched in one commit. Other reads and writes run between two commits."""
 GIVEN_BACK_FROM = 1 << 20

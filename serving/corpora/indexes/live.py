@@ -81,8 +81,7 @@ class LiveIndex:
         self._queued = self._growing = False
         self._not_before = 0.0
         self._closed = False
-        opening = IndexOpener(source, name, identity, self._generations, self._kinds, threads, self._plan)
-        self._seen, self._tail, self._generation, self._covered = opening.opened(beside)
+        self._seen, self._tail, self._generation, self._covered = self._open(beside)
         self.reconsider()
 
     @property
@@ -274,37 +273,13 @@ class LiveIndex:
             self._seen = rebuilt.changed(np.concatenate(removed), self._tail.rows)
             self._generation, self._covered, self._growable = generation, covered, True
 
+    # The following methods open the index: from vectors that were already read, from its folder, or from its source.
 
-# The following classes open an index: from vectors that were already read, from its folder, or from its source.
-
-
-class OpenedIndex(NamedTuple):
-    """An open index that contains all vectors of its source."""
-
-    seen: IndexState
-    tail: ExactIndex
-    generation: Path | None = None
-    """The folder of the main part."""
-    covered: int = 0
-    """Greatest key up to which the main part contains all vectors of the source."""
-
-
-@dataclass(frozen=True)
-class IndexOpener:
-    """Opener of an index, from files or from the source. A saved build is used only if it has this `identity`."""
-
-    source: VectorSource
-    name: str
-    identity: Identity
-    generations: Generations
-    kinds: Mapping[str, Kind]
-    threads: int
-    plan: Plan
-
-    def opened(self, beside: Read | None) -> OpenedIndex:
+    def _open(self, beside: Read | None) -> OpenedIndex:
         """Open the index from `beside`, from the newest valid build in the folder, or from the source, in this order.
 
-        If `beside` is not used, delete all builds in the folder, except for the build that is opened.
+        A build is only valid for this identity. If `beside` is not used, delete all builds in the folder, except for
+        the build that is opened.
         """
         return (beside and self._taken(beside)) or self._kept() or self._anew()
 
@@ -315,30 +290,30 @@ class IndexOpener:
         """
         held = np.concatenate([beside.main.keys, beside.tail.rows.keys])
         try:
-            gone = np.setdiff1d(held, self.source.keys(self.name), assume_unique=True)
+            gone = np.setdiff1d(held, self._source.keys(self._name), assume_unique=True)
             found = self._caught_up(beside.main, beside.tail, beside.last, gone)
         except UnfitError as error:
-            log.warning("%s: the vectors that were already read are read again: %s", self.generations.folder, error)
+            log.warning("%s: the vectors that were already read are read again: %s", self._generations.folder, error)
             return None
         if beside.folder is None:
             return found
-        make_folder(self.generations.folder)
-        generation = beside.folder.rename(self.generations.following())
+        make_folder(self._generations.folder)
+        generation = beside.folder.rename(self._generations.following())
         saved.save(generation, beside.described, self.identity, beside.last)
         return found._replace(generation=generation, covered=beside.last)
 
     def _kept(self) -> OpenedIndex | None:
         found = None
-        for generation in self.generations.newest_first():
+        for generation in self._generations.newest_first():
             if found is None and (generation / saved.MANIFEST).exists():
                 try:
-                    main, covered = saved.load(generation, self.identity, self.kinds, self.threads)
+                    main, covered = saved.load(generation, self.identity, self._kinds, self._threads)
                     kind, count = main.approximate and main.approximate.kind.name, len(main.keys)
-                    if kind and not self.plan.allows(kind, count):
+                    if kind and not self._plan.allows(kind, count):
                         raise UnfitError(
                             f"the index is {kind}, but the server's options demand exact search for {count} vectors"
                         )
-                    gone = self.source.tombstones(self.name, covered)
+                    gone = self._source.tombstones(self._name, covered)
                     found = self._caught_up(main, ExactIndex(self.identity.dim), covered, gone)
                     found = found._replace(generation=generation, covered=covered)
                     continue
@@ -355,27 +330,38 @@ class IndexOpener:
         Raises:
             UnfitError: `main` and `tail` do not belong to the source.
         """
-        if last > self.source.last_key(self.name):
+        if last > self._source.last_key(self._name):
             raise UnfitError("the index contains keys that the store has never assigned")
         part = Part(main, Marks(len(main.keys))).without(gone)
         tail.remove(gone)
-        for keys, vectors in self.source.vectors(self.name, after=last):
+        for keys, vectors in self._source.vectors(self._name, after=last):
             tail.add(keys, vectors)
         seen = IndexState((part,), tail.rows)
-        if seen.size != (there := self.source.size(self.name).passages):
+        if seen.size != (there := self._source.size(self._name).passages):
             raise UnfitError(f"the index has {seen.size} vectors, but the store has {there}")
         return OpenedIndex(seen, tail)
 
     def _anew(self) -> OpenedIndex:
         with suppress(ServiceError):  # if the disk fails or is full, the tombstones stay until the next opening
             # No index on disk contains these keys any more.
-            self.source.bury(self.name, self.source.tombstones(self.name, self.source.last_key(self.name)))
-        found = read(self.generations.following(), self.identity.dim, self.source.vectors(self.name))
+            self._source.bury(self._name, self._source.tombstones(self._name, self._source.last_key(self._name)))
+        found = read(self._generations.following(), self.identity.dim, self._source.vectors(self._name))
         seen = IndexState((Part(found.main, Marks(len(found.main.keys))),), found.tail.rows)
         if found.folder is None:
             return OpenedIndex(seen, found.tail)
         saved.save(found.folder, found.described, self.identity, found.last)
         return OpenedIndex(seen, found.tail, found.folder, found.last)
+
+
+class OpenedIndex(NamedTuple):
+    """An open index that contains all vectors of its source."""
+
+    seen: IndexState
+    tail: ExactIndex
+    generation: Path | None = None
+    """The folder of the main part."""
+    covered: int = 0
+    """Greatest key up to which the main part contains all vectors of the source."""
 
 
 @dataclass(frozen=True)
