@@ -171,7 +171,8 @@ class Ivf(_OnCpu):
         if len(vectors) < LEAST:
             raise BuildError(f"{len(vectors)} vectors are too few for {self.name}, which needs {LEAST}")
         index = self._empty(vectors.shape[1], parameters)
-        sample = _sample(vectors, POINTS * parameters["nlist"])
+        drawn = np.random.default_rng(0).permutation(len(vectors))[: POINTS * parameters["nlist"]]
+        sample = np.ascontiguousarray(vectors[np.sort(drawn)])[np.argsort(drawn)]
         _train_centres(index.quantizer, sample, parameters["nlist"], pause)
         index.train(sample[:PQ_POINTS])
         return _with(index, vectors, pause)
@@ -202,11 +203,6 @@ class Ivf(_OnCpu):
         centres.this.disown()
         index.own_fields = True
         return index
-
-
-def _sample(vectors: Floats, most: int) -> Floats:
-    rows = np.random.default_rng(0).permutation(len(vectors))[:most]
-    return np.ascontiguousarray(vectors[np.sort(rows)])[np.argsort(rows)]
 
 
 def _train_centres(centres: faiss.IndexFlatIP, sample: Floats, count: int, pause: Pause) -> None:

@@ -6,7 +6,7 @@ stores newly added vectors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import faiss
@@ -40,21 +40,17 @@ def nearest(keys: Keys, vectors: Floats, queries: Floats, k: int, rows: Rows | N
     """
     queries = np.ascontiguousarray(queries, np.float32)
     found = [NOTHING] * len(queries)
-    for block_keys, block in _blocks(keys, vectors, rows):
+    for begin in range(0, len(keys) if rows is None else len(rows), VECTORS):
+        chosen = slice(begin, begin + VECTORS) if rows is None else rows[begin : begin + VECTORS]
+        block = vectors[chosen]
         view = flat(block)
         for start in range(0, len(queries), QUERIES):
             check_cancelled()
             part = queries[start : start + QUERIES]
             scores = part @ block.T
             for at, (query, row) in enumerate(zip(part, scores, strict=True), start):
-                found[at] = _better(found[at], block_keys, view, query, row, k=k)
+                found[at] = _better(found[at], keys[chosen], view, query, row, k=k)
     return found
-
-
-def _blocks(keys: Keys, vectors: Floats, rows: Rows | None) -> Iterator[tuple[Keys, Floats]]:
-    for start in range(0, len(keys) if rows is None else len(rows), VECTORS):
-        chosen = slice(start, start + VECTORS) if rows is None else rows[start : start + VECTORS]
-        yield keys[chosen], vectors[chosen]
 
 
 def _better(found: Ranking, keys: Keys, block: faiss.IndexFlatIP, query: Floats, scores: Floats, *, k: int) -> Ranking:
@@ -186,15 +182,11 @@ def products(vectors: faiss.IndexFlatIP, queries: Floats, rows: Rows) -> Floats:
 
 def rows_of(keys: Keys, wanted: Keys) -> Rows:
     """Return the row numbers of the sorted `wanted` keys in the sorted `keys`. Missing keys are skipped."""
-    if len(wanted) <= len(keys):
-        rows = np.searchsorted(keys, wanted)
-        there = rows < len(keys)
-        there[there] = keys[rows[there]] == wanted[there]
-        return rows[there]
-    places = np.searchsorted(wanted, keys)
-    there = places < len(wanted)
-    there[there] = wanted[places[there]] == keys[there]
-    return np.flatnonzero(there)
+    few, many = (wanted, keys) if len(wanted) <= len(keys) else (keys, wanted)
+    places = np.searchsorted(many, few)
+    there = places < len(many)
+    there[there] = many[places[there]] == few[there]
+    return places[there] if few is wanted else np.flatnonzero(there)
 
 
 def union(*several: Keys) -> Keys:

@@ -344,7 +344,10 @@ class IndexState(NamedTuple):
 
         Position i is that of the i-th live vector in order of keys, counted from 0. `last` must be sorted.
         """
-        sources = [(main.keys, main.vectors, _by_key(main.keys, marks.live)) for main, marks in self.parts]
+        sources = [
+            (main.keys, main.vectors, np.flatnonzero(marks.live)[np.argsort(main.keys[marks.live])])
+            for main, marks in self.parts
+        ]
         sources.append((self.tail.keys, self.tail.vectors, np.flatnonzero(self.tail.live)))
         ends = np.cumsum([0, *(len(rows) for _, _, rows in sources)])
         first = np.setdiff1d(np.arange(ends[-1]), last, assume_unique=True)
@@ -367,11 +370,6 @@ class IndexState(NamedTuple):
         tail = ExactIndex(self.tail.vectors.shape[1])
         tail.add(self.tail.keys[chosen], self.tail.vectors[chosen])
         return tail
-
-
-def _by_key(keys: Keys, live: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Rows:
-    rows = np.flatnonzero(live)
-    return rows[np.argsort(keys[rows])]
 
 
 @dataclass(frozen=True, kw_only=True)

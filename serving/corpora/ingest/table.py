@@ -298,7 +298,7 @@ def csv_rows(
     feed.check()
     if first is None:
         raise Empty("must begin with a header that names the columns", field=place)
-    names = _outside_quotes(first)
+    names = "".join(first.split('"')[::2])  # what is outside quotes
     delimiter = separator[1] if separator else max(DELIMITERS, key=names.count)
     _, *others = names.split(delimiter)
     # If a space follows each separator, `csv` must also ignore the space before a quote, as in `1, "a, b"`.
@@ -333,7 +333,3 @@ def csv_rows(
 def _said(error: csv.Error) -> str:
     """Return Python's message about `error`, without its advice on how programs should open files."""
     return CR_ALONE if str(error).startswith("new-line character") else str(error)
-
-
-def _outside_quotes(line: str) -> str:
-    return "".join(line.split('"')[::2])
