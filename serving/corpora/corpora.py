@@ -90,6 +90,7 @@ class Corpora(Backend):
         raise NotFound(f"there is no corpus {name!r}")
 
     names = _of_store(Store.names)
+    corpus = _of_store(Store.described)
     document = _of_store(Store.document)
     embedded = _of_store(Store.embedded)
     unmatched = _of_store(Store.unmatched)
@@ -162,9 +163,6 @@ class Corpora(Backend):
             corpus.close(gone=True)
             self._open[to] = OpenCorpus(self._store, to, self._indexes)
             del self._open[name]
-
-    def corpus(self, name: str) -> tuple[Corpus, Size]:
-        return self._store.described(name)
 
     def description(self, name: str) -> Description:
         live = self.named(name).live

@@ -140,11 +140,10 @@ class OpenCorpus:
         try:
             if self.damage:
                 raise Damaged(self.damage)
-            outcomes = self._store.write(self._name, [pending.write for pending in together])
+            written = [pending.write for pending in together]
+            outcomes: Sequence[Change | Exception] = self._store.write(self._name, written)
         except Exception as error:
-            for pending in together:
-                pending.outcome = error
-            return
+            outcomes = [error] * len(together)
         for pending, outcome in zip(together, outcomes, strict=True):
             pending.outcome = outcome
         for pending in together:
