@@ -133,14 +133,14 @@ class Library:
             texts = [document.text for document in documents]
             known = await self.threads.read(corpus, lambda: self.corpora.embedded(corpus, texts, chunking, fingerprint))
             fresh = [i for i, held in enumerate(known) if held is None]
-            spans, made, truncated = await _embedded(embedder, texts, fresh, chunking)
+            made, truncated = await _embedded(embedder, texts, fresh, chunking)
             if chunking is None:  # texts that already have vectors may be too long, too
                 old = [texts[i] for i, one in enumerate(known) if one is not None]
                 truncated += sum([await embedder.preparation.cut(old[part]) for part in _slices(old)])
-            held = dict(zip(fresh, map(KnownText, spans, made), strict=True))
-            content = _content(documents, [held.get(i) or one for i, one in enumerate(known)], chunking, embedder)
-            await self.threads.run(corpus, partial(put, content))
-            return UploadResult(truncated, sum(map(len, made)))
+            for i, one in zip(fresh, made, strict=True):
+                known[i] = one
+            await self.threads.run(corpus, partial(put, _content(documents, known, chunking, embedder)))
+            return UploadResult(truncated, sum(len(one.vectors) for one in made))
 
     async def _check_embedded(self, corpus: str, document: Document, embedded_by: str) -> None:
         """Raise `Conflict` unless the corpus's encoder computed the vector of a document."""
@@ -379,8 +379,8 @@ async def _embedded_part(embedder: Embedder, texts: Sequence[str], at: At, part:
 
 async def _embedded(
     embedder: Embedder, texts: Sequence[str], fresh: Sequence[int], chunking: Chunking | None
-) -> tuple[list[Sequence[Span] | None], list[Floats], int]:
-    """Return the spans and the vectors of each text with an index in `fresh`, and the number of truncated passages."""
+) -> tuple[list[KnownText], int]:
+    """Embed the texts with the indices `fresh`. Return them, and the number of truncated passages."""
     spans: list[Sequence[Span] | None] = [None] * len(fresh)
     if chunking:
         cuts = await asyncio.to_thread(_cut, embedder, [texts[i] for i in fresh], chunking)
@@ -392,7 +392,7 @@ async def _embedded(
         owners += [i] * len(parts)
     vectors, truncated = await embed_passages(embedder, passages, lambda row: f"documents.{owners[row]}.text")
     ends = np.cumsum([len(found) if found else 1 for found in spans])
-    return spans, np.split(vectors, ends[:-1]) if fresh else [], truncated
+    return list(map(KnownText, spans, np.split(vectors, ends[:-1]) if fresh else [])), truncated
 
 
 def _cut(embedder: Embedder, texts: Sequence[str], chunking: Chunking) -> list[list[Span]]:
