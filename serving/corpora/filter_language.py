@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import orjson
@@ -63,12 +64,7 @@ def compile_filter(condition: Any, field: str = "filter") -> Filter:
 
 
 def is_large(condition: Any) -> bool:
-    seen = 0
-    for level in levels(condition):
-        seen += len(level)
-        if seen > LARGE:
-            return True
-    return False
+    return any(values > LARGE for values in accumulate(map(len, levels(condition))))
 
 
 def read_filter(text: str, field: str = "filter") -> Filter:

@@ -193,9 +193,6 @@ class Plan:
     memory: int | None = None
     """Maximum bytes of memory for a build. None means half of the free memory."""
 
-    def allows(self, kind: str, count: int) -> bool:
-        return kind in self.kinds and count >= self.least
-
     def wanted(self, main: int, dead: int, tail: int) -> bool:
         """Return whether the index must be built again.
 

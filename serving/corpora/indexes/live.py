@@ -309,7 +309,7 @@ class LiveIndex:
                 try:
                     main, covered = saved.load(generation, self.identity, self._kinds, self._threads)
                     kind, count = main.approximate and main.approximate.kind.name, len(main.keys)
-                    if kind and not self._plan.allows(kind, count):
+                    if kind and (kind not in self._plan.kinds or count < self._plan.least):
                         raise UnfitError(
                             f"the index is {kind}, but the server's options demand exact search for {count} vectors"
                         )
