@@ -171,7 +171,8 @@ class Library:
         with self._admitted():
             if self.corpora.index_fingerprint(corpus) not in (None, OWN):
                 return VectorRule(corpus, own=False)
-            return VectorRule.of((await self.threads.read(corpus, lambda: self.corpora.corpus(corpus)))[0])
+            described, _ = await self.threads.read(corpus, lambda: self.corpora.corpus(corpus))
+            return VectorRule(corpus, described.own_vectors, described.dim)
 
     async def upload_rule(self, corpus: str, chunking: Chunking | None, embedded_by: str = "") -> VectorRule:
         """Check that the `chunking` and `embedded_by` of an upload fit the corpus. Return the rule for its vectors.

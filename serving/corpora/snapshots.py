@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Annotated, BinaryIO, TypeVar, cast
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from models.bundle.disk import fsync, make_folder, replacing
 from serving.corpora.backend import Backend
@@ -346,15 +346,18 @@ class Content(BaseModel):
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-class _Format(BaseModel):
-    model_config = ConfigDict(strict=True)
+def _known(format: int) -> int:
+    if format != FORMAT:
+        raise Invalid(f"has the format {format}, but this version reads {FORMAT}", field="snapshot")
+    return format
 
-    format: Count
 
-
-class Manifest(_Format):
+class Manifest(BaseModel):
     """The manifest of a snapshot."""
 
+    model_config = ConfigDict(strict=True)
+
+    format: Annotated[Count, AfterValidator(_known)]
     corpus: Annotated[str, Field(pattern=CORPUS_NAME)]
     created: Moment
     documents: Count
@@ -366,11 +369,7 @@ class Manifest(_Format):
 def read_manifest(raw: bytes) -> Manifest:
     """Parse a manifest. Raise `Invalid` if its format is unknown, or if a part is missing or wrong."""
     try:
-        described = orjson.loads(raw)
-        format = _Format.model_validate(described).format
-        if format != FORMAT:
-            raise Invalid(f"has the format {format}, but this version reads {FORMAT}", field="snapshot")
-        return Manifest.model_validate(described)
+        return Manifest.model_validate(orjson.loads(raw))
     except orjson.JSONDecodeError as error:
         raise Invalid(f"{MANIFEST} is not JSON", field="snapshot") from error
     except ValidationError as error:

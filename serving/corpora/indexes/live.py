@@ -98,8 +98,28 @@ class LiveIndex:
 
     @property
     def report(self) -> Report:
-        building = self._queued or self._making.locked()
-        return Report.of(self._seen, target=self._target(), memory=self.nbytes, building=building)
+        building = self._queued or self._making.locked()  # before `_seen`, so that "ready" is about the built index
+        seen = self._seen
+        main, tuning = seen.foremost, seen.foremost.tuning
+        parameters: dict[str, int] = {}
+        if main.approximate:
+            knob = main.approximate.kind.knob
+            parameters = {**main.approximate.parameters, **({knob: tuning.efforts[1.0]} if knob else {})}
+        return Report(
+            kind=main.kind,
+            parameters=parameters,
+            target=self._target(),
+            recall=min((part.main.tuning.recalls[1.0] for part in seen.parts if part.main.approximate), default=1.0),
+            recall_by_filter={f"{share:g}": recall for share, recall in tuning.recalls.items() if share < 1},
+            queries=tuning.queries if main.approximate else 0,
+            build_seconds=main.build_seconds,
+            bytes=self.nbytes + seen.main.bytes,
+            main=seen.built,
+            tail=seen.tail_count,
+            dead=seen.dead,
+            state="building" if building else "ready",
+            reason=main.reason,
+        )
 
     def change(self, removed: Keys, added: Keys, vectors: Floats) -> None:
         """Remove and add vectors in one step. A search uses the state either before or after both changes.

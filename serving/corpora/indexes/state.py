@@ -399,27 +399,3 @@ class Report:
     state: Literal["ready", "building"]
     reason: str | None = None
     """Reason why search is exact. None if it is not."""
-
-    @classmethod
-    def of(cls, seen: IndexState, *, target: float, memory: int, building: bool) -> Report:
-        """Return the report about the state `seen`. Kind and parameters are those of the foremost part."""
-        main, tuning = seen.foremost, seen.foremost.tuning
-        parameters: dict[str, int] = {}
-        if main.approximate:
-            knob = main.approximate.kind.knob
-            parameters = {**main.approximate.parameters, **({knob: tuning.efforts[1.0]} if knob else {})}
-        return cls(
-            kind=main.kind,
-            parameters=parameters,
-            target=target,
-            recall=min((part.main.tuning.recalls[1.0] for part in seen.parts if part.main.approximate), default=1.0),
-            recall_by_filter={f"{share:g}": recall for share, recall in tuning.recalls.items() if share < 1},
-            queries=tuning.queries if main.approximate else 0,
-            build_seconds=main.build_seconds,
-            bytes=memory + seen.main.bytes,
-            main=seen.built,
-            tail=seen.tail_count,
-            dead=seen.dead,
-            state="building" if building else "ready",
-            reason=main.reason,
-        )

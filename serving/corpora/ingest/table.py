@@ -261,7 +261,8 @@ class _Feed:
             return "\n"
         self._bytes += len(line)
         if self._bytes > self._limit:
-            raise TooLarge(f"more than the {self._limit} bytes of one row: is a quote left open?")
+            message = f"more than the {self._limit} bytes of one row: is a quote left open?"
+            raise TooLarge(message, field=f"line {self.begins}")
         text = utf8(line)
         if isinstance(text, ServiceError):
             self.bad = text if self.number == self.begins else Malformed(f"{text.message} (of line {self.number})")
@@ -308,8 +309,6 @@ def csv_rows(
         header = next(reader)
     except csv.Error as error:
         raise Malformed(f"not a header of CSV: {_said(error)}", field=place) from None
-    except TooLarge as error:
-        raise TooLarge(error.message, field=place) from None
     feed.check()
     columns = Columns.of(header, text_column, id_column, types=types, found=found, place=place)
     while True:
@@ -323,8 +322,6 @@ def csv_rows(
                 f"; the lines up to {feed.number} were read as part of this row" if feed.number > feed.begins else ""
             )
             yield Row(f"line {feed.begins}", feed.bad or Malformed(f"not CSV: {_said(error)}{with_it}"))
-        except TooLarge as error:
-            raise TooLarge(error.message, field=f"line {feed.begins}") from None
         else:
             if feed.bad or any(map(str.strip, fields)):
                 yield Row(f"line {feed.begins}", feed.bad or columns.value(fields), columns.text_name, columns.id_name)
