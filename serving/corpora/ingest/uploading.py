@@ -34,48 +34,30 @@ BINARY: frozenset[Format] = TABLES | frozenset(("pdf", "docx"))
 PARSED = TABLES | FILES
 """Formats that a child process reads."""
 Split = Literal["section", "file"]
-MEDIA: dict[str, Format] = {
-    "application/json": "json",
-    "application/x-ndjson": "ndjson",
-    "application/ndjson": "ndjson",
-    "application/jsonl": "ndjson",
-    "application/x-jsonl": "ndjson",
-    "application/jsonlines": "ndjson",
-    "application/x-jsonlines": "ndjson",
-    "text/csv": "csv",
-    "application/csv": "csv",
-    "text/tab-separated-values": "csv",
-    "text/plain": "text",
-    "application/vnd.apache.parquet": "parquet",
-    "application/x-parquet": "parquet",
-    "application/vnd.apache.arrow.file": "arrow",
-    "application/vnd.apache.arrow.stream": "arrow",
-    "text/markdown": "markdown",
-    "text/x-markdown": "markdown",
-    "text/html": "html",
-    "application/xhtml+xml": "html",
-    "application/pdf": "pdf",
-    "application/vnd.openxmlformats-officedocument.wordprocessingml.document": "docx",
+_NAMES: dict[Format, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "json": ((".json",), ("application/json",)),
+    "ndjson": (
+        (".jsonl", ".ndjson"),
+        (
+            *("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonl"),
+            *("application/jsonlines", "application/x-jsonlines"),
+        ),
+    ),
+    "csv": ((".csv", ".tsv"), ("text/csv", "application/csv", "text/tab-separated-values")),
+    "text": ((".txt",), ("text/plain",)),
+    "parquet": ((".parquet",), ("application/vnd.apache.parquet", "application/x-parquet")),
+    "arrow": (
+        (".arrow", ".arrows", ".feather"),
+        ("application/vnd.apache.arrow.file", "application/vnd.apache.arrow.stream"),
+    ),
+    "markdown": ((".md", ".markdown"), ("text/markdown", "text/x-markdown")),
+    "html": ((".html", ".htm", ".xhtml"), ("text/html", "application/xhtml+xml")),
+    "pdf": ((".pdf",), ("application/pdf",)),
+    "docx": ((".docx",), ("application/vnd.openxmlformats-officedocument.wordprocessingml.document",)),
 }
-SUFFIXES: dict[str, Format] = {
-    ".json": "json",
-    ".jsonl": "ndjson",
-    ".ndjson": "ndjson",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".txt": "text",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".arrows": "arrow",
-    ".feather": "arrow",
-    ".md": "markdown",
-    ".markdown": "markdown",
-    ".html": "html",
-    ".htm": "html",
-    ".xhtml": "html",
-    ".pdf": "pdf",
-    ".docx": "docx",
-}
+"""Suffixes of files, and content types, of each format. The first content type is the one that our client sends."""
+SUFFIXES: dict[str, Format] = {suffix: format for format, (suffixes, _) in _NAMES.items() for suffix in suffixes}
+MEDIA: dict[str, Format] = {media: format for format, (_, types) in _NAMES.items() for media in types}
 PACKED = (".gz", ".zst")
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """First bytes of compressed files (RFC 1952, RFC 8878). No text begins with them."""
