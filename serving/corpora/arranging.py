@@ -222,7 +222,10 @@ def fuse(dense: Ranking, lexical: Ranking, k: int, fusion: Fusion, alpha: float)
     keys: Keys = union(dense.keys, lexical.keys)
     scores = np.zeros(len(keys))
     for ranking, weight in ((dense, alpha), (lexical, 1 - alpha)):
-        part = _reciprocal(ranking) if fusion == "rrf" else weight * scaled_to_one(ranking)
+        if fusion == "rrf":
+            part = (1.0 / (RRF_CONSTANT + 1 + np.arange(len(ranking.keys)))).astype(np.float32)
+        else:
+            part = weight * scaled_to_one(ranking)
         scores[np.searchsorted(keys, ranking.keys)] += part
     return best(keys, rounded(scores.astype(np.float32)), k)
 
@@ -232,11 +235,6 @@ def continued(ranking: Ranking, others: Ranking, k: int) -> Ranking:
     behind = others.keys[~np.isin(others.keys, ranking.keys)]
     scores = np.concatenate([ranking.scores, np.zeros(len(behind), np.float32)])
     return Ranking(np.concatenate([ranking.keys, behind])[:k], scores[:k])
-
-
-def _reciprocal(ranking: Ranking) -> Floats:
-    ranks = 1.0 / (RRF_CONSTANT + 1 + np.arange(len(ranking.keys)))
-    return ranks.astype(np.float32)
 
 
 def scaled_to_one(ranking: Ranking) -> Floats:

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic, perf_counter
-from typing import NamedTuple
 
 import faiss
 import numpy as np
@@ -81,7 +80,11 @@ class LiveIndex:
         self._queued = self._growing = False
         self._not_before = 0.0
         self._closed = False
-        self._seen, self._tail, self._generation, self._covered = self._open(beside)
+        self._generation: Path | None = None
+        """The folder of the main part."""
+        self._covered = 0
+        """Greatest key up to which the main part contains all vectors of the source."""
+        self._open(beside)
         self.reconsider()
 
     @property
@@ -295,37 +298,38 @@ class LiveIndex:
 
     # The following methods open the index: from vectors that were already read, from its folder, or from its source.
 
-    def _open(self, beside: Read | None) -> OpenedIndex:
+    def _open(self, beside: Read | None) -> None:
         """Open the index from `beside`, from the newest valid build in the folder, or from the source, in this order.
 
         A build is only valid for this identity. If `beside` is not used, delete all builds in the folder, except for
         the build that is opened.
         """
-        return (beside and self._taken(beside)) or self._kept() or self._anew()
+        if not ((beside and self._taken(beside)) or self._kept()):
+            self._read_anew()
 
-    def _taken(self, beside: Read) -> OpenedIndex | None:
-        """Open the index from `beside`. Return None if it does not belong to the current source.
+    def _taken(self, beside: Read) -> bool:
+        """Open the index from `beside`. Return False if it does not belong to the current source.
 
         Removed vectors are found by comparing keys, because the previous index may have deleted tombstones.
         """
         held = np.concatenate([beside.main.keys, beside.tail.rows.keys])
         try:
             gone = np.setdiff1d(held, self._source.keys(self._name), assume_unique=True)
-            found = self._caught_up(beside.main, beside.tail, beside.last, gone)
+            self._catch_up(beside.main, beside.tail, beside.last, gone)
         except UnfitError as error:
             log.warning("%s: the vectors that were already read are read again: %s", self._generations.folder, error)
-            return None
-        if beside.folder is None:
-            return found
-        make_folder(self._generations.folder)
-        generation = beside.folder.rename(self._generations.following())
-        saved.save(generation, beside.described, self.identity, beside.last)
-        return found._replace(generation=generation, covered=beside.last)
+            return False
+        if beside.folder is not None:
+            make_folder(self._generations.folder)
+            generation = beside.folder.rename(self._generations.following())
+            saved.save(generation, beside.described, self.identity, beside.last)
+            self._generation, self._covered = generation, beside.last
+        return True
 
-    def _kept(self) -> OpenedIndex | None:
-        found = None
+    def _kept(self) -> bool:
+        """Open the newest valid build, and delete all others. Return False if there is none."""
         for generation in self._generations.newest_first():
-            if found is None and (generation / saved.MANIFEST).exists():
+            if self._generation is None and (generation / saved.MANIFEST).exists():
                 try:
                     main, covered = saved.load(generation, self.identity, self._kinds, self._threads)
                     kind, count = main.approximate and main.approximate.kind.name, len(main.keys)
@@ -334,16 +338,16 @@ class LiveIndex:
                             f"the index is {kind}, but the server's options demand exact search for {count} vectors"
                         )
                     gone = self._source.tombstones(self._name, covered)
-                    found = self._caught_up(main, ExactIndex(self.identity.dim), covered, gone)
-                    found = found._replace(generation=generation, covered=covered)
+                    self._catch_up(main, ExactIndex(self.identity.dim), covered, gone)
+                    self._generation, self._covered = generation, covered
                     continue
                 except UnfitError as error:
                     log.warning("index %s is built again from the store: %s", generation, error)
             saved.remove(generation)  # delete unfinished and replaced builds, too
-        return found
+        return self._generation is not None
 
-    def _caught_up(self, main: Main, tail: ExactIndex, last: int, gone: Keys) -> OpenedIndex:
-        """Return the index of `main` and `tail`, without the removed keys `gone`.
+    def _catch_up(self, main: Main, tail: ExactIndex, last: int, gone: Keys) -> None:
+        """Use `main` and `tail`, without the removed keys `gone`.
 
         The tail also gets the source's vectors after the key `last`.
 
@@ -359,29 +363,18 @@ class LiveIndex:
         seen = IndexState((part,), tail.rows)
         if seen.size != (there := self._source.size(self._name).passages):
             raise UnfitError(f"the index has {seen.size} vectors, but the store has {there}")
-        return OpenedIndex(seen, tail)
+        self._seen, self._tail = seen, tail
 
-    def _anew(self) -> OpenedIndex:
+    def _read_anew(self) -> None:
         with suppress(ServiceError):  # if the disk fails or is full, the tombstones stay until the next opening
             # No index on disk contains these keys any more.
             self._source.bury(self._name, self._source.tombstones(self._name, self._source.last_key(self._name)))
         found = read(self._generations.following(), self.identity.dim, self._source.vectors(self._name))
-        seen = IndexState((Part(found.main, Marks(len(found.main.keys))),), found.tail.rows)
-        if found.folder is None:
-            return OpenedIndex(seen, found.tail)
-        saved.save(found.folder, found.described, self.identity, found.last)
-        return OpenedIndex(seen, found.tail, found.folder, found.last)
-
-
-class OpenedIndex(NamedTuple):
-    """An open index that contains all vectors of its source."""
-
-    seen: IndexState
-    tail: ExactIndex
-    generation: Path | None = None
-    """The folder of the main part."""
-    covered: int = 0
-    """Greatest key up to which the main part contains all vectors of the source."""
+        self._seen = IndexState((Part(found.main, Marks(len(found.main.keys))),), found.tail.rows)
+        self._tail = found.tail
+        if found.folder is not None:
+            saved.save(found.folder, found.described, self.identity, found.last)
+            self._generation, self._covered = found.folder, found.last
 
 
 @dataclass(frozen=True)
