@@ -38,6 +38,9 @@ AGAIN = 60.0
 class LiveIndex:
     """The index of a corpus. Only one thread at a time may write. Any number of threads may search without a lock."""
 
+    _seen: IndexState
+    _tail: ExactIndex
+
     def __init__(
         self,
         source: VectorSource,
