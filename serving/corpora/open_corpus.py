@@ -214,10 +214,8 @@ class IndexedCorpus:
         return keys
 
     def vectors(self, keys: Sequence[int]) -> dict[int, Floats]:
-        found: dict[int, Floats] = {}
-        for block, rows in self.store.vectors(self.name, keys) if keys else ():
-            found.update(zip(block.tolist(), rows, strict=True))
-        return found
+        blocks = self.store.vectors(self.name, keys) if keys else ()
+        return {key: row for block, rows in blocks for key, row in zip(block.tolist(), rows, strict=True)}
 
     def highlights(self, texts: Sequence[str], query: str, options: WordOptions) -> list[list[Span]]:
         return self.store.highlights(self.name, texts, query, options)

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 
 from models.runtimes.base import Floats
 from serving.corpora.indexes.exact import flat
-from serving.corpora.indexes.kind import BuildError, Candidates, Parameters, Pause, blocks, steps
+from serving.corpora.indexes.kind import BuildError, Candidates, Parameters, Pause, steps
 
 LINKS, WIDTH = 32, 80
 MOST = 2_048
 """Maximum effort (`efSearch`). With more effort, a search costs about as much as comparing all vectors."""
+BLOCK = 8_192
+"""Number of vectors that are added in one step. A build can be cancelled between two steps."""
 Codes = Literal["flat", "sq8", "pq"]
 ROUNDS = 10
 """Number of iterations of k-means."""
@@ -128,8 +130,9 @@ class Hnsw(_OnCpu):
 
 
 def _with(index: faiss.Index, vectors: Floats, pause: Pause) -> faiss.Index:
-    for block in blocks(vectors, pause):
-        index.add(block)
+    for start in range(0, len(vectors), BLOCK):
+        pause()
+        index.add(np.ascontiguousarray(vectors[start : start + BLOCK]))
     return index
 
 

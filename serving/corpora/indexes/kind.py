@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import faiss
@@ -13,8 +13,6 @@ from models.runtimes.base import Floats
 
 Parameters = Mapping[str, int]
 """Parameters for building a kind. Their names come from the literature."""
-BLOCK = 8_192
-"""Number of vectors that are added in one step. A build can be cancelled between two steps."""
 
 
 class BuildError(RuntimeError):
@@ -76,12 +74,6 @@ class Kind(Protocol):
 
     def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
         """Return the rows (Q, number of candidates) of the nearest vectors. Missing candidates are -1."""
-
-
-def blocks(vectors: Floats, pause: Pause) -> Iterator[Floats]:
-    for start in range(0, len(vectors), BLOCK):
-        pause()
-        yield np.ascontiguousarray(vectors[start : start + BLOCK])
 
 
 def steps(first: int, last: int) -> list[int]:
