@@ -137,7 +137,7 @@ class JobKinds:
         file = job.spool or self.snapshots.path(job.options["of"], job.options["snapshot"])
         with nullcontext() if job.spool else _naming(file):
             unpacked = await in_thread(lambda: self.snapshots.restored_bytes(file))
-            await retry_while_busy(lambda: in_thread(lambda: self.disk_quota.check_restored(name, unpacked, job.id)))
+            await retry_while_busy(lambda: in_thread(lambda: self.disk_quota.check(job.id, name, unpacked)))
             async with reporting_progress(job) as progress:
                 await self.library.run(
                     lambda _: progress.run(lambda: self.snapshots.restore(name, file, progress)),
