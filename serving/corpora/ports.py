@@ -36,8 +36,6 @@ from serving.corpora.values import (
 from serving.errors import ServiceError
 from serving.operations.bounds import BOUNDS, Bounds
 
-# The results of vector indexes.
-
 
 class Ranking(NamedTuple):
     """Hits of one query, best first. Equal scores are ordered oldest first."""
@@ -60,8 +58,6 @@ class IndexSize(NamedTuple):
     vectors: int
     bytes: int
 
-
-# The protocol of a store, and the arguments that are not in `serving.corpora.values`.
 
 MAX_MARKED = 20_000
 """Maximum characters of a text that `Store.highlights` searches."""
@@ -317,9 +313,6 @@ class Store(NamedCorpora, VectorSource, Protocol):
         Raises:
             StoreError: the file is not a complete corpus, or exceeds `bounds`; nothing has changed.
         """
-
-
-# The protocol between search and an engine.
 
 
 class Searchable(Protocol):

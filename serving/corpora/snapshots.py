@@ -334,9 +334,6 @@ def _exactly(packed: IO[bytes], size: int) -> bytes:
     return read
 
 
-# The following classes describe the manifest of a snapshot.
-
-
 class Content(BaseModel):
     """The manifest's entry for the corpus file."""
 

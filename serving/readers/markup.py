@@ -73,13 +73,12 @@ def _front_matter(text: str) -> tuple[dict[str, Any], str]:
     """
     import yaml
 
-    if not (found := _FRONT_MATTER.match(text)):
-        return {}, text
+    found = _FRONT_MATTER.match(text)
     try:
-        front = yaml.safe_load(found[1])
+        front = yaml.safe_load(found[1]) if found else None
     except (yaml.YAMLError, ValueError):
-        return {}, text
-    if not isinstance(front, dict):
+        front = None
+    if not found or not isinstance(front, dict):
         return {}, text
     return {str(name): _plain(value) for name, value in front.items() if value is not None}, text[found.end() :]
 

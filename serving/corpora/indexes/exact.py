@@ -131,9 +131,6 @@ class ExactIndex:
             self._room = self.rows = ExactRows(keys[live], vectors[live], live[live])
 
 
-# The following functions compute scores and the order of hits.
-
-
 def rounded(scores: Floats) -> Floats:
     """Round scores to `DECIMALS`. Comparisons and answers use this precision."""
     return scores.round(DECIMALS)

@@ -86,14 +86,9 @@ class OnGpu:
         self.name = f"gpu-{kind.name}"
         self.knob = kind.knob
         self.refined = kind.refined
+        self.parameters, self.memory = kind.parameters, kind.memory
         self._kind = kind
         self._number = number
-
-    def parameters(self, count: int, dim: int) -> Parameters:
-        return self._kind.parameters(count, dim)
-
-    def memory(self, count: int, dim: int) -> int:
-        return self._kind.memory(count, dim)
 
     def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
         """Build on the CPU and copy to the device.

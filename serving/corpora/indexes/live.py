@@ -30,7 +30,6 @@ from serving.operations.failpoints import reach
 
 log = logging.getLogger(__name__)
 _HNSW = Hnsw()
-__all__ = ["Identity", "LiveIndex", "Plan", "Report"]
 AGAIN = 60.0
 """Seconds to wait after a failed build before the next build."""
 

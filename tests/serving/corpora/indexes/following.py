@@ -9,7 +9,8 @@ import numpy as np
 from models.runtimes.base import Floats
 from serving.corpora.indexes.building import Builder, Plan, Work, recall
 from serving.corpora.indexes.exact import nearest
-from serving.corpora.indexes.live import Identity, LiveIndex
+from serving.corpora.indexes.live import LiveIndex
+from serving.corpora.indexes.saved import Identity
 from serving.corpora.ports import Ranking
 from tests.serving.corpora.indexes.sources import DictSource
 from tests.serving.corpora.indexes.vectors import clustered, keys

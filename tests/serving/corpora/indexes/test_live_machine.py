@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from serving.corpora.indexes import live
 from serving.corpora.indexes.building import Plan, recall
 from serving.corpora.indexes.exact import nearest
-from serving.corpora.indexes.live import Identity, LiveIndex
+from serving.corpora.indexes.live import LiveIndex
+from serving.corpora.indexes.saved import Identity
 from serving.corpora.ports import Ranking
 from tests.serving.corpora.indexes.following import NO_KEYS, NO_VECTORS, Turns
 from tests.serving.corpora.indexes.sources import DictSource
