@@ -195,7 +195,7 @@ class IndexedCorpus:
         hidden = self.store.expired(self.name)
         deep = k + len(hidden)
         found = self.index.search(queries, deep, exact=exact or (len(hidden) > 0 and deep > DEEP))
-        return [ranking.without(hidden, k) for ranking in found]
+        return [ranking.without(hidden, k) for ranking in found] if len(hidden) else found
 
     def lexical(self, query: str, k: int, options: WordOptions) -> Ranking:
         return self.store.words(self.name, query, k, self.where, options)
