@@ -19,7 +19,7 @@ from serving.corpora.corpora import Corpora
 from serving.corpora.open_corpus import Indexes
 from serving.corpora.search import Query, SearchOptions
 from serving.corpora.stores.sqlite import SqliteStore
-from serving.corpora.values import Content, Document
+from serving.corpora.values import Content, Corpus, Document
 
 NAME = "c"
 K = 10
@@ -35,7 +35,7 @@ class Ours:
 
     def add(self, vectors: Vectors) -> None:
         """Store all vectors in uploads of `BLOCK` vectors. Each upload is committed before the next."""
-        self.corpora.create(NAME)
+        self.corpora.create(Corpus(NAME))
         for start in range(0, len(vectors), BLOCK):
             rows = range(start, min(start + BLOCK, len(vectors)))
             documents = [Document(str(row), f"document {row}", {"even": row % 2 == 0, "n": row % 200}) for row in rows]

@@ -32,7 +32,7 @@ from serving.commands.starting import opened_service
 from serving.corpora.backend import Backend
 from serving.corpora.reranking import Reranking
 from serving.corpora.search import Query, SearchOptions, SearchResult
-from serving.corpora.values import Content, Document
+from serving.corpora.values import Content, Corpus, Document
 from serving.inference.embeddings import AS_DOCUMENTS
 from serving.inference.relevance import MOST_COMPONENTS, late_interaction
 from serving.service import Service
@@ -90,7 +90,7 @@ async def _measured(service: Service, collection: Collection) -> dict[str, Any]:
         vectors = await documents.add(service, list(collection.documents.values()))
         corpora, fingerprint = service.library.corpora, service.manifest.fingerprint
         rows = [Document(name, text, {}) for name, text in collection.documents.items()]
-        await service.library.run(lambda _: corpora.create(CORPUS, stemming="porter"), of=CORPUS)
+        await service.library.run(lambda _: corpora.create(Corpus(CORPUS, stemming="porter")), of=CORPUS)
         await service.library.run(
             lambda _: corpora.put(CORPUS, Content(rows, vectors, fingerprint, None, None)), of=CORPUS
         )

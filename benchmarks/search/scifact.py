@@ -15,7 +15,7 @@ from serving.commands.loading import opened_models
 from serving.commands.starting import opened_service
 from serving.corpora.arranging import Fusion
 from serving.corpora.search import Mode, SearchOptions
-from serving.corpora.values import Document, Stemming
+from serving.corpora.values import Corpus, Document, Stemming
 from serving.operations.context import bulk_work
 from serving.service import Service
 from serving.settings import read_settings
@@ -73,7 +73,7 @@ async def _measured(service: Service, collection: Collection) -> dict[str, Any]:
 
 async def _stored(service: Service, collection: Collection, stemming: Stemming) -> None:
     """Store the collection in a corpus that is named after its stemming."""
-    await service.library.run(lambda corpora: corpora.create(stemming, stemming=stemming), of=stemming)
+    await service.library.run(lambda corpora: corpora.create(Corpus(stemming, stemming=stemming)), of=stemming)
     documents = [Document(name, text, {}) for name, text in collection.documents.items()]
     gate = asyncio.Semaphore(AT_ONCE)
 

@@ -24,7 +24,7 @@ from serving.api.schemas.corpora import (
     RenameRequest,
 )
 from serving.corpora.backend import Backend, Description, is_stale
-from serving.corpora.values import OwnVectors, WordSettings
+from serving.corpora.values import Corpus, OwnVectors, WordSettings
 from serving.errors import Conflict, Damaged, Invalid, NotFound
 from serving.jobs.upload_order import check_stays
 from serving.operations.bounds import check_corpus_name
@@ -61,14 +61,9 @@ async def create(
     def made(corpora: Backend) -> tuple[bool, Description]:
         if given:
             check_stays(service.jobs, name)
-        created = corpora.create(
-            name,
-            description=wanted.description,
-            recall_target=wanted.recall_target,
-            stemming=wanted.stemming,
-            words=WordSettings(wanted.synonyms, wanted.stop_words, wanted.fields),
-            encoder=encoder,
-        )
+        words = WordSettings(wanted.synonyms, wanted.stop_words, wanted.fields)
+        corpus = Corpus(name, wanted.description, wanted.recall_target, stemming=wanted.stemming, words=words)
+        created = corpora.create(corpus, encoder)
         return created, corpora.description(name)
 
     try:
@@ -136,7 +131,7 @@ async def fields(
     values: Annotated[int, Query(ge=1, le=1000, description="Maximum number of values for each field.")] = 20,
 ) -> FieldsAnswer:
     """List the metadata fields that filters can use, each with its types and its most frequent values."""
-    found = await service.library.scan(lambda corpora: corpora.facets(name, values), of=name)
+    found = await service.library.read(lambda corpora: corpora.facets(name, values), of=name, charged=True)
     return FieldsAnswer(
         fields=[
             FieldAnswer(**one._asdict() | {"values": [value._asdict() for value in one.values]}) for one in found.fields

@@ -71,8 +71,9 @@ async def listing(
     orders = read_sorts(sort.split(",")) if sort is not None else []
     if len(orders) > MAX_SORTS:
         raise Invalid(f"has {len(orders)} fields, but at most {MAX_SORTS} are allowed", field="sort")
-    looked = service.library.scan if where or orders else service.library.read
-    found = await looked(lambda corpora: corpora.page(name, after, limit, where, orders), of=name)
+    found = await service.library.read(
+        lambda corpora: corpora.page(name, after, limit, where, orders), of=name, charged=bool(where or orders)
+    )
     following = found.following
     return DocumentsAnswer(
         documents=[_answer(document) for document in found.documents],
@@ -98,7 +99,7 @@ async def delete_where(name: CorpusName, body: DeleteRequest, service: ServiceDe
         removed = corpora.delete_where(name, where, before_commit)
         return DeleteAnswer(deleted=removed, **({"warnings": warnings_of(unmatched)} if unmatched else {}))
 
-    return await service.library.remove(delete, of=name)
+    return await service.library.stoppable(delete, of=name, charged=True)
 
 
 @router.patch("", summary="Change metadata and expiry of documents", response_model_exclude_unset=True)
@@ -113,7 +114,7 @@ async def patch_several(name: CorpusName, body: PatchRequest, service: ServiceDe
     if body.ids is not None:
         return PatchAnswer(patched=await _patched(name, body.ids, body, service))
     where = await service.library.prepare(partial(compile_filter, body.filter), of=name, large=is_large(body.filter))
-    unmatched = await service.library.scan(lambda corpora: corpora.unmatched(name, where), of=name)
+    unmatched = await service.library.read(lambda corpora: corpora.unmatched(name, where), of=name, charged=True)
     patched = await _patched(name, where, body, service)
     return PatchAnswer(patched=patched, **({"warnings": warnings_of(unmatched)} if unmatched else {}))
 
@@ -143,7 +144,7 @@ async def _patched(name: str, which: Sequence[str] | Filter, body: DocumentPatch
         service.disk_quota.check()
         return corpora.patch(name, which, changes, bounds, before_commit)
 
-    return await service.library.remove(patched, of=name)
+    return await service.library.stoppable(patched, of=name, charged=True)
 
 
 @router.get("/{id:any}", summary="Get a document", response_model_exclude_unset=True)

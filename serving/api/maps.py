@@ -135,7 +135,7 @@ async def mapped(
         unmatched = corpora.unmatched(name, Exists(field)) if field else []
         return answer | ({"warnings": warnings_of(unmatched, "field")} if unmatched else {})
 
-    answer = await service.library.scan(answered, of=name)
+    answer = await service.library.read(answered, of=name, charged=True)
     return json_response(answer | {"took_ms": round(1000 * (time.perf_counter() - started), 3)})
 
 

@@ -189,7 +189,7 @@ async def _counts(service: Service, names: Sequence[str], body: SearchRequest, w
     for name in names:
         options = WordOptions(body.prefix, body.typos)
         count = partial(_count, name=name, query=query, where=where, paths=paths, options=options)
-        found.append(await service.library.scan(count, of=name))
+        found.append(await service.library.read(count, of=name, charged=True))
     return found[0]._replace(passages=sum(one.passages for one in found))
 
 

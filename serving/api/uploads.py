@@ -20,12 +20,12 @@ from serving.api.routing.request_body import BoundedRequest
 from serving.api.routing.route import StreamedRoute, charset, media_type, while_connected
 from serving.api.schemas.bodies import lower
 from serving.api.schemas.corpora import UploadAnswer
-from serving.corpora.ingest import Options, Upload, VectorRule, check_is_text, names_within, read_upload, rows
 from serving.corpora.ingest.chunking import MIN_TOKENS, asked_chunking
-from serving.corpora.ingest.documents import random_names
+from serving.corpora.ingest.documents import Upload, names_within, random_names, read_upload
 from serving.corpora.ingest.multipart import FilePart
 from serving.corpora.ingest.table import read_column_types
-from serving.corpora.ingest.uploading import PARSED, Split, read_metadata
+from serving.corpora.ingest.uploading import PARSED, Options, Split, check_is_text, read_metadata, rows
+from serving.corpora.ingest.vectors import VectorRule
 from serving.errors import UnsupportedMedia
 from serving.jobs import Answer, Keyed, Spool
 from serving.jobs.job import digest_of

@@ -9,8 +9,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from tqdm import tqdm
 from models.errors import Failed, Refused
 from serving.commands.starting import corpus_of, opened_corpora
 from serving.corpora.backend import Backend
-from serving.corpora.values import Content, Corpus, OwnVectors, Span
+from serving.corpora.values import NO_SETTINGS, Content, Corpus, OwnVectors, Span
 from serving.errors import Invalid, NotFound
 from serving.operations.bounds import check_corpus_name
 from serving.settings import Settings
@@ -106,19 +105,13 @@ def copy(settings: Settings, given: argparse.Namespace) -> int:
 
 def _create(there: Backend, target: Place, described: Corpus, passages: int) -> None:
     """Create the copy with the settings of the original corpus. Report settings that the copy's backend lacks."""
-    create = partial(
-        there.create,
-        target.name,
-        description=described.description,
-        recall_target=described.recall_target,
-        stemming=described.stemming,
-        encoder=OwnVectors(described.dim) if described.own_vectors else None,
-        passages=passages,
-    )
+    stemming, words = described.stemming, described.words
+    corpus = Corpus(target.name, described.description, described.recall_target, stemming=stemming, words=words)
+    encoder = OwnVectors(described.dim) if described.own_vectors else None
     try:
-        create(words=described.words)
+        there.create(corpus, encoder, passages)
     except Invalid:  # Only a backend without these settings refuses them, and it has changed nothing.
-        create()
+        there.create(replace(corpus, words=NO_SETTINGS), encoder, passages)
         lost = ", ".join(name for name, value in asdict(described.words).items() if value)
         print(
             f"isosphere copy-corpus: {target}: Milvus has no such settings, so they are not copied: {lost}",

@@ -13,7 +13,7 @@ import orjson
 
 from models.python_docs import Section, sections
 from serving.corpora.backend import is_stale
-from serving.corpora.ingest import Options
+from serving.corpora.ingest.uploading import Options
 from serving.corpora.values import Corpus, Document, Size
 from serving.errors import ServiceError
 from serving.jobs import Duplicate, Job
@@ -49,7 +49,7 @@ async def prepare(service: Service) -> None:
     try:
         if not corpora.names():
             async with service.jobs.deleting(NAME):  # jobs of a deleted demo corpus must not write into the new one
-                await service.library.threads.run(NAME, lambda: corpora.create(NAME, description=DESCRIPTION))
+                await service.library.threads.run(NAME, lambda: corpora.create(Corpus(NAME, DESCRIPTION)))
         elif any(_is_ours(*found) and is_stale(*found, service.encoders.fingerprints) for found in corpora.listing()):
             log.info(
                 "the vectors of the demo corpus %s come from another encoder, so a job embeds the corpus again", NAME

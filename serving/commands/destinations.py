@@ -21,9 +21,10 @@ from serving import errors
 from serving.corpora.backend import DocumentCursor, DocumentPage
 from serving.corpora.filter_language import compile_filter
 from serving.corpora.filters import Filter
-from serving.corpora.ingest import Options, Upload, VectorRule, read_upload, rows
-from serving.corpora.ingest.uploading import MEDIA
-from serving.corpora.values import OwnVectors
+from serving.corpora.ingest.documents import Upload, read_upload
+from serving.corpora.ingest.uploading import MEDIA, Options, rows
+from serving.corpora.ingest.vectors import VectorRule
+from serving.corpora.values import Corpus, OwnVectors
 from serving.errors import Backend, ServiceError, Unhealthy
 from serving.jobs import Duplicate, Job
 from serving.jobs.upload_order import UPLOAD
@@ -90,10 +91,8 @@ class Local:
         self._corpus = service.aliases.corpora.get(corpus, corpus)
 
     async def create(self, stemming: Any, *, own_vectors: bool = False) -> bool:
-        encoder = OwnVectors() if own_vectors else None
-        return await self._library.run(
-            lambda corpora: corpora.create(self._corpus, stemming=stemming, encoder=encoder), of=self._corpus
-        )
+        corpus, encoder = Corpus(self._corpus, stemming=stemming), OwnVectors() if own_vectors else None
+        return await self._library.run(lambda corpora: corpora.create(corpus, encoder), of=self._corpus)
 
     async def drop(self) -> None:
         await self._library.run(lambda corpora: corpora.drop(self._corpus), of=self._corpus)
@@ -141,7 +140,9 @@ class Local:
 
     async def remove(self, where: Mapping[str, Any]) -> None:
         compiled = compile_filter(where)
-        await self._library.remove(lambda corpora: corpora.delete_where(self._corpus, compiled), of=self._corpus)
+        await self._library.stoppable(
+            lambda corpora: corpora.delete_where(self._corpus, compiled), of=self._corpus, charged=True
+        )
 
     async def metadata(self, where: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
         compiled, after = compile_filter(where), None
@@ -153,7 +154,9 @@ class Local:
                 return
 
     async def _page(self, where: Filter, after: DocumentCursor | None) -> DocumentPage:
-        return await self._library.scan(lambda corpora: corpora.page(self._corpus, after, PAGE, where), of=self._corpus)
+        return await self._library.read(
+            lambda corpora: corpora.page(self._corpus, after, PAGE, where), of=self._corpus, charged=True
+        )
 
 
 class Remote:

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from serving.commands.destinations import Destination
-from serving.corpora.ingest import Options
-from serving.corpora.ingest.uploading import PACKED, SUFFIXES
+from serving.corpora.ingest.uploading import PACKED, SUFFIXES, Options
 from serving.errors import Conflict, InsufficientStorage, Overloaded, ServiceError, Unhealthy
 
 log = logging.getLogger(__name__)

@@ -15,10 +15,9 @@ from models.errors import Failed, Refused, first_line
 from serving.commands.destinations import Destination, Local, Remote
 from serving.commands.folder import Folder, Round
 from serving.commands.starting import ready_service
-from serving.corpora.ingest import Options
 from serving.corpora.ingest.reading import check_installed
 from serving.corpora.ingest.table import read_column_types
-from serving.corpora.ingest.uploading import FILES, read_metadata
+from serving.corpora.ingest.uploading import FILES, Options, read_metadata
 from serving.errors import ServiceError
 from serving.settings import Settings
 

@@ -50,10 +50,7 @@ def read_sorts(given: Sequence[str | Sort]) -> list[Sort]:
 
 
 def value_at(document: Document, path: str) -> Scalar:
-    """Return the first scalar at `path`, or in a list at `path`.
-
-    If there is none, return None. `$id` is the document's id.
-    """
+    """Return the first scalar at `path`, or in a list there, or None. The path `$id` is the document's id."""
     found = elements_at(with_id(document.metadata, document.id), path)
     return next((value for value in found if isinstance(value, str | int | float | bool)), None)
 
@@ -65,10 +62,7 @@ def elements_at(metadata: Mapping[str, Any], path: str) -> Iterator[Any]:
 
 
 def sort_value(document: Document, order: Sort) -> Scalar:
-    """Return the value by which `order` sorts the document: a scalar or, with `near`, a distance in metres.
-
-    The distance is measured from `near` to the document's nearest point.
-    """
+    """Return the value by which `order` sorts: a scalar or, with `near`, the metres to the nearest point."""
     if order.near is None:
         return value_at(document, order.path)
     elements = elements_at(document.metadata, order.path)
@@ -81,12 +75,8 @@ def sorted_by(documents: Sequence[Document], orders: Sequence[Sort]) -> list[int
     Numbers come before strings, and false before true. Documents without the field come last in both directions. Equal
     documents keep their order.
     """
-    positions = list(range(len(documents)))
-    for order in reversed(orders):
-        values = [_sortable(sort_value(document, order)) for document in documents]
-        positions.sort(key=lambda i: values[i] or (), reverse=order.descending)
-        positions.sort(key=lambda i: values[i] is None)
-    return positions
+    keys = [_key([sort_value(document, order) for order in orders], orders) for document in documents]
+    return sorted(range(len(documents)), key=keys.__getitem__)
 
 
 def _sortable(value: Scalar) -> tuple[int, Any] | None:
@@ -117,13 +107,11 @@ def first_sorted(
 
 
 def place_values(document: Document, orders: Sequence[Sort]) -> list[Scalar]:
-    """Return the values of a document that determine its place in a sorted list."""
     values = (sort_value(document, order) for order in orders)
     return [value[:COMPARED] if isinstance(value, str) else value for value in values]
 
 
 def written_place(place: Place, orders: Sequence[Sort]) -> str:
-    """Return a place as text for a cursor."""
     told = orjson.dumps([[order.path, order.descending] for order in orders] + [[*place.values], place.position])
     return base64.urlsafe_b64encode(told).decode().rstrip("=")
 
@@ -147,7 +135,6 @@ def read_place(text: str, orders: Sequence[Sort], position: type[int] | type[str
 
 
 def _key(values: Sequence[Scalar], orders: Sequence[Sort]) -> list[tuple[bool, Any]]:
-    """Return a key by which values sort in the given orders."""
     sortable = map(_sortable, values)
     return [
         (value is None, _Descending(value) if order.descending else value)
@@ -235,31 +222,23 @@ def fuse(dense: Ranking, lexical: Ranking, k: int, fusion: Fusion, alpha: float)
     keys: Keys = union(dense.keys, lexical.keys)
     scores = np.zeros(len(keys))
     for ranking, weight in ((dense, alpha), (lexical, 1 - alpha)):
-        part = _reciprocal(ranking) if fusion == "rrf" else weight * scaled_to_one(ranking)
+        if fusion == "rrf":
+            part = (1.0 / (RRF_CONSTANT + 1 + np.arange(len(ranking.keys)))).astype(np.float32)
+        else:
+            part = weight * scaled_to_one(ranking)
         scores[np.searchsorted(keys, ranking.keys)] += part
     return best(keys, rounded(scores.astype(np.float32)), k)
 
 
 def continued(ranking: Ranking, others: Ranking, k: int) -> Ranking:
-    """Return the first `k` passages of `ranking`.
-
-    If there are fewer than `k`, append passages of `others` that are not in `ranking`, with score 0.
-    """
+    """Return the first `k` passages of `ranking`, then those that only `others` has, with score 0."""
     behind = others.keys[~np.isin(others.keys, ranking.keys)]
     scores = np.concatenate([ranking.scores, np.zeros(len(behind), np.float32)])
     return Ranking(np.concatenate([ranking.keys, behind])[:k], scores[:k])
 
 
-def _reciprocal(ranking: Ranking) -> Floats:
-    ranks = 1.0 / (RRF_CONSTANT + 1 + np.arange(len(ranking.keys)))
-    return ranks.astype(np.float32)
-
-
 def scaled_to_one(ranking: Ranking) -> Floats:
-    """Return the scores, scaled to [0, 1].
-
-    If all scores are equal, all become 1, because each of them is a match.
-    """
+    """Return the scores, scaled to [0, 1]. If all scores are equal, all become 1."""
     scores = ranking.scores.astype(np.float32)
     if not len(scores):
         return scores

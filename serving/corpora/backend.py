@@ -20,29 +20,20 @@ from serving.corpora.filters import Filter
 from serving.corpora.indexes.saved import Read
 from serving.corpora.indexes.state import Report
 from serving.corpora.maps import Placed, Sample, Unplaced
-from serving.corpora.ports import IndexSize, Stop, never
+from serving.corpora.ports import IndexSize, NamedCorpora, Stop, never
 from serving.corpora.search import Query, SearchOptions, SearchResult
 from serving.corpora.values import (
-    NO_OPTIONS,
-    NO_SETTINGS,
     OWN,
     Changes,
     Chunking,
     Content,
     Corpus,
-    Counts,
     Document,
-    Facets,
-    KnownText,
-    Map,
     OwnVectors,
     Passage,
     PassageKey,
     Size,
     Sort,
-    Stemming,
-    WordOptions,
-    WordSettings,
 )
 from serving.errors import Conflict, Invalid, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
@@ -54,16 +45,11 @@ UNKNOWN_CHUNKING = Chunking(0, 0)
 never reuses passages of a copied document."""
 
 
-class Backend(Protocol):
+class Backend(NamedCorpora, Protocol):
     """All corpora of a server, with search.
 
-    Methods block and are thread-safe. When a method returns, its changes are committed. Every search that starts after
-    a write has returned sees the write. A method that takes the name of a corpus raises `NotFound` if this corpus does
-    not exist.
+    Methods block. Every search that starts after a write has returned sees the write.
     """
-
-    def names(self) -> list[str]:
-        """Return the names of all corpora, sorted."""
 
     def warm(self) -> None:
         """Prepare every corpus for its first search. Skip corpora that can't be read."""
@@ -71,19 +57,10 @@ class Backend(Protocol):
     def use_gpu(self) -> str | None:
         """Move searches to the first CUDA device of this machine. Return None, or the reason why this is impossible."""
 
-    def create(
-        self,
-        name: str,
-        *,
-        description: str | None = None,
-        recall_target: float | None = None,
-        stemming: Stemming | None = None,
-        words: WordSettings = NO_SETTINGS,
-        encoder: Manifest | OwnVectors | None = None,
-        passages: int = 0,
-    ) -> bool:
+    def create(self, corpus: Corpus, encoder: Manifest | OwnVectors | None = None, passages: int = 0) -> bool:
         """Create an empty corpus, or update an existing corpus. Return True if the corpus is new.
 
+        An update changes only the settings of `corpus` that are not None.
         `encoder` sets the encoder of a corpus that has none yet. With `OwnVectors`, callers upload the vectors of all
         documents instead. If `encoder` is None, the first document sets the encoder. `passages` is the expected size of
         a new corpus, or 0 if it is unknown.
@@ -92,17 +69,6 @@ class Backend(Protocol):
             Conflict: the corpus exists with a different encoder, or with vectors of a different kind or width. Or it
                 has documents that were indexed with different stemming.
             Invalid: the backend can't search by `words`.
-        """
-
-    def drop(self, name: str) -> None:
-        """Delete a corpus with all its documents."""
-
-    def rename(self, name: str, to: str) -> None:
-        """Give a corpus another name. After a crash, the change is either complete or not done.
-
-        Raises:
-            Conflict: a corpus already has the name `to`.
-            Invalid: the backend can't rename corpora.
         """
 
     def corpus(self, name: str) -> tuple[Corpus, Size]:
@@ -163,17 +129,6 @@ class Backend(Protocol):
         Reads do not return an expired document, even before it is deleted. Corpora that can't be written are skipped.
         """
 
-    def unmatched(self, name: str, where: Filter) -> list[str]:
-        """Return a warning for each condition that no document can meet."""
-
-    def embedded(
-        self, name: str, texts: Sequence[str], chunking: Chunking | None, fingerprint: str
-    ) -> list[KnownText | None]:
-        """Return the stored vectors of each text. Return None for each text that must be embedded."""
-
-    def document(self, name: str, document: str) -> Document:
-        """Return a document by its id, or raise `NotFound`."""
-
     def page(
         self,
         name: str,
@@ -194,36 +149,15 @@ class Backend(Protocol):
     def contents(self, name: str) -> Iterator[Content]:
         """Yield all documents of a corpus in blocks, with their spans and vectors."""
 
-    def facets(self, name: str, values: int) -> Facets:
-        """Return the fields of the metadata, each with up to `values` most frequent values."""
-
-    def counts(
-        self,
-        name: str,
-        query: str | None,
-        where: Filter | None,
-        paths: Sequence[str],
-        values: int,
-        *,
-        options: WordOptions = NO_OPTIONS,
-    ) -> Counts:
-        """Count the passages that a search chooses from, and the values of their documents. See `Store.counts`."""
-
     def sample(self, name: str, size: int, field: str | None) -> Sample:
         """Return up to `size` passages, each with its vector and the value of `field`."""
 
     def check_maps(self) -> None:
         """Raise `Unsupported` if this backend can't store maps."""
+        return
 
     def unplaced(self, name: str) -> Unplaced:
         """Return the vectors for a new map."""
-
-    def keep_map(self, name: str, found: Map, generation: str) -> None:
-        """Store a map of a corpus. It replaces the previous map.
-
-        Raises:
-            Conflict: the corpus no longer has this generation.
-        """
 
     def placed(self, name: str, size: int, field: str | None) -> Placed | None:
         """Return up to `size` passages of the stored map, each with the value of `field`.
@@ -248,18 +182,6 @@ class Backend(Protocol):
         Return None if the fingerprint is not known without waiting. This method never blocks.
         """
 
-    def accept(self, name: str, job: str) -> None:
-        """Record that an upload job was accepted.
-
-        Until `release`, the job skips documents that other requests write or delete after this call.
-        """
-
-    def accepted(self, name: str) -> list[str]:
-        """Return the accepted jobs that were not released yet, sorted."""
-
-    def release(self, name: str, job: str) -> None:
-        """Delete the record of an accepted job. If there is no record, do nothing."""
-
     def stale(self, name: str, fingerprint: str, limit: int) -> Sequence[tuple[PassageKey, str]]:
         """Return key and text of up to `limit` passages that the encoder `fingerprint` has not embedded yet."""
 
@@ -269,7 +191,7 @@ class Backend(Protocol):
     def read_fresh(self, name: str) -> Read | None:
         """Read the new vectors of a re-embedding for an index. If this would save no time, return None.
 
-        Pass the result to `swap` as `beside`.
+        Pass the result to `swap` as `beside`, and call its `discard` at the end.
         """
 
     def swap(self, name: str, fingerprint: str, beside: Read | None = None) -> bool:
@@ -280,21 +202,13 @@ class Backend(Protocol):
 
     def check_snapshots(self) -> None:
         """Raise `Unsupported` if this backend has no snapshots. The message names another way to copy a corpus."""
-
-    def copy(self, name: str, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
-        """Copy a snapshot of the corpus to the file `to`. Return the copied corpus and its size."""
+        return
 
     def adopt(self, name: str, file: Path, stop: Stop = never, bounds: Bounds = BOUNDS) -> None:
         """Serve the corpus in `file`, which `copy` has written, under `name`.
 
         An existing corpus of this name is replaced.
         """
-
-    def verify(self, name: str) -> list[str]:
-        """Return one line for each error in the corpus."""
-
-    def close(self) -> None:
-        """Close all corpora. No method may be called afterwards."""
 
     def listing(self) -> list[tuple[Corpus, Size]]:
         """Return every corpus and its size, sorted by name. Damaged corpora are skipped."""

@@ -6,12 +6,14 @@ The store is the source of truth. An index can be rebuilt from the store.
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -24,23 +26,15 @@ from serving.corpora.indexes.live import LiveIndex
 from serving.corpora.indexes.saved import Read
 from serving.corpora.indexes.state import Report
 from serving.corpora.maps import Placed, Sample, Unplaced, placed, sampled, unplaced
-from serving.corpora.open_corpus import Indexes, OpenCorpora, OpenCorpus
-from serving.corpora.ports import IndexSize, Ranking, Stop, Store, never
-from serving.corpora.search import DEEP, READ_AT_ONCE, Hit, Query, SearchOptions, SearchResult, find
+from serving.corpora.open_corpus import IndexedCorpus, Indexes, OpenCorpus
+from serving.corpora.ports import IndexSize, Stop, Store, never
+from serving.corpora.search import READ_AT_ONCE, Hit, Query, SearchOptions, SearchResult, find
 from serving.corpora.values import (
-    NO_OPTIONS,
-    NO_SETTINGS,
+    Blocks,
     Changes,
-    Chunking,
     Content,
     Corpus,
-    Counts,
-    Document,
     Expiry,
-    Facets,
-    Keys,
-    KnownText,
-    Map,
     OwnVectors,
     Passage,
     PassageKey,
@@ -49,16 +43,14 @@ from serving.corpora.values import (
     Removal,
     Size,
     Sort,
-    Span,
-    Stemming,
-    WordOptions,
-    WordSettings,
 )
-from serving.errors import Invalid, NotFound, ServiceError, Stopped
+from serving.errors import Conflict, Invalid, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.clock import now
 
 log = logging.getLogger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
 REMOVED_TOGETHER = 500
 """Maximum documents removed or patched in one commit. Other reads and writes run between two commits."""
 GIVEN_BACK_FROM = 1 << 20
@@ -66,6 +58,16 @@ GIVEN_BACK_FROM = 1 << 20
 another commit."""
 MAX_DIGITS = 18
 """Maximum digits of a cursor's key."""
+
+
+def _of_store(method: Callable[Concatenate[Store, P], T]) -> Callable[Concatenate[Corpora, P], T]:
+    """Return a method of `Corpora` that calls this method of the store."""
+
+    def of_store(corpora: Corpora, /, *arguments: P.args, **options: P.kwargs) -> T:
+        found: T = getattr(corpora._store, method.__name__)(*arguments, **options)
+        return found
+
+    return of_store
 
 
 class Corpora(Backend):
@@ -77,76 +79,116 @@ class Corpora(Backend):
     def __init__(self, store: Store, indexes: Indexes) -> None:
         self._store = store
         self._indexes = indexes
-        self._open = OpenCorpora(store, indexes)
+        self._open = {name: OpenCorpus(store, name, indexes) for name in store.names()}
+        self._naming = threading.Lock()
+        """Lock for all changes of `_open`."""
 
-    def names(self) -> list[str]:
-        return self._store.names()
+    def named(self, name: str) -> OpenCorpus:
+        """Return the open corpus, or raise `NotFound`."""
+        if corpus := self._open.get(name):
+            return corpus
+        raise NotFound(f"there is no corpus {name!r}")
+
+    names = _of_store(Store.names)
+    corpus = _of_store(Store.described)
+    document = _of_store(Store.document)
+    embedded = _of_store(Store.embedded)
+    unmatched = _of_store(Store.unmatched)
+    facets = _of_store(Store.facets)
+    counts = _of_store(Store.counts)
+    keep_map = _of_store(Store.keep_map)
+    accept = _of_store(Store.accept)
+    accepted = _of_store(Store.accepted)
+    release = _of_store(Store.release)
+    stale = _of_store(Store.stale)
+    verify = _of_store(Store.verify)
 
     def use_gpu(self) -> str | None:
         return self._indexes.use_gpu()
 
     def warm(self) -> None:
-        """Open every index before the first search.
-
-        A corpus that can't be read is skipped.
-        """
         for name in self.names():
             try:
-                with self._open.locked(name) as corpus:
+                with self.named(name).locked() as corpus:
                     corpus.index()
             except Stopped:
                 raise
             except ServiceError as error:
                 log.error("corpus %r is not served: %s", name, error)
 
-    def create(
-        self,
-        name: str,
-        *,
-        description: str | None = None,
-        recall_target: float | None = None,
-        stemming: Stemming | None = None,
-        words: WordSettings = NO_SETTINGS,
-        encoder: Manifest | OwnVectors | None = None,
-        passages: int = 0,  # noqa: ARG002
-    ) -> bool:
-        corpus = Corpus(name, description, recall_target, created=time.time(), stemming=stemming, words=words)
-        created = self._open.create(corpus, encoder)
-        if recall_target is not None:
-            self._reconsider(name)
+    def create(self, corpus: Corpus, encoder: Manifest | OwnVectors | None = None, passages: int = 0) -> bool:  # noqa: ARG002
+        corpus = replace(corpus, created=time.time())
+        if encoder:
+            corpus = replace(corpus, fingerprint=encoder.fingerprint, dim=encoder.dim)
+        created = self._create(corpus)
+        if corpus.recall_target is not None:
+            with self.named(corpus.name).locked() as opened:
+                if (live := opened.index()) is not None:
+                    live.reconsider()
+        return created
+
+    def _create(self, corpus: Corpus) -> bool:
+        name = corpus.name
+        if name in self._open:
+            with suppress(NotFound):  # the corpus was deleted meanwhile
+                self._store.describe(corpus)
+                return False
+        with self._naming:
+            created = self._store.create(corpus)
+            if created:
+                self._open[name] = OpenCorpus(self._store, name, self._indexes)
         return created
 
     def drop(self, name: str) -> None:
-        self._open.drop(name)
+        corpus = self.named(name)
+        with corpus.copying, corpus.locked(), self._naming:
+            corpus.close(erase=True)  # close the index first, because a later corpus of the same name must not find it
+            self._indexes.erase(name)
+            try:
+                self._store.drop(name)
+            finally:
+                if name not in self._store.names():
+                    corpus.close(gone=True)
+                    del self._open[name]
 
     def rename(self, name: str, to: str) -> None:
-        self._open.rename(name, to)
-
-    def corpus(self, name: str) -> tuple[Corpus, Size]:
-        return self._store.described(name)
+        """Rename a corpus, and move the files of its index. Writes and searches wait meanwhile."""
+        corpus = self.named(name)
+        with corpus.copying, corpus.locked(), self._naming:
+            if to in self._open:
+                raise Conflict(f"there is already a corpus {to!r}: delete it first, or use an alias")
+            corpus.close()
+            self._store.rename(name, to)
+            self._indexes.move(name, to)
+            corpus.close(gone=True)
+            self._open[to] = OpenCorpus(self._store, to, self._indexes)
+            del self._open[name]
 
     def description(self, name: str) -> Description:
-        live = self._open.named(name).live
+        live = self.named(name).live
         if live is None:
-            with self._open.locked(name) as corpus:
+            with self.named(name).locked() as corpus:
                 live = corpus.index()
         return Description(*self.corpus(name), None if live is None else live.report)
 
     def build_now(self, name: str) -> Report | None:
-        with self._open.locked(name) as corpus:
+        with self.named(name).locked() as corpus:
             live = corpus.index()
         return None if live is None else live.build_now()
 
     def index_sizes(self) -> dict[str, IndexSize]:
-        return self._open.index_sizes()
+        return {
+            name: IndexSize(0, 0) if (live := corpus.live) is None else IndexSize(len(live), live.nbytes)
+            for name, corpus in list(self._open.items())
+        }
 
     def put(self, name: str, content: Content) -> None:
         """Implement `Backend.put`. Either all documents are stored, or none."""
-        self._open.named(name).write(content)
+        self.named(name).write(content)
 
     def delete(self, name: str, document: str) -> None:
         self._store.document(name, document)
-        if not len(self._open.named(name).write(Removal([document])).removed):
+        if not len(self.named(name).write(Removal([document])).removed):
             raise NotFound(f"corpus {name!r} has no document {document!r}")
         self._store.give_back(name, least=GIVEN_BACK_FROM)
 
@@ -168,18 +210,11 @@ class Corpora(Backend):
         return self._in_commits(name, where, before_commit, lambda ids: Patch(ids, changes, bounds))
 
     def _in_commits(
-        self,
-        name: str,
-        where: Filter,
-        before_commit: Callable[[], None],
-        write: Callable[[list[str]], Removal | Patch],
+        self, name: str, where: Filter, before_commit: Callable[[], None], write: Callable[[list[str]], Removal | Patch]
     ) -> int:
-        """Delete or change the documents that match, in several commits. Return their number.
-
-        Other reads and writes may run between two commits.
-        """
+        """Delete or change the documents that match, in several commits. Return their number."""
         before_commit()
-        corpus, written = self._open.named(name), 0
+        corpus, written = self.named(name), 0
         found = self._store.ids_matching(name, where)
         for start in range(0, len(found), REMOVED_TOGETHER):
             with corpus.locked():
@@ -202,7 +237,7 @@ class Corpora(Backend):
                 log.warning("corpus %r keeps expired documents: %s", name, error)
 
     def _remove_expired(self, name: str) -> None:
-        corpus = self._open.named(name)
+        corpus = self.named(name)
         while len(self._store.expired(name)):
             corpus.write(Expiry(now(), REMOVED_TOGETHER))
         self._store.give_back(name, least=GIVEN_BACK_FROM)
@@ -212,17 +247,6 @@ class Corpora(Backend):
         with suppress(NotFound):
             return where.matches(with_id(self._store.document(name, document).metadata, document))
         return False
-
-    def unmatched(self, name: str, where: Filter) -> list[str]:
-        return self._store.unmatched(name, where)
-
-    def embedded(
-        self, name: str, texts: Sequence[str], chunking: Chunking | None, fingerprint: str
-    ) -> list[KnownText | None]:
-        return self._store.embedded(name, texts, chunking, fingerprint)
-
-    def document(self, name: str, document: str) -> Document:
-        return self._store.document(name, document)
 
     def page(
         self,
@@ -260,32 +284,11 @@ class Corpora(Backend):
                 pairs = zip(keys[some].tolist(), vectors[some], strict=True)
                 yield from ((found[key], row) for key, row in pairs if key in found)  # other passages have expired
 
-    def facets(self, name: str, values: int) -> Facets:
-        return self._store.facets(name, values)
-
-    def counts(
-        self,
-        name: str,
-        query: str | None,
-        where: Filter | None,
-        paths: Sequence[str],
-        values: int,
-        *,
-        options: WordOptions = NO_OPTIONS,
-    ) -> Counts:
-        return self._store.counts(name, query, where, paths, values, options=options)
-
     def sample(self, name: str, size: int, field: str | None) -> Sample:
         return sampled(self._store, name, size, field)
 
-    def check_maps(self) -> None:
-        pass
-
     def unplaced(self, name: str) -> Unplaced:
         return unplaced(self._store, name)
-
-    def keep_map(self, name: str, found: Map, generation: str) -> None:
-        self._store.keep_map(name, found, generation)
 
     def placed(self, name: str, size: int, field: str | None) -> Placed | None:
         return placed(self._store, name, size, field)
@@ -293,7 +296,7 @@ class Corpora(Backend):
     def search(
         self, name: str, queries: Sequence[Query], options: SearchOptions, fingerprint: str | None = None
     ) -> SearchResult:
-        with self._open.locked(name) as corpus:
+        with self.named(name).locked() as corpus:
             index, removals = self._searched_index(name, corpus, queries, fingerprint), corpus.removals
             generation = self._generation(name, index, options)
         failure = None
@@ -301,7 +304,7 @@ class Corpora(Backend):
             found = self._find(name, index, queries, options)
         except Exception as error:  # a concurrent change may be the cause: other dimensions, or a closed index
             failure = error
-        with self._open.locked(name) as now:
+        with self.named(name).locked() as now:
             if now is not corpus or now.removals != removals:
                 # The search may have missed a document that was replaced meanwhile, so it is repeated under the lock.
                 index = self._searched_index(name, now, queries, fingerprint)
@@ -314,38 +317,18 @@ class Corpora(Backend):
         return SearchResult(found, generation, None if options.mode == "lexical" else kind, warnings=warnings)
 
     def index_fingerprint(self, name: str) -> str | None:
-        """Return the fingerprint of an open index, or None if the index is not open."""
-        live = self._open.named(name).live
-        return None if live is None else live.fingerprint
-
-    def accept(self, name: str, job: str) -> None:
-        self._store.accept(name, job)
-
-    def accepted(self, name: str) -> list[str]:
-        return self._store.accepted(name)
-
-    def release(self, name: str, job: str) -> None:
-        self._store.release(name, job)
-
-    def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[int, str]]:
-        return self._store.stale(name, fingerprint, limit)
+        live = self.named(name).live
+        return None if live is None else live.identity.fingerprint
 
     def refresh(self, name: str, fingerprint: str, keys: Sequence[PassageKey], vectors: Floats) -> None:
         self._store.refresh(name, fingerprint, np.array(keys, dtype=np.int64), vectors)
 
     def read_fresh(self, name: str) -> Read | None:
-        """Read the new vectors of a re-embedding into a partial index, which `swap` takes as `beside`.
-
-        The caller must call the result's `discard` at the end, even if it has not called `swap`.
-        """
         return self._indexes.read(self._store.fresh(name))
 
     def swap(self, name: str, fingerprint: str, beside: Read | None = None) -> bool:
-        """Replace the served vectors by the vectors of the re-embedding; see `Store.swap`.
-
-        The new index starts from `beside`, the result of `read_fresh`, and catches up with later writes.
-        """
-        with self._open.locked(name) as corpus:
+        """Implement `Backend.swap`. The new index starts from `beside`, and catches up with later writes."""
+        with self.named(name).locked() as corpus:
             if self._store.corpus(name).fingerprint == fingerprint:
                 return True
             if not self._store.swap(name, fingerprint):
@@ -355,23 +338,51 @@ class Corpora(Backend):
         self._store.give_back(name)
         return True
 
-    def check_snapshots(self) -> None:
-        pass
-
     def copy(self, name: str, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
-        with self._open.named(name).copying:
+        with self.named(name).copying:
             return self._store.copy(name, to, stop)
 
     def adopt(self, name: str, file: Path, stop: Stop = never, bounds: Bounds = BOUNDS) -> None:
-        self._open.adopt(name, file, stop, bounds)
-
-    def verify(self, name: str) -> list[str]:
-        return self._store.verify(name)
+        self._store.adopt(name, file, partial(self._replaced, name, stop), stop, bounds)
 
     def close(self) -> None:
-        self._open.close()
+        for corpus in self._open.values():
+            corpus.close()
         self._indexes.close()
         self._store.close()
+
+    @contextmanager
+    def _replaced(self, name: str, stop: Stop, vectors: Blocks) -> Iterator[None]:
+        """Lock a corpus while the `with` block replaces its file, and then open the index of the new file.
+
+        `vectors` are the vectors of the new file. They are read before the corpus is locked.
+
+        Writes and searches wait while the corpus is locked. They then continue with the new corpus.
+
+        Raises:
+            Conflict, NotFound: the corpus was created or deleted while the vectors were read.
+        """
+        with ExitStack() as held:
+            if beside := self._indexes.read(vectors):
+                held.callback(beside.discard)
+            before = self._open.get(name)
+            if before:
+                held.enter_context(before.copying)
+                held.enter_context(before.locked())
+            held.enter_context(self._naming)
+            if stop():
+                raise Stopped(f"the restore was cancelled, so corpus {name!r} is not replaced")
+            if self._open.get(name) is not before:
+                raise Conflict(f"corpus {name!r} was created while it was being restored: restore it again")
+            if before:
+                before.close(erase=True)  # close the index first, because the restored corpus must not find it
+                self._indexes.erase(name)
+            yield
+            if before:
+                before.damage = None
+            else:
+                self._open[name] = OpenCorpus(self._store, name, self._indexes)
+            self._open[name].index(beside)
 
     def _find(
         self, name: str, index: LiveIndex | None, queries: Sequence[Query], options: SearchOptions
@@ -386,83 +397,25 @@ class Corpora(Backend):
     ) -> LiveIndex | None:
         """Return the index to search, or None if the corpus has no vectors."""
         index = corpus.index()
-        if index is None or (fingerprint is not None and index.fingerprint != fingerprint):
+        if index is None or (fingerprint is not None and index.identity.fingerprint != fingerprint):
             if fingerprint is not None:
                 self.encoder(name, [fingerprint])
             return None
-        wrong = next((q.vector for q in queries if q.vector is not None and len(q.vector) != index.dim), None)
+        dim = index.identity.dim
+        wrong = next((q.vector for q in queries if q.vector is not None and len(q.vector) != dim), None)
         if wrong is not None:
-            raise Invalid(f"{len(wrong)} numbers, but corpus {name!r} has {index.dim} dimensions", field="vector")
+            raise Invalid(f"{len(wrong)} numbers, but corpus {name!r} has {dim} dimensions", field="vector")
         return index
 
     def _generation(self, name: str, index: LiveIndex | None, options: SearchOptions) -> str:
-        """Return the generation of the corpus.
-
-        Refuse a cursor of another generation.
-        """
+        """Return the generation of the corpus. Refuse a cursor of another generation."""
         generation = self._store.corpus(name).generation if index is None else index.identity.generation
         if options.after:
             check_generation(options.after.generation, generation)
         return generation
 
-    def _reconsider(self, name: str) -> None:
-        with self._open.locked(name) as corpus:
-            if (live := corpus.index()) is not None:
-                live.reconsider()
-
-
-@dataclass(frozen=True)
-class IndexedCorpus:
-    """A corpus of a local store, and its index."""
-
-    store: Store
-    name: str
-    index: LiveIndex
-    where: Filter | None = None
-
-    def filtered(self, where: Filter) -> IndexedCorpus:
-        return replace(self, where=where)
-
-    def dense(self, queries: Floats, k: int, *, exact: bool) -> list[Ranking]:
-        if self.where is not None:
-            return self.index.search(queries, k, self._allowed, exact=exact)
-        hidden = self.store.expired(self.name)
-        deep = k + len(hidden)
-        found = self.index.search(queries, deep, exact=exact or (len(hidden) > 0 and deep > DEEP))
-        return [ranking.without(hidden, k) for ranking in found] if len(hidden) else found
-
-    def lexical(self, query: str, k: int, options: WordOptions) -> Ranking:
-        return self.store.words(self.name, query, k, self.where, options)
-
-    def searched_fields(self) -> Collection[str]:
-        return self.store.corpus(self.name).words.fields or ()
-
-    def passages(self, keys: Sequence[int]) -> dict[int, Passage]:
-        return self.store.passages(self.name, keys)
-
-    def documents(self, keys: Sequence[int]) -> dict[int, Document]:
-        return self.store.owners(self.name, keys)
-
-    def keys_of(self, ids: Sequence[str]) -> list[int]:
-        keys: list[int] = self.store.matching(self.name, In(ID, tuple(ids))).tolist()
-        return keys
-
-    def vectors(self, keys: Sequence[int]) -> dict[int, Floats]:
-        found: dict[int, Floats] = {}
-        for block, rows in self.store.vectors(self.name, keys) if keys else ():
-            found.update(zip(block.tolist(), rows, strict=True))
-        return found
-
-    def highlights(self, texts: Sequence[str], query: str, options: WordOptions) -> list[list[Span]]:
-        return self.store.highlights(self.name, texts, query, options)
-
-    @cached_property
-    def _allowed(self) -> Keys | None:
-        return None if self.where is None else self.store.matching(self.name, self.where)
-
 
 def _key(after: DocumentCursor) -> int:
-    """Return the number of the last document of the previous page."""
     if not (after.key.isascii() and after.key.isdecimal() and len(after.key) <= MAX_DIGITS):
         raise Invalid("not a cursor of this server", field="cursor")
     return int(after.key)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from models.bundle.disk import size
 from serving.corpora.backend import Backend
 from serving.errors import Damaged, NotFound
 from serving.operations.files import disk_errors
-from serving.operations.keys import Key
 from serving.operations.limits import current_caller
 
 Sees = Callable[[str], bool]
@@ -33,30 +31,19 @@ class DiskQuota:
     uploaded: Callable[[Sees, str], int]
     answers: Callable[[str], int]
 
-    def check(self, job: str = "") -> None:
-        """Raise an error if the key of the current request has used up its quota.
+    def check(self, job: str = "", restored: str = "", unpacked: int = 0) -> None:
+        """Raise an error if the key of the current request has used up its quota. The upload of `job` does not count.
 
-        The upload of `job` does not count.
+        With `restored`, a snapshot of `unpacked` bytes is to replace the corpus of this name.
 
         Raises:
-            NoRoom: the key's corpora use the whole quota.
+            NoRoom: the key's corpora use the whole quota, or the snapshot exceeds the rest.
             Unhealthy: the disk fails.
         """
         if caller := current_caller():
-            caller.check_room(partial(self._used_by, caller.key, job))
-
-    def check_restored(self, name: str, unpacked: int, job: str) -> None:
-        """Raise an error if the quota does not allow a snapshot of `unpacked` bytes to replace the corpus `name`.
-
-        Raises:
-            NoRoom: the snapshot exceeds the rest of the quota.
-            Unhealthy: the disk fails.
-        """
-        if caller := current_caller():
-            caller.check_room(partial(self._used_by, caller.key, job), unpacked - self._stored(name))
-
-    def _used_by(self, key: Key, job: str) -> int:
-        return self.used(key.sees, job) + self.answers(key.name)
+            key = caller.key
+            adding = unpacked - self._stored(restored) if restored else 0
+            caller.check_room(lambda: self.used(key.sees, job) + self.answers(key.name), adding)
 
     def used(self, sees: Sees, job: str = "") -> int:
         """Return the usage, in bytes and without answers, of all corpora whose names `sees` accepts.

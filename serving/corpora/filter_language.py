@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import orjson
@@ -47,9 +48,7 @@ MAX_NAME = 65_536
 """Maximum characters in the name of a field or operator. Error messages repeat the names of all enclosing
 conditions."""
 OPERATORS = ("$eq", "$ne", *ORDER, "$in", "$nin", *SUBSTRING, "$exists", "$elemMatch", "$near", "$not")
-"""Operators that test the value of a field."""
 _LOGIC = ("$and", "$or", "$not")
-"""Operators that combine filters."""
 _MEANT = {name.strip("$").lower(): name for name in OPERATORS}
 _MEANT |= {"=": "$eq", "==": "$eq", "!=": "$ne", ">": "$gt", ">=": "$gte", "<": "$lt", "<=": "$lte"}
 """Names of operators in other query languages. Error messages suggest the corresponding operator of this language."""
@@ -65,21 +64,11 @@ def compile_filter(condition: Any, field: str = "filter") -> Filter:
 
 
 def is_large(condition: Any) -> bool:
-    """Return whether a JSON value is too large to be compiled on the event loop."""
-    seen = 0
-    for level in levels(condition):
-        seen += len(level)
-        if seen > LARGE:
-            return True
-    return False
+    return any(values > LARGE for values in accumulate(map(len, levels(condition))))
 
 
 def read_filter(text: str, field: str = "filter") -> Filter:
-    """Compile a JSON text into a filter.
-
-    Raises:
-        Invalid: the text is not JSON, or not a filter.
-    """
+    """Compile a JSON text into a filter. See `compile_filter`."""
     try:
         return compile_filter(orjson.loads(text), field)
     except orjson.JSONDecodeError as error:

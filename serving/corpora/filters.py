@@ -118,7 +118,6 @@ class In(_Named):
         return any(map(self.accepts, _candidates(metadata, self.path)))
 
     def accepts(self, value: Any) -> bool:
-        """Return whether a single value equals one of the options."""
         if isinstance(value, list | dict):
             return bool(self._containers) and canonical(value) in self._containers
         return _scalar(value) in self._scalars
@@ -150,13 +149,11 @@ class Compares(_Named):
         return any(map(self.accepts, _candidates(metadata, self.path)))
 
     def accepts(self, value: Any) -> bool:
-        """Return whether a single value is within the bounds."""
         place = _placed(value, self.kind)
         return place is not None and all(_COMPARISONS[name](place, operand) for name, operand in self.placed)
 
     @cached_property
     def kind(self) -> Kind:
-        """The kind of values that can match: number, string or date."""
         operands = [operand for _, operand in self.bounds]
         if any(map(is_number, operands)):
             return "number"
@@ -267,11 +264,7 @@ def texts_at(metadata: Mapping[str, Any], path: str) -> Iterator[str]:
 
 
 def _at(found: Any, path: FieldPath) -> list[Any]:
-    """Return the values at `path`.
-
-    This function first checks whether the work was cancelled. Every condition calls it, so a cancelled filter stops at
-    its next condition.
-    """
+    """Return the values at `path`. A cancelled filter stops here, at its next condition."""
     check_cancelled()
     return [found] if path is None else list(values_at(found, path))
 
@@ -301,10 +294,7 @@ def is_number(value: Any) -> bool:
 
 
 def _scalar(value: Any) -> tuple[bool, Any]:
-    """Return a key for a JSON scalar.
-
-    Two keys are equal exactly if the scalars are equal in JSON, where true differs from 1.
-    """
+    """Return a key that is equal only for scalars that are equal in JSON, where true differs from 1."""
     return isinstance(value, bool), value
 
 
@@ -338,10 +328,7 @@ class Point(NamedTuple):
 
 
 def point(value: Any) -> Point | None:
-    """Convert a JSON object to a point.
-
-    Other members of the object are ignored. If the value is not a point, return None.
-    """
+    """Convert a JSON object to a point, ignoring its other members. If it is not a point, return None."""
     if isinstance(value, Mapping) and _is_within(value.get("lat"), 90) and _is_within(value.get("lon"), 180):
         return Point(value["lat"], value["lon"])
     return None

@@ -133,20 +133,17 @@ class Library:
             texts = [document.text for document in documents]
             known = await self.threads.read(corpus, lambda: self.corpora.embedded(corpus, texts, chunking, fingerprint))
             fresh = [i for i, held in enumerate(known) if held is None]
-            spans, made, truncated = await _embedded(embedder, texts, fresh, chunking)
-            if chunking is None:
-                truncated += await _cut_before(embedder, [texts[i] for i, one in enumerate(known) if one is not None])
-            held = dict(zip(fresh, map(KnownText, spans, made), strict=True))
-            content = _content(documents, [held.get(i) or one for i, one in enumerate(known)], chunking, embedder)
-            await self.threads.run(corpus, partial(put, content))
-            return UploadResult(truncated, sum(map(len, made)))
+            made, truncated = await _embedded(embedder, texts, fresh, chunking)
+            if chunking is None:  # texts that already have vectors may be too long, too
+                old = [texts[i] for i, one in enumerate(known) if one is not None]
+                truncated += sum([await embedder.preparation.cut(old[part]) for part in _slices(old)])
+            for i, one in zip(fresh, made, strict=True):
+                known[i] = one
+            await self.threads.run(corpus, partial(put, _content(documents, known, chunking, embedder)))
+            return UploadResult(truncated, sum(len(one.vectors) for one in made))
 
     async def _check_embedded(self, corpus: str, document: Document, embedded_by: str) -> None:
-        """Raise an error unless the corpus's encoder computed the vector of a document.
-
-        Raises:
-            Conflict: the encoder has another fingerprint, or its vector of the text differs.
-        """
+        """Raise `Conflict` unless the corpus's encoder computed the vector of a document."""
         assert document.vector is not None, "the caller has checked that the document has a vector"
         async with self.encoder_of(corpus, from_store=True) as embedder:
             manifest = embedder.manifest
@@ -174,7 +171,8 @@ class Library:
         with self._admitted():
             if self.corpora.index_fingerprint(corpus) not in (None, OWN):
                 return VectorRule(corpus, own=False)
-            return VectorRule.of((await self.threads.read(corpus, lambda: self.corpora.corpus(corpus)))[0])
+            described, _ = await self.threads.read(corpus, lambda: self.corpora.corpus(corpus))
+            return VectorRule(corpus, described.own_vectors, described.dim)
 
     async def upload_rule(self, corpus: str, chunking: Chunking | None, embedded_by: str = "") -> VectorRule:
         """Check that the `chunking` and `embedded_by` of an upload fit the corpus. Return the rule for its vectors.
@@ -191,7 +189,10 @@ class Library:
             )
         if not (rule.own or embedded_by):
             async with self.encoder_of(corpus) as embedder:
-                check_fits(chunking, embedder)
+                limit = embedder.preparation.document_length
+                if chunking and chunking.tokens > limit:
+                    behind = " behind its prompt for documents" if limit < embedder.preparation.length else ""
+                    raise Invalid(f"the encoder of the corpus reads {limit} tokens{behind}", field="chunk_tokens")
         elif chunking:
             raise Invalid("documents with a vector can't be split", field="chunk_tokens")
         return rule
@@ -225,7 +226,8 @@ class Library:
         if isinstance(queries, Query) or options.mode == "lexical":
             with self._admitted():
                 check_no_debt()
-                return await self._found(corpus, _unembedded(queries), options)
+                asked = [queries] if isinstance(queries, Query) else [Query(text) for text in queries]
+                return await self._found(corpus, asked, options)
         try:
             return await self._searched(corpus, queries, options)
         except Conflict:  # the corpus may have been embedded again since the queries were embedded
@@ -274,10 +276,18 @@ class Library:
         with self._admitted():
             return await self.threads.run(of, lambda: work(self.corpora), on_cancel)
 
-    async def read(self, work: Callable[[Backend], T], of: str = "") -> T:
-        """Run work that changes nothing. If the caller is cancelled, the call ends immediately."""
+    async def read(self, work: Callable[[Backend], T], of: str = "", *, charged: bool = False) -> T:
+        """Run work that changes nothing. If the caller is cancelled, the call ends immediately.
+
+        Work that may read every document is `charged`: its CPU time is charged to the API key.
+
+        Raises:
+            Overloaded: the work is charged, and the key has a debt for earlier work.
+        """
+        if charged:
+            check_no_debt()
         with self._admitted():
-            return await self.threads.read(of, lambda: work(self.corpora))
+            return await self.threads.read(of, lambda: work(self.corpora), charged=charged)
 
     async def prepare(self, work: Callable[[], T], of: str, *, large: bool) -> T:
         """Run `work`, which prepares a request. For a `large` request, `work` runs in a thread.
@@ -289,35 +299,15 @@ class Library:
         with self._admitted():
             return await self.threads.read(of, work, charged=True)
 
-    async def scan(self, work: Callable[[Backend], T], of: str) -> T:
-        """Run work that may read every document. Its CPU time is charged to the API key.
+    async def stoppable(self, work: Callable[[Backend], T], of: str, *, charged: bool = False) -> T:
+        """Run long work that calls `check_cancelled`, such as a deletion in several commits. See `read`.
 
-        Raises:
-            Overloaded: the key has a debt for earlier work.
+        If the caller is cancelled, the work is stopped, and the caller waits until the work has stopped.
         """
-        check_no_debt()
+        if charged:
+            check_no_debt()
         with self._admitted():
-            return await self.threads.read(of, lambda: work(self.corpora), charged=True)
-
-    async def remove(self, work: Callable[[Backend], T], of: str) -> T:
-        """Run work that may read every document and then change many documents.
-
-        The CPU time is charged to the API key. If the caller leaves, the work stops between two commits.
-
-        Raises:
-            Overloaded: the key has a debt for earlier work.
-        """
-        check_no_debt()
-        with self._admitted():
-            return await self.threads.stoppable(of, lambda: work(self.corpora), charged=True)
-
-    async def stoppable(self, work: Callable[[Backend], T], of: str) -> T:
-        """Run a long read.
-
-        If the caller is cancelled, the read is stopped, and the caller waits until the read has stopped.
-        """
-        with self._admitted():
-            return await self.threads.stoppable(of, lambda: work(self.corpora))
+            return await self.threads.stoppable(of, lambda: work(self.corpora), charged=charged)
 
     @asynccontextmanager
     async def encoder_of(self, corpus: str, *, from_store: bool = False) -> AsyncIterator[Embedder]:
@@ -359,25 +349,6 @@ class Library:
         self.corpora.close()
 
 
-def check_fits(chunking: Chunking | None, embedder: Embedder) -> None:
-    """Raise an error if the model would truncate passages of this chunking.
-
-    Raises:
-        Invalid: passages have more tokens than `embedder` reads.
-    """
-    if chunking is None:
-        return
-    limit = embedder.preparation.document_length
-    if chunking.tokens > limit:
-        behind = " behind its prompt for documents" if limit < embedder.preparation.length else ""
-        raise Invalid(f"the encoder of the corpus reads {limit} tokens{behind}", field="chunk_tokens")
-
-
-def _unembedded(queries: Sequence[str] | Query) -> list[Query]:
-    """Convert queries of lexical search, which needs no encoder, to `Query` objects."""
-    return [queries] if isinstance(queries, Query) else [Query(text) for text in queries]
-
-
 async def embed_passages(embedder: Embedder, texts: Sequence[str], names: Callable[[int], str]) -> tuple[Floats, int]:
     """Return (P, D) vectors of P passages, and the number of truncated passages.
 
@@ -387,7 +358,10 @@ async def embed_passages(embedder: Embedder, texts: Sequence[str], names: Callab
     """
     vectors, truncated = [np.empty((0, embedder.manifest.dim), np.float32)], 0
     for part, rows in enumerate(_slices(texts)):
-        at = partial(_behind, names, rows.start)
+
+        def at(i: int, first: int = rows.start) -> str:
+            return names(first + i)
+
         made = await _embedded_part(embedder, texts[rows], at, part)
         vectors.append(made.vectors)
         truncated += made.truncated
@@ -404,22 +378,10 @@ async def _embedded_part(embedder: Embedder, texts: Sequence[str], at: At, part:
             await asyncio.sleep(error.retry_after or 1)
 
 
-async def _cut_before(embedder: Embedder, texts: Sequence[str]) -> int:
-    """Return the number of texts that are longer than the model's limit.
-
-    These texts already have vectors, so no call of the encoder reports that they are too long.
-    """
-    return sum([await embedder.preparation.cut(texts[part]) for part in _slices(texts)])
-
-
-def _behind(names: Callable[[int], str], first: int, i: int) -> str:
-    return names(first + i)
-
-
 async def _embedded(
     embedder: Embedder, texts: Sequence[str], fresh: Sequence[int], chunking: Chunking | None
-) -> tuple[list[Sequence[Span] | None], list[Floats], int]:
-    """Return the spans and the vectors of each text with an index in `fresh`, and the number of truncated passages."""
+) -> tuple[list[KnownText], int]:
+    """Embed the texts with the indices `fresh`. Return them, and the number of truncated passages."""
     spans: list[Sequence[Span] | None] = [None] * len(fresh)
     if chunking:
         cuts = await asyncio.to_thread(_cut, embedder, [texts[i] for i in fresh], chunking)
@@ -431,7 +393,7 @@ async def _embedded(
         owners += [i] * len(parts)
     vectors, truncated = await embed_passages(embedder, passages, lambda row: f"documents.{owners[row]}.text")
     ends = np.cumsum([len(found) if found else 1 for found in spans])
-    return spans, np.split(vectors, ends[:-1]) if fresh else [], truncated
+    return list(map(KnownText, spans, np.split(vectors, ends[:-1]) if fresh else [])), truncated
 
 
 def _cut(embedder: Embedder, texts: Sequence[str], chunking: Chunking) -> list[list[Span]]:

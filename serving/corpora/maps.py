@@ -130,7 +130,6 @@ class Placed(NamedTuple):
     places: NDArray[np.float64]
     """(n, 2) coordinates of the passages."""
     of: int
-    """Number of passages in the corpus."""
     origin: MapOrigin
     points: int
     """Number of points on the whole map whose passages still exist."""
@@ -167,7 +166,6 @@ def _keys(store: Store, name: str) -> Keys:
 
 
 def _drawn(keys: Keys, size: int) -> Keys:
-    """Return the sorted keys of a uniform sample."""
     return np.sort(np.random.default_rng(SEED).choice(keys, min(size, len(keys)), replace=False))
 
 

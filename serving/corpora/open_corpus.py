@@ -1,6 +1,6 @@
-"""The open corpora with their writes and indexes.
+"""An open corpus with its writes and its index.
 
-Writes are committed in groups. The indexes are updated after each commit.
+Writes are committed in groups. The index is updated after each commit.
 """
 
 from __future__ import annotations
@@ -10,144 +10,40 @@ import secrets
 import shutil
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
-from models.bundle.bundle import Manifest
+from models.runtimes.base import Floats
+from serving.corpora.filters import ID, Filter, In
 from serving.corpora.indexes import KINDS
 from serving.corpora.indexes.building import FEWEST, Builder, Plan
 from serving.corpora.indexes.live import Generations, LiveIndex
 from serving.corpora.indexes.saved import Identity, Read, read
-from serving.corpora.ports import IndexSize, Stop, Store, StoreError, never
-from serving.corpora.values import Blocks, Change, Content, Corpus, Expiry, Keys, OwnVectors, Patch, Write
-from serving.errors import Conflict, Damaged, NotFound, ServiceError, Stopped
-from serving.operations.bounds import BOUNDS, Bounds
+from serving.corpora.ports import Ranking, Store, StoreError
+from serving.corpora.search import DEEP
+from serving.corpora.values import (
+    Blocks,
+    Change,
+    Content,
+    Corpus,
+    Document,
+    Expiry,
+    Keys,
+    Passage,
+    Patch,
+    Span,
+    WordOptions,
+    Write,
+)
+from serving.errors import Damaged, NotFound, ServiceError
 from serving.operations.files import disk_errors
 from serving.operations.threads import for_others, uninterrupted
 
 log = logging.getLogger(__name__)
-OpenIndex = Callable[[Corpus, Read | None], LiveIndex]
-"""Function that opens the index of a corpus. If the vectors were already read, the `Read` contains them."""
-
-
-class OpenCorpora:
-    """The corpora of a store, each with its index."""
-
-    def __init__(self, store: Store, indexes: Indexes) -> None:
-        self._store = store
-        self._indexes = indexes
-        self._open = {name: self._opened(name) for name in store.names()}
-        self._naming = threading.Lock()
-        """Lock for all changes of `_open`."""
-
-    def named(self, name: str) -> OpenCorpus:
-        """Return the corpus of this name.
-
-        Raises:
-            NotFound: there is no such corpus.
-        """
-        if corpus := self._open.get(name):
-            return corpus
-        raise NotFound(f"there is no corpus {name!r}")
-
-    def locked(self, name: str) -> AbstractContextManager[OpenCorpus]:
-        return self.named(name).locked()
-
-    def index_sizes(self) -> dict[str, IndexSize]:
-        open_now = {name: corpus.live for name, corpus in list(self._open.items())}
-        return {
-            name: IndexSize(0, 0) if live is None else IndexSize(len(live), live.nbytes)
-            for name, live in open_now.items()
-        }
-
-    def create(self, corpus: Corpus, encoder: Manifest | OwnVectors | None = None) -> bool:
-        name = corpus.name
-        if encoder:
-            corpus = replace(corpus, fingerprint=encoder.fingerprint, dim=encoder.dim)
-        if name in self._open:
-            with suppress(NotFound):  # the corpus was deleted meanwhile
-                self._store.describe(corpus)
-                return False
-        with self._naming:
-            created = self._store.create(corpus)
-            if created:
-                self._open[name] = self._opened(name)
-        return created
-
-    def drop(self, name: str) -> None:
-        corpus = self.named(name)
-        with corpus.copying, corpus.locked(), self._naming:
-            corpus.close(erase=True)  # close the index first, because a later corpus of the same name must not find it
-            self._indexes.erase(name)
-            try:
-                self._store.drop(name)
-            finally:
-                if name not in self._store.names():
-                    corpus.close(gone=True)
-                    del self._open[name]
-
-    def rename(self, name: str, to: str) -> None:
-        """Rename a corpus, and move the files of its index. Writes and searches wait meanwhile."""
-        corpus = self.named(name)
-        with corpus.copying, corpus.locked(), self._naming:
-            if to in self._open:
-                raise Conflict(f"there is already a corpus {to!r}: delete it first, or use an alias")
-            corpus.close()
-            self._store.rename(name, to)
-            self._indexes.move(name, to)
-            corpus.close(gone=True)
-            self._open[to] = self._opened(to)
-            del self._open[name]
-
-    def adopt(self, name: str, file: Path, stop: Stop = never, bounds: Bounds = BOUNDS) -> None:
-        self._store.adopt(name, file, partial(self._replaced, name, stop), stop, bounds)
-
-    def close(self) -> None:
-        for corpus in self._open.values():
-            corpus.close()
-
-    @contextmanager
-    def _replaced(self, name: str, stop: Stop, vectors: Blocks) -> Iterator[None]:
-        """Lock a corpus while the `with` block replaces its file, and then open the index of the new file.
-
-        `vectors` are the vectors of the new file. They are read before the corpus is locked.
-
-        Writes and searches wait while the corpus is locked. They then continue with the new corpus.
-
-        Raises:
-            Conflict, NotFound: the corpus was created or deleted while the vectors were read.
-        """
-        with self._indexes.reading(vectors) as beside, ExitStack() as held:
-            before = self._open.get(name)
-            if before:
-                held.enter_context(before.copying)
-                held.enter_context(before.locked())
-            held.enter_context(self._naming)
-            if stop():
-                raise Stopped(f"the restore was cancelled, so corpus {name!r} is not replaced")
-            if self._open.get(name) is not before:
-                raise Conflict(f"corpus {name!r} was created while it was being restored: restore it again")
-            if before:
-                before.close(erase=True)  # close the index first, because the restored corpus must not find it
-                self._indexes.erase(name)
-            yield
-            if before:
-                before.damage = None
-            else:
-                self._open[name] = self._opened(name)
-            self._open[name].index(beside)
-
-    def _opened(self, name: str) -> OpenCorpus:
-        def target() -> float:
-            return self._store.corpus(name).wanted_recall
-
-        return OpenCorpus(
-            self._store, name, lambda corpus, beside: self._indexes.open(self._store, corpus, target, beside)
-        )
 
 
 class OpenCorpus:
@@ -156,10 +52,10 @@ class OpenCorpus:
     The thread that has the lock commits all waiting writes. Concurrent uploads therefore share one wait for the disk.
     """
 
-    def __init__(self, store: Store, name: str, open_index: OpenIndex) -> None:
+    def __init__(self, store: Store, name: str, indexes: Indexes) -> None:
         self._store = store
         self._name = name
-        self._open_index = open_index
+        self._indexes = indexes
         self._lock = threading.RLock()
         self._pending: deque[_Pending] = deque()
         self._gone = False
@@ -185,13 +81,9 @@ class OpenCorpus:
             NotFound: the corpus was deleted, possibly during the wait for the lock.
         """
         with self._lock:
-            self.check_there()
+            if self._gone:
+                raise NotFound(f"there is no corpus {self._name!r}")
             yield self
-
-    def check_there(self) -> None:
-        """Raise `NotFound` if the corpus was deleted."""
-        if self._gone:
-            raise NotFound(f"there is no corpus {self._name!r}")
 
     def write(self, write: Write) -> Change:
         """Commit `write` together with other waiting writes. When this method returns, later searches see the write.
@@ -220,7 +112,7 @@ class OpenCorpus:
                 corpus = self._store.corpus(self._name)
                 if corpus.dim is not None:
                     with for_others():  # a caller with a short deadline must not stop the opening
-                        self.live = self._open_index(corpus, beside)
+                        self.live = self._indexes.open(self._store, corpus, beside)
             except Damaged as error:
                 self.damage = error.message
                 raise
@@ -248,11 +140,10 @@ class OpenCorpus:
         try:
             if self.damage:
                 raise Damaged(self.damage)
-            outcomes = self._store.write(self._name, [pending.write for pending in together])
+            written = [pending.write for pending in together]
+            outcomes: Sequence[Change | Exception] = self._store.write(self._name, written)
         except Exception as error:
-            for pending in together:
-                pending.outcome = error
-            return
+            outcomes = [error] * len(together)
         for pending, outcome in zip(together, outcomes, strict=True):
             pending.outcome = outcome
         for pending in together:
@@ -268,14 +159,11 @@ class OpenCorpus:
         self.removals += (len(change.removed) > 0 and not hidden) or isinstance(write, Patch)
         if self.live is None or isinstance(write, Patch):
             return
-        if isinstance(write, Content) and write.fingerprint != self.live.fingerprint:
+        if isinstance(write, Content) and write.fingerprint != self.live.identity.fingerprint:
             self.close()  # the corpus was empty, and a new encoder needs a new index
             return
         try:
-            if isinstance(write, Content):
-                self.live.change(change.removed, change.added, change.vectors)
-            else:
-                self.live.remove(change.removed)
+            self.live.change(change.removed, change.added, change.vectors)
         except Exception:
             log.exception("the index of corpus %r could not be updated, so it is opened again", self._name)
             self.close()
@@ -287,6 +175,54 @@ class _Pending:
 
     write: Write
     outcome: Change | Exception | None = None
+
+
+@dataclass(frozen=True)
+class IndexedCorpus:
+    """A corpus of a local store, and its index."""
+
+    store: Store
+    name: str
+    index: LiveIndex
+    where: Filter | None = None
+
+    def filtered(self, where: Filter) -> IndexedCorpus:
+        return replace(self, where=where)
+
+    def dense(self, queries: Floats, k: int, *, exact: bool) -> list[Ranking]:
+        if self.where is not None:
+            return self.index.search(queries, k, self._allowed, exact=exact)
+        hidden = self.store.expired(self.name)
+        deep = k + len(hidden)
+        found = self.index.search(queries, deep, exact=exact or (len(hidden) > 0 and deep > DEEP))
+        return [ranking.without(hidden, k) for ranking in found] if len(hidden) else found
+
+    def lexical(self, query: str, k: int, options: WordOptions) -> Ranking:
+        return self.store.words(self.name, query, k, self.where, options)
+
+    def searched_fields(self) -> Collection[str]:
+        return self.store.corpus(self.name).words.fields or ()
+
+    def passages(self, keys: Sequence[int]) -> dict[int, Passage]:
+        return self.store.passages(self.name, keys)
+
+    def documents(self, keys: Sequence[int]) -> dict[int, Document]:
+        return self.store.owners(self.name, keys)
+
+    def keys_of(self, ids: Sequence[str]) -> list[int]:
+        keys: list[int] = self.store.matching(self.name, In(ID, tuple(ids))).tolist()
+        return keys
+
+    def vectors(self, keys: Sequence[int]) -> dict[int, Floats]:
+        blocks = self.store.vectors(self.name, keys) if keys else ()
+        return {key: row for block, rows in blocks for key, row in zip(block.tolist(), rows, strict=True)}
+
+    def highlights(self, texts: Sequence[str], query: str, options: WordOptions) -> list[list[Span]]:
+        return self.store.highlights(self.name, texts, query, options)
+
+    @cached_property
+    def _allowed(self) -> Keys | None:
+        return None if self.where is None else self.store.matching(self.name, self.where)
 
 
 # The following class opens indexes. All indexes share one builder.
@@ -302,13 +238,7 @@ class Indexes:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        approximate: bool = True,
-        gpu: bool = False,
-        threads: int = 1,
-        least: int = Plan.least,
+        self, folder: Path, *, approximate: bool = True, gpu: bool = False, threads: int = 1, least: int = Plan.least
     ) -> None:
         self._folder, self._beside = folder, folder / ".beside"
         shutil.rmtree(self._beside, ignore_errors=True)  # files that a killed server has left
@@ -320,11 +250,7 @@ class Indexes:
             raise StoreError(f"--index gpu: {reason}")
 
     def use_gpu(self) -> str | None:
-        """Use the first CUDA device for indexes that are opened later.
-
-        Returns:
-            None, or the reason why FAISS can't search on the device. With a reason, nothing changes.
-        """
+        """Use the first CUDA device for indexes that are opened later. See `Backend.use_gpu`."""
         from serving.corpora.indexes.gpu import GPU_KINDS, trouble
 
         if reason := trouble():
@@ -334,11 +260,7 @@ class Indexes:
         return None
 
     def read(self, vectors: Blocks) -> Read | None:
-        """Read `vectors` for an index that is opened later; see `open`. Return None if there are no vectors.
-
-        Raises:
-            InsufficientStorage, Unhealthy: the disk fails.
-        """
+        """Read `vectors` for an index that is opened later; see `open`. Return None if there are no vectors."""
         first = next(vectors, None)
         if first is None:
             return None
@@ -346,34 +268,25 @@ class Indexes:
         with disk_errors(folder):
             return read(folder, first[1].shape[1], chain([first], vectors))
 
-    @contextmanager
-    def reading(self, vectors: Blocks) -> Iterator[Read | None]:
-        """Yield the result of `read`. After the `with` block, delete its files, unless an index uses them."""
-        beside = self.read(vectors)
-        try:
-            yield beside
-        finally:
-            if beside:
-                beside.discard()
-
-    def open(self, store: Store, corpus: Corpus, target: Callable[[], float], beside: Read | None = None) -> LiveIndex:
+    def open(self, store: Store, corpus: Corpus, beside: Read | None = None) -> LiveIndex:
         """Open the index of `corpus`, whose dimension must be known.
 
-        `target` returns the requested recall. `beside` is a result of `read`, if the vectors were already read.
+        `beside` is a result of `read`, if the vectors were already read.
 
         Raises:
             InsufficientStorage, Unhealthy: the disk fails.
         """
         assert corpus.fingerprint is not None and corpus.dim is not None
         identity = Identity(corpus.generation, corpus.fingerprint, corpus.dim)
-        source, folder = _Source(store, corpus.name), self._folder / corpus.name
+        folder = self._folder / corpus.name
         with disk_errors(folder):
             return LiveIndex(
-                source,
+                store,
+                corpus.name,
                 identity,
                 self._builder,
                 folder=folder,
-                target=target,
+                target=lambda: store.corpus(corpus.name).wanted_recall,
                 threads=self._threads,
                 plan=self._plan,
                 kinds=self._kinds,
@@ -381,11 +294,7 @@ class Indexes:
             )
 
     def erase(self, name: str) -> None:
-        """Delete the files of an index that is not open. The files need not exist.
-
-        Raises:
-            Unhealthy: the disk fails.
-        """
+        """Delete the files of an index that is not open. The files need not exist."""
         folder = self._folder / name
         with disk_errors(folder):
             Generations(folder).erase()
@@ -404,29 +313,3 @@ class Indexes:
 
     def close(self) -> None:
         self._builder.close()
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A corpus of a store as a `Source` of vectors for an index."""
-
-    store: Store
-    name: str
-
-    def vectors(self, after: int) -> Blocks:
-        return self.store.vectors(self.name, after=after)
-
-    def keys(self) -> Keys:
-        return self.store.keys(self.name)
-
-    def tombstones(self, upto: int) -> Keys:
-        return self.store.tombstones(self.name, upto)
-
-    def bury(self, keys: Keys) -> None:
-        self.store.bury(self.name, keys)
-
-    def last_key(self) -> int:
-        return self.store.last_key(self.name)
-
-    def count(self) -> int:
-        return self.store.size(self.name).passages

@@ -1,4 +1,4 @@
-"""Interfaces of corpora: the protocols of an index, of a store, and of a corpus that can be searched."""
+"""Interfaces of corpora: the protocols of a store, and of a corpus that can be searched."""
 
 from __future__ import annotations
 
@@ -36,8 +36,6 @@ from serving.corpora.values import (
 from serving.errors import ServiceError
 from serving.operations.bounds import BOUNDS, Bounds
 
-# The protocol of a vector index, and its results.
-
 
 class Ranking(NamedTuple):
     """Hits of one query, best first. Equal scores are ordered oldest first."""
@@ -48,7 +46,6 @@ class Ranking(NamedTuple):
     equal."""
 
     def without(self, hidden: Keys, k: int) -> Ranking:
-        """Return the best `k` hits, except the keys in `hidden`."""
         if not len(hidden):
             return self
         seen = ~np.isin(self.keys, hidden)
@@ -62,35 +59,6 @@ class IndexSize(NamedTuple):
     bytes: int
 
 
-class Index(Protocol):
-    """Index of unit vectors with keys, which searches by inner product. All vectors have the same number of dimensions.
-
-    The corpus ensures that one thread at a time writes. Any number of threads may search concurrently. A search sees
-    each write completely or not at all.
-    """
-
-    def __len__(self) -> int:
-        """Return the number of vectors."""
-
-    @property
-    def nbytes(self) -> int:
-        """Memory in bytes, including spare capacity."""
-
-    def add(self, keys: Keys, vectors: Floats) -> None:
-        """Add (N, D) vectors with N keys. Each key must be greater than every key that the index ever had."""
-
-    def remove(self, keys: Keys) -> None:
-        """Remove the vectors of `keys`. Unknown keys are ignored."""
-
-    def search(self, queries: Floats, k: int, allowed: Keys | None = None) -> list[Ranking]:
-        """Return the best `k` hits, or fewer, for each row of (Q, D) `queries`.
-
-        If `allowed` is given, only these sorted keys are searched.
-        """
-
-
-# The protocol of a store, and the arguments that are not in `serving.corpora.values`.
-
 MAX_MARKED = 20_000
 """Maximum characters of a text that `Store.highlights` searches."""
 RESERVED_BYTES = 4 << 20
@@ -103,7 +71,6 @@ nothing."""
 
 
 def never() -> bool:
-    """Return False. This is the `Stop` for work that is never stopped."""
     return False
 
 
@@ -111,51 +78,15 @@ class StoreError(RuntimeError):
     """The folder of the corpora, or a file in the folder, can't be used. The message names the folder or file."""
 
 
-class UploadLedger(Protocol):
-    """Records of accepted uploads, by corpus. See `Store.accept`."""
+class NamedCorpora(Protocol):
+    """Methods that a `Store` and a `Backend` have in common.
 
-    def names(self) -> list[str]:
-        """Return the names of all corpora."""
-
-    def accept(self, name: str, job: str) -> None:
-        """Record that an upload job was accepted."""
-
-    def accepted(self, name: str) -> list[str]:
-        """Return the jobs that were accepted and not released, sorted."""
-
-    def release(self, name: str, job: str) -> None:
-        """Delete the record of an accepted job."""
-
-
-class Store(Protocol):
-    """The durable store of local corpora.
-
-    When a method returns, its changes are committed. When it raises an error, nothing has changed. All methods are
-    thread-safe. Reads for callers never return an expired document. Reads for indexes, re-embedding and copies return
-    it until it is deleted.
-
-    A document is stored as one passage or several, each with a key. Keys are positive, increase with time and are never
-    reused. Every method that takes the name of a corpus raises `NotFound` if this corpus does not exist.
+    Methods are thread-safe. When a method returns, its changes are committed. A method that takes the name of a corpus
+    raises `NotFound` if this corpus does not exist.
     """
 
     def names(self) -> list[str]:
         """Return the names of all corpora, sorted."""
-
-    def create(self, corpus: Corpus) -> bool:
-        """Create an empty corpus and return True. If the corpus exists, call `describe` and return False."""
-
-    def describe(self, corpus: Corpus) -> None:
-        """Update an existing corpus with the description, recall target, stemming and word settings that are not None.
-
-        If the searched fields change, index the words of all documents again. If the corpus has no fingerprint, set it.
-        If the corpus has another fingerprint, or documents with another stemming, raise `Conflict` and change nothing.
-        """
-
-    def corpus(self, name: str) -> Corpus:
-        """Return the corpus."""
-
-    def described(self, name: str) -> tuple[Corpus, Size]:
-        """Return the corpus and its size, read in one transaction."""
 
     def drop(self, name: str) -> None:
         """Remove a corpus with every document."""
@@ -163,15 +94,11 @@ class Store(Protocol):
     def rename(self, name: str, to: str) -> None:
         """Give the corpus another name. It keeps its generation, which no other corpus has.
 
+        After a crash, the change is either complete or not done.
+
         Raises:
             Conflict: a corpus already has the name `to`.
-        """
-
-    def write(self, name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:
-        """Apply `writes` in order in one commit. A document replaces an existing document of the same id.
-
-        Return for each write its change, or the error that refused the write. The error is `Conflict` if the corpus has
-        another fingerprint.
+            Invalid: the backend can't rename corpora.
         """
 
     def accept(self, name: str, job: str) -> None:
@@ -198,40 +125,8 @@ class Store(Protocol):
     def document(self, name: str, document: str) -> Document:
         """Return a document by its id, or raise `NotFound`."""
 
-    def passages(self, name: str, keys: Sequence[int]) -> dict[int, Passage]:
-        """Return the passages of `keys`. Keys without a passage are left out."""
-
-    def owners(self, name: str, keys: Sequence[int]) -> dict[int, Document]:
-        """Return the documents of the passages of `keys`, with empty texts. Keys without a passage are left out.
-
-        This is much faster than `passages`, because the texts are not read.
-        """
-
-    def page(self, name: str, after: int, limit: int, where: Filter | None = None) -> Page:
-        """Return a page of up to `limit` documents that match `where`, beginning after the position `after`.
-
-        A page of large documents may have fewer than `limit`. It has at least one document, unless none is left.
-        """
-
-    def sorted_page(
-        self, name: str, orders: Sequence[Sort], after: Place | None, limit: int, where: Filter | None = None
-    ) -> Page:
-        """Return up to `limit` documents in the given orders, beginning after the place `after`. See `page`."""
-
-    def keys(self, name: str) -> Keys:
-        """Return the sorted keys of all passages."""
-
-    def expired(self, name: str) -> Keys:
-        """Return the sorted keys of the passages whose documents have expired and are not deleted yet."""
-
-    def matching(self, name: str, where: Filter) -> Keys:
-        """Return the sorted keys of the passages whose documents match a filter."""
-
     def unmatched(self, name: str, where: Filter) -> list[str]:
         """Return a warning for each condition that no document can meet: the field is missing or has other types."""
-
-    def ids_matching(self, name: str, where: Filter) -> list[str]:
-        """Return the ids of all documents that match a filter."""
 
     def facets(self, name: str, values: int) -> Facets:
         """Return the fields of the metadata, each with up to `values` most frequent values."""
@@ -252,6 +147,113 @@ class Store(Protocol):
         None does not apply. Return up to `values` values for each path, most frequent first.
         """
 
+    def keep_map(self, name: str, found: Map, generation: str) -> None:
+        """Store a map of the corpus, which replaces the previous map.
+
+        Raises:
+            Conflict: the corpus no longer has this generation.
+        """
+
+    def copy(self, name: str, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
+        """Copy a snapshot of the corpus to the file `to`.
+
+        Other threads may write meanwhile. Return the copied corpus and its size.
+        """
+
+    def verify(self, name: str) -> list[str]:
+        """Return one line for each error in the structure, the rows or the word index of a corpus.
+
+        The whole file is read.
+        """
+
+    def close(self) -> None:
+        """Close all corpora. No method may be called afterwards."""
+
+
+class VectorSource(Protocol):
+    """Vectors of corpora, for indexes. If an index differs from its source, the source is right."""
+
+    def vectors(self, name: str, keys: Sequence[int] | None = None, after: int = 0) -> Blocks:
+        """Yield the vectors of `keys`. If `keys` is None, yield all vectors with keys greater than `after`."""
+
+    def keys(self, name: str) -> Keys:
+        """Return the sorted keys of all passages."""
+
+    def tombstones(self, name: str, upto: int) -> Keys:
+        """Return the sorted keys, up to `upto`, that have a tombstone (a record of their deletion). See `bury`."""
+
+    def bury(self, name: str, keys: Keys) -> None:
+        """Delete the tombstones of `keys`. The caller ensures that no index on disk contains these keys any more."""
+
+    def last_key(self, name: str) -> int:
+        """Return the greatest key that was ever assigned, or 0 if there was none."""
+
+    def size(self, name: str) -> Size:
+        """Return the size of a corpus, including documents that have expired and are not deleted yet."""
+
+
+class Store(NamedCorpora, VectorSource, Protocol):
+    """The durable store of local corpora.
+
+    When a method raises an error, nothing has changed. Reads for callers never return an expired document. Reads for
+    indexes, re-embedding and copies return it until it is deleted.
+
+    A document is stored as one passage or several, each with a key. Keys are positive, increase with time and are never
+    reused.
+    """
+
+    def create(self, corpus: Corpus) -> bool:
+        """Create an empty corpus and return True. If the corpus exists, call `describe` and return False."""
+
+    def describe(self, corpus: Corpus) -> None:
+        """Update an existing corpus with the description, recall target, stemming and word settings that are not None.
+
+        If the searched fields change, index the words of all documents again. If the corpus has no fingerprint, set it.
+        If the corpus has another fingerprint, or documents with another stemming, raise `Conflict` and change nothing.
+        """
+
+    def corpus(self, name: str) -> Corpus:
+        """Return the corpus."""
+
+    def described(self, name: str) -> tuple[Corpus, Size]:
+        """Return the corpus and its size, read in one transaction."""
+
+    def write(self, name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:
+        """Apply `writes` in order in one commit. A document replaces an existing document of the same id.
+
+        Return for each write its change, or the error that refused the write. The error is `Conflict` if the corpus has
+        another fingerprint.
+        """
+
+    def passages(self, name: str, keys: Sequence[int]) -> dict[int, Passage]:
+        """Return the passages of `keys`. Keys without a passage are left out."""
+
+    def owners(self, name: str, keys: Sequence[int]) -> dict[int, Document]:
+        """Return the documents of the passages of `keys`, with empty texts. Keys without a passage are left out.
+
+        This is much faster than `passages`, because the texts are not read.
+        """
+
+    def page(self, name: str, after: int, limit: int, where: Filter | None = None) -> Page:
+        """Return a page of up to `limit` documents that match `where`, beginning after the position `after`.
+
+        A page of large documents may have fewer than `limit`. It has at least one document, unless none is left.
+        """
+
+    def sorted_page(
+        self, name: str, orders: Sequence[Sort], after: Place | None, limit: int, where: Filter | None = None
+    ) -> Page:
+        """Return up to `limit` documents in the given orders, beginning after the place `after`. See `page`."""
+
+    def expired(self, name: str) -> Keys:
+        """Return the sorted keys of the passages whose documents have expired and are not deleted yet."""
+
+    def matching(self, name: str, where: Filter) -> Keys:
+        """Return the sorted keys of the passages whose documents match a filter."""
+
+    def ids_matching(self, name: str, where: Filter) -> list[str]:
+        """Return the ids of all documents that match a filter."""
+
     def words(
         self, name: str, query: str, k: int, where: Filter | None = None, options: WordOptions = NO_OPTIONS
     ) -> Ranking:
@@ -271,18 +273,6 @@ class Store(Protocol):
         Words match by the same rules as in `words`. Only the first `MAX_MARKED` characters of a text are searched.
         """
 
-    def vectors(self, name: str, keys: Sequence[int] | None = None, after: int = 0) -> Blocks:
-        """Yield the vectors of `keys`. If `keys` is None, yield all vectors with keys greater than `after`."""
-
-    def tombstones(self, name: str, upto: int) -> Keys:
-        """Return the sorted keys, up to `upto`, that have a tombstone (a record of their deletion). See `bury`."""
-
-    def bury(self, name: str, keys: Keys) -> None:
-        """Delete the tombstones of `keys`. The caller ensures that no index on disk contains these keys any more."""
-
-    def last_key(self, name: str) -> int:
-        """Return the greatest key that was ever assigned, or 0 if there was none."""
-
     def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[int, str]]:
         """Return key and text of up to `limit` passages that the encoder `fingerprint` has not embedded yet."""
 
@@ -301,13 +291,6 @@ class Store(Protocol):
         If some passages have no new vector yet, change nothing and return False.
         """
 
-    def keep_map(self, name: str, found: Map, generation: str) -> None:
-        """Store a map of the corpus, which replaces the previous map.
-
-        Raises:
-            Conflict: the corpus no longer has this generation.
-        """
-
     def kept_map(self, name: str) -> Map | None:
         """Return the stored map, or None if there is none."""
 
@@ -319,19 +302,8 @@ class Store(Protocol):
         Nothing is returned if the unused space has less than `least` bytes and is a small part of the file.
         """
 
-    def copy(self, name: str, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
-        """Copy a snapshot of the corpus to the file `to`.
-
-        Other threads may write meanwhile. Return the copied corpus and its size.
-        """
-
     def adopt(
-        self,
-        name: str,
-        file: Path,
-        replacing: Replacing | None = None,
-        stop: Stop = never,
-        bounds: Bounds = BOUNDS,
+        self, name: str, file: Path, replacing: Replacing | None = None, stop: Stop = never, bounds: Bounds = BOUNDS
     ) -> None:
         """Serve a file written by `copy` under `name`, replacing an existing corpus.
 
@@ -341,21 +313,6 @@ class Store(Protocol):
         Raises:
             StoreError: the file is not a complete corpus, or exceeds `bounds`; nothing has changed.
         """
-
-    def verify(self, name: str) -> list[str]:
-        """Return one line for each error in the structure, the rows or the word index of a corpus.
-
-        The whole file is read.
-        """
-
-    def size(self, name: str) -> Size:
-        """Return the size of a corpus, including documents that have expired and are not deleted yet."""
-
-    def close(self) -> None:
-        """Close the store. No method may be called afterwards."""
-
-
-# The protocol between search and an engine.
 
 
 class Searchable(Protocol):

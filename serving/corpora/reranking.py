@@ -25,7 +25,6 @@ class Reranking:
 
 
 def first_stage(options: SearchOptions, reranking: Reranking) -> SearchOptions:
-    """Return the options of the first search, which finds the candidates."""
     return replace(options, k=reranking.candidates, offset=0, min_score=None)
 
 
@@ -35,15 +34,13 @@ async def reranked(
     """Order the hits of each query by their new scores, and return the page that `options` describes."""
     pages = []
     for query, hits in zip(queries, found.hits, strict=True):
-        ordered = await _ordered(query, hits, reranking.method, embedder) if hits else []
+        ordered: list[Hit] = []
+        if hits:
+            texts = [hit.text for hit in hits]
+            scored = await relevance(embedder, query, texts, AS_QUERIES, "rerank.candidates", method=reranking.method)
+            order = np.argsort(-scored.scores, kind="stable").tolist()  # hits of equal scores keep their order
+            scores = scored.bounded.tolist()
+            ordered = [hits[i]._replace(score=scores[i], seen=seen) for seen, i in enumerate(order, start=1)]
         good = [hit for hit in ordered if options.min_score is None or shown(hit.score) >= options.min_score]
         pages.append(good[options.offset : options.offset + options.k])
     return replace(found, hits=pages)
-
-
-async def _ordered(query: str, hits: Sequence[Hit], method: Method, embedder: Embedder) -> list[Hit]:
-    """Return hits with their new scores, best first. Hits of equal scores keep their order."""
-    texts = [hit.text for hit in hits]
-    found = await relevance(embedder, query, texts, AS_QUERIES, "rerank.candidates", method=method)
-    order, scores = np.argsort(-found.scores, kind="stable").tolist(), found.bounded.tolist()
-    return [hits[i]._replace(score=scores[i], seen=seen) for seen, i in enumerate(order, start=1)]

@@ -91,7 +91,6 @@ class Cursor(NamedTuple):
     """The end of a page of hits, where the next page begins."""
 
     generation: str
-    """Generation of the corpus to which the key belongs."""
     seen: int
     """Number of hits on this page and all previous pages."""
     score: float
@@ -145,16 +144,13 @@ class SearchResult:
     hits: list[list[Hit]]
     """Hits of each query, best first."""
     generation: str
-    """The generation of the corpus that was searched."""
     index: str | None
     """The kind of vector index that was searched. None if no vectors were searched."""
     truncated: int = 0
-    """Number of truncated queries."""
     warnings: Sequence[str] = ()
     """Warnings of `Store.unmatched`."""
 
     def behind(self, hit: Hit) -> Cursor:
-        """Return the cursor of the page that follows `hit`."""
         return Cursor(self.generation, hit.seen, hit.score, hit.key)
 
 
@@ -252,7 +248,6 @@ def _too_large(options: SearchOptions) -> TooLarge:
 
 
 def _highlighted(corpus: Searchable, hits: Sequence[Hit], query: str, options: WordOptions) -> list[Hit]:
-    """Return the hits with the spans of the query's words in their texts and in their searched fields."""
     searched = corpus.searched_fields()
     fields = [_in_fields(hit, searched) for hit in hits]
     texts = [*(hit.text for hit in hits), *(text for own in fields for _, text in own)]
@@ -320,10 +315,7 @@ class _Search:
         return [self._hits(ranked, passages, vectors) for ranked in rankings]
 
     def _passages(self, keys: Sequence[int]) -> dict[int, Passage]:
-        """Return the passages of `keys`.
-
-        Raise `TooLarge` at the limit on characters, because a thousand documents may have a thousand megabytes.
-        """
+        """Return the passages of `keys`, or raise `TooLarge` as soon as their documents are too long together."""
         passages: dict[int, Passage] = {}
         left = self._options.max_characters
         for start in range(0, len(keys), READ_AT_ONCE):
@@ -406,7 +398,6 @@ class _Search:
         return Ranking(ranking.keys[list(order)], ranking.scores[list(order)])
 
     def _good(self, ranking: Ranking) -> Ranking:
-        """Return the hits whose score is at least `min_score`."""
         if self._options.min_score is None:
             return ranking
         good = np.array([shown(score) >= self._options.min_score for score in ranking.scores.tolist()], dtype=bool)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Annotated, BinaryIO, TypeVar, cast
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from models.bundle.disk import fsync, make_folder, replacing
 from serving.corpora.backend import Backend
@@ -67,14 +67,10 @@ class Snapshot:
     passages: int
     fingerprint: str | None
     bytes: int
-    """Size of the snapshot's file."""
 
 
 class Snapshots:
-    """Snapshots of all corpora. Each corpus has its own folder. Methods block.
-
-    `bounds` limits restored corpora.
-    """
+    """Snapshots of all corpora. Each corpus has its own folder. Methods block. `bounds` limits restored corpora."""
 
     def __init__(self, corpora: Backend, folder: Path, bounds: Bounds = BOUNDS) -> None:
         self._corpora = corpora
@@ -132,20 +128,13 @@ class Snapshots:
         return sorted(found, key=lambda snapshot: (snapshot.created, snapshot.id), reverse=True)
 
     def path(self, name: str, id: str) -> Path:
-        """Return the path of a snapshot's file.
-
-        Raises:
-            NotFound: the snapshot does not exist.
-        """
+        """Return the path of a snapshot's file, or raise `NotFound`."""
         with self._there(name, id) as file:
             file.stat()
             return file
 
     def opened(self, name: str, id: str) -> BinaryIO:
-        """Open a snapshot for reading. If it is deleted meanwhile, it can still be read.
-
-        Raise `NotFound` if it does not exist.
-        """
+        """Open a snapshot, or raise `NotFound`. If it is deleted meanwhile, it can still be read."""
         with self._there(name, id) as file:
             return file.open("rb")
 
@@ -345,9 +334,6 @@ def _exactly(packed: IO[bytes], size: int) -> bytes:
     return read
 
 
-# The following classes describe the manifest of a snapshot.
-
-
 class Content(BaseModel):
     """The manifest's entry for the corpus file."""
 
@@ -357,15 +343,18 @@ class Content(BaseModel):
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-class _Format(BaseModel):
-    model_config = ConfigDict(strict=True)
+def _known(format: int) -> int:
+    if format != FORMAT:
+        raise Invalid(f"has the format {format}, but this version reads {FORMAT}", field="snapshot")
+    return format
 
-    format: Count
 
-
-class Manifest(_Format):
+class Manifest(BaseModel):
     """The manifest of a snapshot."""
 
+    model_config = ConfigDict(strict=True)
+
+    format: Annotated[Count, AfterValidator(_known)]
     corpus: Annotated[str, Field(pattern=CORPUS_NAME)]
     created: Moment
     documents: Count
@@ -375,17 +364,9 @@ class Manifest(_Format):
 
 
 def read_manifest(raw: bytes) -> Manifest:
-    """Parse and check a manifest.
-
-    Raises:
-        Invalid: the format is unknown, or a part is missing or wrong.
-    """
+    """Parse a manifest. Raise `Invalid` if its format is unknown, or if a part is missing or wrong."""
     try:
-        described = orjson.loads(raw)
-        format = _Format.model_validate(described).format
-        if format != FORMAT:
-            raise Invalid(f"has the format {format}, but this version reads {FORMAT}", field="snapshot")
-        return Manifest.model_validate(described)
+        return Manifest.model_validate(orjson.loads(raw))
     except orjson.JSONDecodeError as error:
         raise Invalid(f"{MANIFEST} is not JSON", field="snapshot") from error
     except ValidationError as error:
@@ -427,10 +408,7 @@ class Progress:
         self._token.cancel()
 
     def left(self) -> bool:
-        """Return whether the work was cancelled.
-
-        This method first waits for short requests of other keys, if necessary.
-        """
+        """Return whether the work was cancelled. If necessary, wait first for short requests of other keys."""
         self._token.give_way()
         return self._token.cancelled
 
@@ -442,15 +420,10 @@ class Progress:
         return (self.documents or 0) * min(done, self._bytes) // max(self._bytes, 1)
 
     def expect(self, documents: int, bytes: int) -> None:
-        """Set the total amount of work."""
         self.documents, self._bytes = documents, bytes
 
     def add(self, bytes: int) -> None:
-        """Add processed bytes.
-
-        Raises:
-            Stopped: the work was cancelled.
-        """
+        """Add processed bytes. Raise `Stopped` if the work was cancelled."""
         if self.left():
             raise Stopped("stopped")
         self._done += bytes

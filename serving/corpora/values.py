@@ -34,10 +34,7 @@ fingerprint."""
 
 @dataclass(frozen=True)
 class OwnVectors:
-    """Marker for a corpus with own vectors. Callers pass it instead of an encoder's manifest.
-
-    If `dim` is None, the first vector sets the number of dimensions.
-    """
+    """Marker for own vectors, in place of a manifest. If `dim` is None, the first vector sets it."""
 
     dim: int | None = None
     fingerprint: str = OWN
@@ -102,7 +99,6 @@ class Corpus:
 
     @property
     def wanted_stemming(self) -> Stemming:
-        """Stemming for word search in this corpus."""
         return self.stemming or "none"
 
 
@@ -124,7 +120,6 @@ class Document(NamedTuple):
 
 
 Scalar = str | int | float | bool | None
-"""A scalar of JSON."""
 
 
 class Span(NamedTuple):
@@ -156,7 +151,6 @@ class Content:
     spans: Sequence[Sequence[Span]] | None = None
     """Passages of each document. Each document has at least one. None means that each document is one passage."""
     chunking: Chunking | None = None
-    """Parameters that produced `spans`."""
     job: str | None = None
     """Id of the upload job that writes these documents. The write skips documents that other requests have written or
     deleted since the job was accepted. See `Store.accept`."""
@@ -196,7 +190,6 @@ class Patch:
     ids: Sequence[str]
     changes: Changes
     bounds: Bounds = BOUNDS
-    """Limits on the merged metadata."""
 
 
 Write = Content | Removal | Expiry | Patch
@@ -219,12 +212,7 @@ class Change(NamedTuple):
 
 
 class Sort(NamedTuple):
-    """An order by a metadata field.
-
-    With `near`, it is an order by the distance between `near` and the points in the field.
-
-    The field is a dotted path.
-    """
+    """An order by the field at a dotted path. With `near`, by the distance from `near` to the points there."""
 
     path: str
     descending: bool = False
@@ -277,10 +265,7 @@ class Size(NamedTuple):
 
 
 class FacetValue(NamedTuple):
-    """A value of a field, and the number of documents with this value.
-
-    The number is None if there are too many documents to count.
-    """
+    """A value, and its number of documents. None if there are too many documents to count."""
 
     value: Scalar
     documents: int | None
@@ -316,7 +301,6 @@ class Counts(NamedTuple):
 
 
 MAX_POINTS = 50_000
-"""Maximum number of points on a map."""
 
 
 @dataclass(frozen=True)
@@ -327,7 +311,6 @@ class MapOrigin:
     passages: int
     """Number of passages in the corpus. The map may have fewer points."""
     last_key: int
-    """Greatest key of the passages."""
     created: float
 
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from serving.corpora.ingest import Checked, Options, VectorRule, checked, names_within, rows
-from serving.corpora.ingest.documents import empty, unrepeated
+from serving.corpora.ingest.documents import Checked, checked, empty, names_within, unrepeated
+from serving.corpora.ingest.uploading import Options, rows
+from serving.corpora.ingest.vectors import VectorRule
 from serving.jobs import Running
 from serving.jobs.job import retry_while_busy
 from serving.operations.threads import in_thread

@@ -140,9 +140,7 @@ class JobKinds:
         file = running.spool or self.snapshots.path(running.job.options["of"], running.job.options["snapshot"])
         try:
             unpacked = await in_thread(lambda: self.snapshots.restored_bytes(file))
-            await retry_while_busy(
-                lambda: in_thread(lambda: self.disk_quota.check_restored(name, unpacked, running.job.id))
-            )
+            await retry_while_busy(lambda: in_thread(lambda: self.disk_quota.check(running.job.id, name, unpacked)))
             await self._followed(running, partial(self.snapshots.restore, name, file))
         except (Invalid, TooLarge) as error:
             if running.spool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from serving.corpora.ports import UploadLedger
+from serving.corpora.ports import NamedCorpora
 from serving.errors import Conflict, NotFound, ServiceError
 from serving.jobs import Job, Jobs
 
@@ -24,7 +24,7 @@ class UploadOrder:
     If another request writes or deletes a document after the acceptance, the upload does not overwrite this change.
     """
 
-    def __init__(self, store: UploadLedger) -> None:
+    def __init__(self, store: NamedCorpora) -> None:
         self._store = store
 
     def accept(self, job: Job) -> None:

@@ -7,7 +7,7 @@ import os
 import resource
 import sys
 from collections.abc import Callable
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any, BinaryIO
 
 from serving.readers.unreadable import Records, Unreadable
@@ -34,7 +34,8 @@ def main() -> int:
     limits |= {resource.RLIMIT_CPU: options["cpu_seconds"]} if options["cpu_seconds"] else {}
     try:
         for what, most in limits.items():
-            _limit(what, most)
+            _, hard = resource.getrlimit(what)
+            resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
     except (OSError, ValueError) as error:
         _report(
             "the server can't limit the memory and time of the reader, so it does not read files of this "
@@ -44,7 +45,8 @@ def main() -> int:
         return 1
     spare = bytearray(MEMORY_SPARE)
     try:
-        for record in reader(format)(sys.stdin.buffer, options):
+        read: Callable[[BinaryIO, dict[str, Any]], Records] = resolve_name(READERS[format])
+        for record in read(sys.stdin.buffer, options):
             print(json.dumps({"place": record.place, "value": record.value}))
         return 0
     except MemoryError:
@@ -57,19 +59,6 @@ def main() -> int:
     except BrokenPipeError:  # the parent process has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
-
-
-def _limit(what: int, most: int) -> None:
-    """Lower a resource limit of this process to `most`."""
-    _, hard = resource.getrlimit(what)
-    resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
-
-
-def reader(format: str) -> Callable[[BinaryIO, dict[str, Any]], Records]:
-    """Return the function that reads files of a format."""
-    module, name = READERS[format].split(":")
-    found: Callable[[BinaryIO, dict[str, Any]], Records] = getattr(import_module(module), name)
-    return found
 
 
 def _report(message: str, kind: str, place: str = "") -> None:

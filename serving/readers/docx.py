@@ -23,10 +23,7 @@ _HEADING = re.compile(r"Heading ([1-9])")
 
 
 def sections(file: BinaryIO, options: dict[str, Any]) -> Records:
-    """Yield the sections of a DOCX file.
-
-    Paragraphs with the styles Heading 1 to Heading 9 are headings.
-    """
+    """Yield the sections of a DOCX file. The styles Heading 1 to Heading 9 make headings."""
     with damage("DOCX"):
         _check_container(file)
         document = docx.Document(file)
@@ -37,7 +34,7 @@ def sections(file: BinaryIO, options: dict[str, Any]) -> Records:
                 _table(block, found)
             else:
                 title = _paragraph(block, found) or title
-    yield from documents(found.end(), dict(titled(title)), options)
+    yield from documents(found.end(), titled(title), options)
 
 
 def _check_container(file: BinaryIO) -> None:
@@ -57,10 +54,7 @@ def _check_container(file: BinaryIO) -> None:
 
 
 def _paragraph(paragraph: Paragraph, found: Sections) -> str:
-    """Add a paragraph to `found`.
-
-    If the paragraph is the title of the file, return its text, else "".
-    """
+    """Add a paragraph to `found`. If it is the title of the file, return its text, else an empty string."""
     text, style = paragraph.text.strip(), paragraph.style.name if paragraph.style else None
     if text and (level := _HEADING.fullmatch(style or "")):
         found.heading(int(level[1]), " ".join(text.split()))

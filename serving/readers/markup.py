@@ -26,21 +26,8 @@ OWN_BLOCKS = frozenset(("main", "table", "tr", "pre"))
 BLOCKS = frozenset(
     (
         *("address", "article", "aside", "blockquote", "body", "caption", "center", "details", "div", "fieldset"),
-        *(
-            "figcaption",
-            "figure",
-            "footer",
-            "form",
-            "header",
-            "hgroup",
-            "hr",
-            "html",
-            "menu",
-            "p",
-            "section",
-            "summary",
-        ),
-        *("dd", "dl", "dt", "li", "ol", "ul", "tbody", "tfoot", "thead"),
+        *("figcaption", "figure", "footer", "form", "header", "hgroup", "hr", "html", "menu", "p", "section"),
+        *("summary", "dd", "dl", "dt", "li", "ol", "ul", "tbody", "tfoot", "thead"),
     )
 )
 SECTIONING = frozenset(("section", "div", "a", "span"))
@@ -56,16 +43,13 @@ def markdown(file: BinaryIO, options: dict[str, Any]) -> Records:
     front, text = _front_matter(_decoded(file.read()))
     html = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(text)
     page = Page(html)
-    yield from documents(page.sections, {**dict(titled(page.title)), **front}, options)
+    yield from documents(page.sections, {**titled(page.title), **front}, options)
 
 
 def html(file: BinaryIO, options: dict[str, Any]) -> Records:
-    """Yield the sections of an HTML page.
-
-    If the page has a `main` element, only the sections in this element are returned.
-    """
+    """Yield the sections of an HTML page or, if it has a `main` element, only those of this element."""
     page = Page(_decoded(file.read()))
-    yield from documents(page.sections, dict(titled(page.title)), options)
+    yield from documents(page.sections, titled(page.title), options)
 
 
 def _decoded(content: bytes) -> str:
@@ -89,13 +73,12 @@ def _front_matter(text: str) -> tuple[dict[str, Any], str]:
     """
     import yaml
 
-    if not (found := _FRONT_MATTER.match(text)):
-        return {}, text
+    found = _FRONT_MATTER.match(text)
     try:
-        front = yaml.safe_load(found[1])
+        front = yaml.safe_load(found[1]) if found else None
     except (yaml.YAMLError, ValueError):
-        return {}, text
-    if not isinstance(front, dict):
+        front = None
+    if not found or not isinstance(front, dict):
         return {}, text
     return {str(name): _plain(value) for name, value in front.items() if value is not None}, text[found.end() :]
 
@@ -122,7 +105,6 @@ class Page(HTMLParser):
         self._sections = Sections()
         self._text: list[str] = []
         self._hidden: list[str] = []
-        """The open elements that are in `SKIPPED`."""
         self._anchor = ""
         self._in_heading = self._in_title = self._in_row = self._in_pre = self._has_main = self._is_over = False
         self._item = ""
@@ -197,10 +179,7 @@ class Page(HTMLParser):
         return any(map(str.strip, self._text))
 
     def _break(self) -> None:
-        """End a block.
-
-        Within a heading or a table row, blocks are only separated by a space.
-        """
+        """End a block. Within a heading or a table row, blocks are only separated by a space."""
         if self._in_row or self._in_heading:
             self._text.append(" ")
         else:

@@ -36,7 +36,7 @@ def pages(file: BinaryIO, options: dict[str, Any]) -> Records:
 def _documents(reader: PdfReader, options: dict[str, Any]) -> Records:
     if reader.is_encrypted and not reader.decrypt(""):
         raise Unreadable("the file is encrypted: save it without a password", "Invalid")
-    about = dict(titled(reader.metadata and reader.metadata.title))
+    about = titled(reader.metadata and reader.metadata.title)
     texts = ((number, reflowed(page.extract_text())) for number, page in enumerate(reader.pages, start=1))
     found = ((number, text) for number, text in texts if text)
     has_text = False

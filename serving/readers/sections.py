@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 from serving.readers.unreadable import Record, Records, Unreadable
@@ -33,7 +32,6 @@ class Sections:
         self._found: list[Section] = []
 
     def heading(self, level: int, text: str, anchor: str = "") -> None:
-        """Begin a new section with this heading."""
         self._end()
         self._path = [(outer, title) for outer, title in self._path if outer < level] + [(level, text)]
         self._blocks, self._kind = [text], ""
@@ -53,7 +51,6 @@ class Sections:
         self._kind = kind
 
     def end(self) -> list[Section]:
-        """End the last section. Return all sections."""
         self._end()
         return self._found
 
@@ -101,17 +98,13 @@ def _is_bare(section: Section, following: Section | None) -> bool:
 
 
 def document(place: str, text: str, anchor: str, metadata: dict[str, Any], options: dict[str, Any]) -> Record:
-    """Return the document for a part of a file.
-
-    If the file has a name, the id of the document begins with it.
-    """
+    """Return the document for a part of a file. If the file has a name, the document's id begins with it."""
     if not (source := options["source"]):
         return Record(place, {"text": text, "metadata": metadata})
     id = f"{source}#{anchor}" if anchor else source
     return Record(place, {"id": id, "text": text, "metadata": {**metadata, "source": source}})
 
 
-def titled(title: Any) -> Iterator[tuple[str, str]]:
-    """Yield the metadata entry for a title, if there is a title."""
-    if isinstance(title, str) and title.strip():
-        yield "title", " ".join(title.split())
+def titled(title: Any) -> dict[str, Any]:
+    """Return the metadata of a file with this title, or no metadata if there is no title."""
+    return {"title": " ".join(title.split())} if isinstance(title, str) and title.strip() else {}

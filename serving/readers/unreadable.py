@@ -46,10 +46,6 @@ def damage(called: str) -> Iterator[None]:
 
 
 def check_begins(start: bytes, marks: tuple[bytes, ...], called: str) -> None:
-    """Raise an error if the first bytes of a file do not match its format.
-
-    Raises:
-        Unreadable: `start` begins with none of the `marks`.
-    """
+    """Raise `Unreadable` unless the file begins with one of the `marks` of its format."""
     if not start.startswith(marks):
         raise Unreadable(f"not {called}: it begins with {start[:8]!r}" if start else "the file is empty")

@@ -12,7 +12,7 @@ from serving.commands import copying
 from serving.commands.starting import opened_corpora
 from serving.corpora.backend import Backend
 from serving.corpora.filter_language import compile_filter
-from serving.corpora.values import NO_SETTINGS, Chunking, Content, WordSettings
+from serving.corpora.values import NO_SETTINGS, Chunking, Content, Corpus, WordSettings
 from serving.settings import Settings
 from tests.serving.backends import WITH_MILVUS
 from tests.serving.corpora.stores.contents import content
@@ -32,7 +32,7 @@ WORDS = WordSettings(synonyms={"ny": ["new york"]}, stop_words=["the"])
 def filled(place: Path) -> None:
     corpora = opened_corpora(settings(place))
     words = NO_SETTINGS if place.suffix == ".db" else WORDS
-    corpora.create(NAME, description="mine", recall_target=0.9, stemming="porter", words=words)
+    corpora.create(Corpus(NAME, description="mine", recall_target=0.9, stemming="porter", words=words))
     rows = [(f"d{i:03}", f"text number {i} ü", {"n": i, "deep": {"x": [1.5, None]}}) for i in range(80)]
     corpora.put(NAME, content(rows[:40]))
     corpora.put(NAME, content(rows[40:], chunking=Chunking(2, 0)))

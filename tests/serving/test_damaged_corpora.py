@@ -17,7 +17,7 @@ from serving.corpora.filter_language import compile_filter
 from serving.corpora.open_corpus import Indexes
 from serving.corpora.search import Query, SearchOptions
 from serving.corpora.stores.sqlite import SqliteStore
-from serving.corpora.values import Content, Document
+from serving.corpora.values import Content, Corpus, Document
 from serving.errors import Damaged, InsufficientStorage, NotFound, ServiceError, Stopped, Unhealthy
 from serving.operations.threads import CancelToken
 from serving.service import Service
@@ -207,7 +207,7 @@ def test_a_corpus_that_was_refused_is_replaced_and_goes(tmp_path: Path, change: 
         corpora.drop("c")
         with pytest.raises(NotFound):
             ids(corpora)
-        assert corpora.create("c")
+        assert corpora.create(Corpus("c"))
     corpora.put("c", content("late"))
     assert ids(corpora) == (["late", "one", "two"] if change == "adopt" else ["late"])
     corpora.close()

@@ -21,8 +21,10 @@ from serving.app import create_app
 from serving.commands import demo
 from serving.commands.loading import opened_models
 from serving.commands.starting import opened_service
-from serving.corpora.ingest import Options, VectorRule, checked, names_within, rows
-from serving.corpora.values import Document
+from serving.corpora.ingest.documents import checked, names_within
+from serving.corpora.ingest.uploading import Options, rows
+from serving.corpora.ingest.vectors import VectorRule
+from serving.corpora.values import Corpus, Document
 from serving.errors import TooLarge
 from serving.inference.embeddings import EmbedOptions
 from serving.inference.engine import Model
@@ -159,7 +161,7 @@ def test_a_server_that_went_before_the_upload_fills_it_at_its_next_start(make_se
 
     async def goes() -> None:
         await first.loaded.wait()
-        await first.library.run(lambda corpora: corpora.create("mine"))
+        await first.library.run(lambda corpora: corpora.create(Corpus("mine")))
 
     run(first, goes)
     second = started(make_service())
@@ -220,7 +222,7 @@ def test_it_follows_the_encoder_and_keeps_what_others_put_into_it(
             for job in await service.jobs.listing():
                 await ended(service.jobs, job.id)
             if own:
-                await service.library.run(lambda corpora: corpora.create("mine"))
+                await service.library.run(lambda corpora: corpora.create(Corpus("mine")))
                 await service.library.add("mine", [Document("a", "one", {})])
                 await service.library.add(demo.NAME, [Document("a", "mine, too", {})])
             assert documents(service) == WHOLE + 1
@@ -369,7 +371,7 @@ def test_a_corpus_of_ones_own_with_its_name_is_not_touched(make_service: MakeSer
 
     async def mine() -> None:
         await service.loaded.wait()
-        await service.library.run(lambda corpora: corpora.create(demo.NAME, description="mine"))
+        await service.library.run(lambda corpora: corpora.create(Corpus(demo.NAME, description="mine")))
         await service.library.add(demo.NAME, [Document("a", "one", {})])
 
     run(service, mine)

@@ -21,7 +21,7 @@ from serving.commands import folder
 from serving.commands.destinations import Added, Destination, Remote
 from serving.commands.folder import Folder, Round
 from serving.corpora.filter_language import compile_filter
-from serving.corpora.ingest import Options
+from serving.corpora.ingest.uploading import Options
 from serving.errors import Invalid, Overloaded, ServiceError, Unhealthy
 from tests.serving.conftest import Command, Launcher
 from tests.serving.readers import files

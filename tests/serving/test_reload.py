@@ -19,7 +19,7 @@ from models.bundle.bundle import BundleError
 from serving.app import create_app
 from serving.commands.server import Server, bind
 from serving.corpora.search import SearchOptions
-from serving.corpora.values import Document
+from serving.corpora.values import Corpus, Document
 from serving.errors import Conflict, Unhealthy
 from serving.inference.embeddings import EmbedOptions
 from serving.inference.engine import EngineError, Model
@@ -77,8 +77,8 @@ def test_an_upload_and_a_search_keep_to_one_encoder(make_service: MakeService, r
 
     async def work() -> None:
         await service.loaded.wait()
-        await service.library.run(lambda corpora: corpora.create("filled"))
-        await service.library.run(lambda corpora: corpora.create("empty"))
+        await service.library.run(lambda corpora: corpora.create(Corpus("filled")))
+        await service.library.run(lambda corpora: corpora.create(Corpus("empty")))
         await service.library.add("filled", [Document("a", "text", {})])
         gate.clear()
         adding = asyncio.create_task(service.library.add("empty", [Document("a", "text", {})]))

@@ -24,7 +24,7 @@ from serving.corpora.ports import Ranking
 from serving.corpora.search import Query, SearchOptions
 from serving.corpora.stores import sqlite
 from serving.corpora.stores.sqlite import SqliteStore
-from serving.corpora.values import Content, Document, Keys, Size
+from serving.corpora.values import Content, Corpus, Document, Keys, Size
 from serving.errors import Conflict, NotFound, Unhealthy
 from serving.operations import files
 from tests.conftest import PATIENCE
@@ -56,7 +56,7 @@ def corpora(store: SqliteStore, tmp_path: Path) -> Iterator[Corpora]:
 @pytest.fixture
 def copy(corpora: Corpora, tmp_path: Path) -> Path:
     """Return a copy of a corpus that contains `new`."""
-    corpora.create("other")
+    corpora.create(Corpus("other"))
     corpora.put("other", content("new"))
     corpora.copy("other", tmp_path / "copy")
     corpora.drop("other")
@@ -96,7 +96,7 @@ def test_nobody_waits_while_a_new_file_is_checked(corpora: Corpora, copy: Path, 
         corpora.put("c", content("more", "late"))
         assert ids(corpora) == ["late", "more", "old"]
         assert corpora.description("c").size.documents == 3
-        corpora.create("another")
+        corpora.create(Corpus("another"))
         checking.go_on.set()
         adopting.result(PATIENCE)
     assert ids(corpora) == ["new"]
@@ -115,7 +115,7 @@ def reading_beside(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 def test_nobody_waits_while_the_index_of_a_restored_corpus_is_read(
     corpora: Corpora, tmp_path: Path, reading_beside: Halt
 ) -> None:
-    corpora.create("other")
+    corpora.create(Corpus("other"))
     corpora.put("other", content("new", "newer", "newest"))
     corpora.copy("other", tmp_path / "copy")
     with ThreadPoolExecutor(1) as threads:
@@ -125,7 +125,7 @@ def test_nobody_waits_while_the_index_of_a_restored_corpus_is_read(
         assert ids(corpora) == ["more", "old"]
         reading_beside.go_on.set()
         adopting.result(PATIENCE)
-    assert corpora._open.named("c").live is not None
+    assert corpora.named("c").live is not None
     assert ids(corpora) == ["new", "newer", "newest"]
     corpora.put("c", content("late"))
     corpora.delete("c", "new")
@@ -152,7 +152,7 @@ def test_nobody_waits_while_the_index_of_another_encoder_is_read(
         assert ids(corpora) == ["kept", "late", "old", "replaced"]
         reading_beside.go_on.set()
         beside = waiting.result(PATIENCE)
-    live = corpora._open.named("c").live
+    live = corpora.named("c").live
     assert live is not None
     live.build_now()
     assert not corpora.swap("c", "g", beside), "some are not embedded yet"
@@ -189,7 +189,7 @@ def test_dropped_and_restored_at_once(corpora: Corpora, copy: Path, checking: Ha
     with ThreadPoolExecutor(2) as threads:
         adopting = threads.submit(corpora.adopt, "c", copy)
         assert checking.begun.wait(PATIENCE)
-        with corpora._open.named("c").locked():
+        with corpora.named("c").locked():
             checking.go_on.set()
             dropping = threads.submit(corpora.drop, "c")
         dropping.result(PATIENCE)
@@ -202,7 +202,7 @@ def test_what_was_created_meanwhile_is_replaced_too(corpora: Corpora, copy: Path
     with ThreadPoolExecutor(1) as threads:
         adopting = threads.submit(corpora.adopt, "d", copy)
         assert checking.begun.wait(PATIENCE)
-        corpora.create("d")
+        corpora.create(Corpus("d"))
         corpora.put("d", content("mine"))
         assert ids(corpora, "d") == ["mine"]
         checking.go_on.set()
@@ -219,7 +219,7 @@ def test_who_waits_for_the_new_file_goes_on_with_it(
         adopting = threads.submit(corpora.adopt, "c", copy)
         assert moving.begun.wait(PATIENCE)
         writing, searching = threads.submit(corpora.put, "c", content("late")), threads.submit(ids, corpora)
-        while not corpora._open.named("c")._pending:
+        while not corpora.named("c")._pending:
             pass
         moving.go_on.set()
         adopting.result(PATIENCE)
@@ -240,7 +240,7 @@ def test_a_copy_under_way_keeps_only_its_end_waiting(
         changing = threads.submit(corpora.adopt, "c", copy) if change == "adopt" else threads.submit(corpora.drop, "c")
         corpora.put("c", content("more"))
         assert ids(corpora) == ["more", "old"]
-        corpora.create("another")
+        corpora.create(Corpus("another"))
         assert not changing.done()
         copying.go_on.set()
         _, size = copied.result(PATIENCE)
@@ -283,9 +283,9 @@ def test_an_encoder_that_comes_during_a_search(corpora: Corpora, monkeypatch: py
 
 def test_the_encoder_that_it_has_changes_nothing(corpora: Corpora) -> None:
     corpora.warm()
-    before = corpora._open.named("c").live
+    before = corpora.named("c").live
     assert corpora.swap("c", "f")
-    assert corpora._open.named("c").live is before
+    assert corpora.named("c").live is before
 
 
 def test_vectors_of_another_encoder_are_not_known(corpora: Corpora) -> None:

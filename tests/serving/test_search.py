@@ -14,8 +14,8 @@ from fastapi.testclient import TestClient
 
 from serving.app import create_app
 from serving.corpora import search as finding
+from serving.corpora.corpora import Corpora
 from serving.corpora.filter_language import LARGE
-from serving.corpora.open_corpus import OpenCorpora
 from serving.corpora.stores import records
 from serving.errors import Invalid
 from serving.service import Service
@@ -72,15 +72,15 @@ def test_a_corpus(client: TestClient) -> None:
 def test_a_corpus_that_is_deleted_while_it_is_created(
     client: TestClient, refuses: Callable[..., None], monkeypatch: pytest.MonkeyPatch, body: dict[str, float]
 ) -> None:
-    create = OpenCorpora.create
+    create = Corpora._create
 
-    def deleted(self: OpenCorpora, *given: Any) -> bool:
+    def deleted(self: Corpora, *given: Any) -> bool:
         created = create(self, *given)
         self.drop("c")
         return created
 
     with monkeypatch.context() as patch:
-        patch.setattr(OpenCorpora, "create", deleted)
+        patch.setattr(Corpora, "_create", deleted)
         refuses((409, "Conflict", "'c' was deleted while it was being created"), "PUT", "/corpora/c", json=body)
     assert client.put("/corpora/c", json=body).status_code == 201
 

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from serving.app import create_app
 from serving.corpora.search import SearchOptions
-from serving.corpora.values import Document
+from serving.corpora.values import Corpus, Document
 from serving.inference.engines import ENGINES
 from serving.service import Service
 from tests.serving.shelf import Shelf
@@ -29,7 +29,7 @@ def test_another_bundle_is_a_conflict(
 
     async def fill() -> None:
         await first.loaded.wait()
-        await first.library.run(lambda corpora: corpora.create("c"))
+        await first.library.run(lambda corpora: corpora.create(Corpus("c")))
         await first.library.add("c", [document])
 
     run(first, fill)
@@ -56,7 +56,7 @@ def test_an_index_that_fails_is_rebuilt_from_the_store(
 
     async def work() -> None:
         await service.loaded.wait()
-        await service.library.run(lambda corpora: corpora.create("c"))
+        await service.library.run(lambda corpora: corpora.create(Corpus("c")))
         await service.library.add("c", [Document("a", "one", {})])
         monkeypatch.setattr("serving.corpora.indexes.live.LiveIndex.change", lambda *_: 1 / 0)
         await service.library.add("c", [Document("b", "two", {})])
@@ -85,7 +85,7 @@ def test_an_open_index_says_which_encoder_its_corpus_has(
 
     async def work() -> None:
         await service.loaded.wait()
-        await service.library.run(lambda corpora: corpora.create("c"))
+        await service.library.run(lambda corpora: corpora.create(Corpus("c")))
         await service.library.add("c", [Document("a", "one", {})])
         assert await found() == ["a"]
         monkeypatch.setattr(service.library.corpora, "encoder", noted)

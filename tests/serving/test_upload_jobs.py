@@ -15,7 +15,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.app import create_app
-from serving.corpora.open_corpus import OpenCorpora
+from serving.corpora.corpora import Corpora
 from serving.corpora.stores.sqlite import SqliteStore
 from serving.jobs import Requests
 from serving.operations.files import disk_errors
@@ -178,13 +178,13 @@ def test_nothing_is_accepted_for_a_corpus_that_is_being_deleted(
     client: TestClient, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Refuse uploads to a corpus that is being deleted, which waits for a snapshot: a new corpus would get them."""
-    drop = OpenCorpora.drop
+    drop = Corpora.drop
 
-    def later(corpora: OpenCorpora, name: str) -> None:
+    def later(corpora: Corpora, name: str) -> None:
         refuses((409, "Conflict", "'c' is being deleted"), "POST", DOCUMENTS, content=lines(300), headers=NDJSON)
         drop(corpora, name)
 
-    monkeypatch.setattr(OpenCorpora, "drop", later)
+    monkeypatch.setattr(Corpora, "drop", later)
     assert client.delete("/corpora/c").status_code == 204
     assert client.put("/corpora/c").status_code == 201
     client.post(DOCUMENTS, content=lines(300), headers=NDJSON).raise_for_status()

@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Page
 
-from serving.corpora.ingest import Options, VectorRule, checked, rows
-from serving.corpora.ingest.documents import random_names, unrepeated
+from serving.corpora.ingest.documents import checked, random_names, unrepeated
+from serving.corpora.ingest.uploading import Options, rows
+from serving.corpora.ingest.vectors import VectorRule
 from serving.corpora.values import Document
 from serving.settings import Settings
 from tests.serving.conftest import Running

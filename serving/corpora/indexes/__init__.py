@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from serving.corpora.indexes.approximate import Flat, Hnsw, Ivf
-from serving.corpora.indexes.exact import ExactIndex
 from serving.corpora.indexes.kind import Kind
-from serving.corpora.ports import Index
 
-INDEXES: dict[str, type[Index]] = {"exact": ExactIndex}
 _KINDS: tuple[Kind, ...] = (Flat(), Hnsw(), Ivf("flat"), Ivf("sq8"), Ivf("pq"))
 KINDS = {kind.name: kind for kind in _KINDS}

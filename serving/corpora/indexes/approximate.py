@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 
 from models.runtimes.base import Floats
 from serving.corpora.indexes.exact import flat
-from serving.corpora.indexes.kind import BuildError, Candidates, Parameters, Pause, blocks, limited, steps
+from serving.corpora.indexes.kind import BuildError, Candidates, Parameters, Pause, steps
 
 LINKS, WIDTH = 32, 80
 MOST = 2_048
 """Maximum effort (`efSearch`). With more effort, a search costs about as much as comparing all vectors."""
+BLOCK = 8_192
+"""Number of vectors that are added in one step. A build can be cancelled between two steps."""
 Codes = Literal["flat", "sq8", "pq"]
 ROUNDS = 10
 """Number of iterations of k-means."""
@@ -29,7 +31,26 @@ LEAST = 1_024
 has too little data."""
 
 
-class Flat:
+class _OnCpu:
+    """Methods that the kinds have in common."""
+
+    def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:
+        index.add(np.ascontiguousarray(vectors[index.ntotal :]))
+        return index
+
+    def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
+        """Search the index. If it reaches too few vectors, the rows of the result end with -1."""
+        parameters = self._search_parameters(wanted)
+        if wanted.bitmap is not None:
+            parameters.sel = faiss.IDSelectorBitmap(wanted.bitmap)
+        _, rows = index.search(queries, wanted.rows, params=parameters)
+        return rows  # type: ignore[no-any-return]
+
+    def _search_parameters(self, wanted: Candidates) -> faiss.SearchParameters:  # noqa: ARG002
+        return faiss.SearchParameters()
+
+
+class Flat(_OnCpu):
     """Brute-force search by FAISS. The index stores nothing, because it searches the memory-mapped vectors."""
 
     name = "flat"
@@ -60,13 +81,8 @@ class Flat:
     def efforts(self, parameters: Parameters) -> Sequence[int]:  # noqa: ARG002
         return [1]
 
-    def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
-        parameters = limited(faiss.SearchParameters(), wanted.bitmap)
-        _, rows = index.search(queries, wanted.rows, params=parameters)
-        return rows  # type: ignore[no-any-return]
 
-
-class Hnsw:
+class Hnsw(_OnCpu):
     """A layered graph of neighbours, which is searched from the top layer (Malkov and Yashunin, 2018).
 
     The index stores only the graph. Distances are computed from the memory-mapped vectors.
@@ -93,10 +109,6 @@ class Hnsw:
         """Return an in-memory copy of an index from `build`, with `vectors` added."""
         return _with(faiss.clone_index(index), vectors, pause)
 
-    def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:
-        index.add(np.ascontiguousarray(vectors[index.ntotal :]))
-        return index
-
     def write(self, index: faiss.Index, path: str) -> None:
         """Write the graph without its vectors."""
         writer = faiss.FileIOWriter(path)
@@ -111,23 +123,20 @@ class Hnsw:
         return index
 
     def efforts(self, parameters: Parameters) -> Sequence[int]:  # noqa: ARG002
-        """Return the values of efSearch to try."""
         return steps(10, MOST)
 
-    def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
-        """Search the graph. If the graph reaches too few vectors, the rows of the result end with -1."""
-        parameters = faiss.SearchParametersHNSW(efSearch=max(wanted.effort, wanted.rows))
-        _, rows = index.search(queries, wanted.rows, params=limited(parameters, wanted.bitmap))
-        return rows  # type: ignore[no-any-return]
+    def _search_parameters(self, wanted: Candidates) -> faiss.SearchParameters:
+        return faiss.SearchParametersHNSW(efSearch=max(wanted.effort, wanted.rows))
 
 
 def _with(index: faiss.Index, vectors: Floats, pause: Pause) -> faiss.Index:
-    for block in blocks(vectors, pause):
-        index.add(block)
+    for start in range(0, len(vectors), BLOCK):
+        pause()
+        index.add(np.ascontiguousarray(vectors[start : start + BLOCK]))
     return index
 
 
-class Ivf:
+class Ivf(_OnCpu):
     """An inverted file: lists of vectors by their nearest centroid.
 
     The centroids are trained on a sample of the vectors.
@@ -161,39 +170,28 @@ class Ivf:
         return int(1.5 * count * (code + 8)) + 4 * dim * min(count, POINTS * parameters["nlist"])
 
     def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
-        """Train the centroids by spherical k-means, and add all vectors.
-
-        A fixed seed makes the centroids reproducible.
-        """
+        """Train the centroids by spherical k-means with a fixed seed, and add all vectors."""
         if len(vectors) < LEAST:
             raise BuildError(f"{len(vectors)} vectors are too few for {self.name}, which needs {LEAST}")
         index = self._empty(vectors.shape[1], parameters)
-        sample = _sample(vectors, POINTS * parameters["nlist"])
+        drawn = np.random.default_rng(0).permutation(len(vectors))[: POINTS * parameters["nlist"]]
+        sample = np.ascontiguousarray(vectors[np.sort(drawn)])[np.argsort(drawn)]
         _train_centres(index.quantizer, sample, parameters["nlist"], pause)
         index.train(sample[:PQ_POINTS])
-        for block in blocks(vectors, pause):
-            index.add(block)
-        return index
-
-    def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:
-        index.add(np.ascontiguousarray(vectors[index.ntotal :]))
-        return index
+        return _with(index, vectors, pause)
 
     def write(self, index: faiss.Index, path: str) -> None:
         faiss.write_index(index, path)
 
     def read(self, path: str, vectors: Floats) -> faiss.Index:  # noqa: ARG002
-        """Memory-map the index."""
         return faiss.read_index(path, faiss.IO_FLAG_MMAP)
 
     def efforts(self, parameters: Parameters) -> Sequence[int]:
         """Return the values of nprobe to try, up to a quarter of the lists."""
         return steps(1, max(1, parameters["nlist"] // 4))
 
-    def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
-        parameters = faiss.SearchParametersIVF(nprobe=wanted.effort)
-        _, rows = index.search(queries, wanted.rows, params=limited(parameters, wanted.bitmap))
-        return rows  # type: ignore[no-any-return]
+    def _search_parameters(self, wanted: Candidates) -> faiss.SearchParameters:
+        return faiss.SearchParametersIVF(nprobe=wanted.effort)
 
     def _empty(self, dim: int, parameters: Parameters) -> faiss.IndexIVF:
         centres, lists, metric = faiss.IndexFlatIP(dim), parameters["nlist"], faiss.METRIC_INNER_PRODUCT
@@ -208,11 +206,6 @@ class Ivf:
         centres.this.disown()
         index.own_fields = True
         return index
-
-
-def _sample(vectors: Floats, most: int) -> Floats:
-    rows = np.random.default_rng(0).permutation(len(vectors))[:most]
-    return np.ascontiguousarray(vectors[np.sort(rows)])[np.argsort(rows)]
 
 
 def _train_centres(centres: faiss.IndexFlatIP, sample: Floats, count: int, pause: Pause) -> None:

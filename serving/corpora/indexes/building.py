@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import faiss
 import numpy as np
-from numpy.typing import NDArray
 
 from models.cli.ending import NativeThread
 from models.runtimes.base import Floats
@@ -137,10 +136,7 @@ class Builder:
         self._work.put(work)
 
     def close(self) -> None:
-        """Cancel running and waiting work.
-
-        A long step inside FAISS can't be cancelled. It ends with the process.
-        """
+        """Cancel running and waiting work. A long step inside FAISS can't be cancelled. It ends with the process."""
         self._closed.set()
         self._work.put(None)
         if self._thread is not None:
@@ -196,10 +192,6 @@ class Plan:
     """Maximum number of vectors of each kind. With more vectors, a single thread needs hours to build the kind."""
     memory: int | None = None
     """Maximum bytes of memory for a build. None means half of the free memory."""
-
-    def allows(self, kind: str, count: int) -> bool:
-        """Return whether this plan allows an index of this kind over `count` vectors."""
-        return kind in self.kinds and count >= self.least
 
     def wanted(self, main: int, dead: int, tail: int) -> bool:
         """Return whether the index must be built again.
@@ -275,8 +267,7 @@ def tune(main: Main, queries: Floats, target: float, pause: Pause, shares: Seque
         recalls[share] = 1.0
         if marks.count <= EXACT_ROWS and share < 1:
             continue
-        truth = nearest(main.keys, main.vectors, queries, MEASURED_K, marks.rows)
-        effort, recall = _Trial(main, queries, truth, target, pause).cheapest(marks.bitmap)
+        effort, recall = _cheapest(main, queries, marks, target, pause)
         if effort is not None:
             efforts[share], recalls[share] = effort, recall
         elif share == 1.0:
@@ -298,37 +289,25 @@ def recall(found: Sequence[Ranking], truth: Sequence[Ranking]) -> Floats:
     return np.minimum(parts, 1.0)
 
 
-class _Trial:
-    """Measurement of the lowest search effort that reaches the recall target.
+def _cheapest(main: Main, queries: Floats, marks: Marks, target: float, pause: Pause) -> tuple[int | None, float]:
+    """Find the lowest effort that reaches the target among the rows in `marks`. Return the effort and its recall.
 
-    All searches of a trial have the same filter. The filter matches a fixed share of the vectors.
+    The search is a bisection, because recall grows with effort. If no effort reaches the target, return None and the
+    recall of the highest effort.
     """
-
-    def __init__(self, main: Main, queries: Floats, truth: Sequence[Ranking], target: float, pause: Pause) -> None:
-        self._main = main
-        self._queries = queries
-        self._truth = truth
-        self._target = target
-        self._pause = pause
-
-    def cheapest(self, bitmap: NDArray[np.uint8] | None) -> tuple[int | None, float]:
-        """Find the lowest effort that reaches the target. Return the effort and its recall.
-
-        The search is a bisection, because recall grows with effort. If no effort reaches the target, return None and
-        the recall of the highest effort.
-        """
-        efforts = self._main.efforts()
-        low, high, reached = 0, len(efforts) - 1, None
-        recall_of_best = 0.0
-        while low <= high:
-            self._pause()
-            middle = (low + high) // 2
-            found = recall(self._main.candidates(self._queries, MEASURED_K, efforts[middle], bitmap), self._truth)
-            mean, error = float(found.mean()), float(found.std() / sqrt(len(found)))
-            if mean - CONFIDENCE * error >= self._target:
-                reached, high, recall_of_best = efforts[middle], middle - 1, mean
-            else:
-                low = middle + 1
-                if reached is None:
-                    recall_of_best = mean
-        return reached, recall_of_best
+    truth = nearest(main.keys, main.vectors, queries, MEASURED_K, marks.rows)
+    efforts = main.efforts()
+    low, high, reached = 0, len(efforts) - 1, None
+    recall_of_best = 0.0
+    while low <= high:
+        pause()
+        middle = (low + high) // 2
+        found = recall(main.candidates(queries, MEASURED_K, efforts[middle], marks.bitmap), truth)
+        mean, error = float(found.mean()), float(found.std() / sqrt(len(found)))
+        if mean - CONFIDENCE * error >= target:
+            reached, high, recall_of_best = efforts[middle], middle - 1, mean
+        else:
+            low = middle + 1
+            if reached is None:
+                recall_of_best = mean
+    return reached, recall_of_best

@@ -6,8 +6,7 @@ stores newly added vectors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import faiss
@@ -19,7 +18,6 @@ from serving.corpora.ports import Ranking
 from serving.corpora.values import Keys
 from serving.operations.threads import check_cancelled
 
-Integers = NDArray[np.int64]
 Rows = NDArray[np.int64]
 """Row numbers in a matrix of vectors."""
 DECIMALS = 6
@@ -42,32 +40,23 @@ def nearest(keys: Keys, vectors: Floats, queries: Floats, k: int, rows: Rows | N
     """
     queries = np.ascontiguousarray(queries, np.float32)
     found = [NOTHING] * len(queries)
-    for block_keys, block in _blocks(keys, vectors, rows):
+    for begin in range(0, len(keys) if rows is None else len(rows), VECTORS):
+        chosen = slice(begin, begin + VECTORS) if rows is None else rows[begin : begin + VECTORS]
+        block = vectors[chosen]
         view = flat(block)
         for start in range(0, len(queries), QUERIES):
             check_cancelled()
             part = queries[start : start + QUERIES]
             scores = part @ block.T
             for at, (query, row) in enumerate(zip(part, scores, strict=True), start):
-                found[at] = _better(found[at], block_keys, partial(_scored, view, query), row, k)
+                found[at] = _better(found[at], keys[chosen], view, query, row, k=k)
     return found
 
 
-def _blocks(keys: Keys, vectors: Floats, rows: Rows | None) -> Iterator[tuple[Keys, Floats]]:
-    for start in range(0, len(keys) if rows is None else len(rows), VECTORS):
-        chosen = slice(start, start + VECTORS) if rows is None else rows[start : start + VECTORS]
-        yield keys[chosen], vectors[chosen]
-
-
-def _scored(vectors: faiss.IndexFlatIP, query: Floats, rows: Rows) -> Floats:
-    return products(vectors, query[None], rows[None]).reshape(-1)
-
-
-def _better(found: Ranking, keys: Keys, scored: Callable[[Rows], Floats], scores: Floats, k: int) -> Ranking:
+def _better(found: Ranking, keys: Keys, block: faiss.IndexFlatIP, query: Floats, scores: Floats, *, k: int) -> Ranking:
     """Merge the rows of a block into `found`, the best hits of earlier blocks. Return the best `k` hits.
 
-    `keys` are the keys of the block's rows, and `scores` are BLAS's scores of these rows. `scored` computes the final
-    scores of selected rows.
+    `keys` are the keys of the block's rows, and `scores` are BLAS's scores of these rows.
     """
     least = found.scores[-1] if len(found.keys) == k else -np.inf
     in_play = np.flatnonzero(scores >= least - SLACK)
@@ -76,7 +65,8 @@ def _better(found: Ranking, keys: Keys, scored: Callable[[Rows], Floats], scores
     if len(in_play) > k:
         chosen = scores[in_play]
         in_play = in_play[chosen >= np.partition(chosen, len(chosen) - k)[len(chosen) - k] - SLACK]
-    return best(np.concatenate([found.keys, keys[in_play]]), np.concatenate([found.scores, scored(in_play)]), k)
+    final = products(block, query[None], in_play[None])[0]
+    return best(np.concatenate([found.keys, keys[in_play]]), np.concatenate([found.scores, final]), k)
 
 
 class ExactRows(NamedTuple):
@@ -115,10 +105,12 @@ class ExactIndex:
         return sum(part.nbytes for part in self._room)
 
     def add(self, keys: Keys, vectors: Floats) -> None:
-        """Append rows. Double the capacity when it is used up."""
+        """Append rows, with keys that are greater than all earlier keys. Double the capacity when it is used up."""
         size, needed = len(self.rows.keys), len(self.rows.keys) + len(keys)
         if needed > len(self._room.keys):
-            room = self._empty(max(needed, 2 * size))
+            capacity, dim = max(needed, 2 * size), self.rows.vectors.shape[1]
+            vectors_room = np.empty((capacity, dim), np.float32)
+            room = ExactRows(np.empty(capacity, np.int64), vectors_room, np.empty(capacity, np.bool_))
             room.keys[:size], room.vectors[:size], room.live[:size] = self.rows
             self._room = room
         room = self._room
@@ -137,16 +129,6 @@ class ExactIndex:
         if 2 * len(self) < len(self.rows.keys):
             keys, vectors, live = self.rows
             self._room = self.rows = ExactRows(keys[live], vectors[live], live[live])
-
-    def search(self, queries: Floats, k: int, allowed: Keys | None = None) -> list[Ranking]:
-        return self.rows.search(queries, k, allowed)
-
-    def _empty(self, room: int) -> ExactRows:
-        vectors = np.empty((room, self.rows.vectors.shape[1]), np.float32)
-        return ExactRows(np.empty(room, np.int64), vectors, np.empty(room, np.bool_))
-
-
-# The following functions compute scores and the order of hits.
 
 
 def rounded(scores: Floats) -> Floats:
@@ -197,18 +179,14 @@ def products(vectors: faiss.IndexFlatIP, queries: Floats, rows: Rows) -> Floats:
 
 def rows_of(keys: Keys, wanted: Keys) -> Rows:
     """Return the row numbers of the sorted `wanted` keys in the sorted `keys`. Missing keys are skipped."""
-    if len(wanted) <= len(keys):
-        rows = np.searchsorted(keys, wanted)
-        there = rows < len(keys)
-        there[there] = keys[rows[there]] == wanted[there]
-        return rows[there]
-    places = np.searchsorted(wanted, keys)
-    there = places < len(wanted)
-    there[there] = wanted[places[there]] == keys[there]
-    return np.flatnonzero(there)
+    few, many = (wanted, keys) if len(wanted) <= len(keys) else (keys, wanted)
+    places = np.searchsorted(many, few)
+    there = places < len(many)
+    there[there] = many[places[there]] == few[there]
+    return places[there] if few is wanted else np.flatnonzero(there)
 
 
-def union(*several: Integers) -> Integers:
+def union(*several: Keys) -> Keys:
     """Return the union of arrays of positive integers, sorted or not.
 
     NumPy's own function builds a hash table first, which takes 7 to 50 times as long.

@@ -86,15 +86,9 @@ class OnGpu:
         self.name = f"gpu-{kind.name}"
         self.knob = kind.knob
         self.refined = kind.refined
+        self.parameters, self.memory = kind.parameters, kind.memory
         self._kind = kind
         self._number = number
-
-    def parameters(self, count: int, dim: int) -> Parameters:
-        return self._kind.parameters(count, dim)
-
-    def memory(self, count: int, dim: int) -> int:
-        """Return the bytes of main memory that a build and the copying need."""
-        return self._kind.memory(count, dim)
 
     def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
         """Build on the CPU and copy to the device.
@@ -111,10 +105,7 @@ class OnGpu:
         return index
 
     def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:
-        """Extend the CPU index.
-
-        Only `read` copies the extended index, so the device never has two copies of one build.
-        """
+        """Extend the CPU index. Only `read` copies it, so the device never has two copies of one build."""
         index.release()
         return _Pair(self._kind.complete(index.cpu, vectors))
 
@@ -122,10 +113,7 @@ class OnGpu:
         self._kind.write(index.cpu, path)
 
     def read(self, path: str, vectors: Floats) -> faiss.Index:
-        """Read the CPU index and copy it to the device.
-
-        If the device has no room, the CPU index serves until the next build.
-        """
+        """Read the CPU index, and copy it to the device. Without room, the CPU serves until the next build."""
         index = _Pair(self._kind.read(path, vectors), serves=True)
         try:
             self._copy(index, vectors)
@@ -138,7 +126,6 @@ class OnGpu:
         return [effort for effort in self._kind.efforts(parameters) if effort <= MOST_CANDIDATES]
 
     def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
-        """Search on the device, or on the CPU if the device does not support the search."""
         if (rows := _drawn(wanted, index.cpu.ntotal)) > MOST_CANDIDATES:
             return self._kind.search(index.cpu, queries, wanted)
         found = self._on_device(index, queries, Candidates(rows, wanted.effort, None))
@@ -213,7 +200,6 @@ class _Pair:
         self.gpu = faiss.index_cpu_to_gpu(resources, 0, self.cpu, options)
 
     def release(self) -> None:
-        """Free the device's memory."""
         self.gpu = None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import faiss
@@ -13,8 +13,6 @@ from models.runtimes.base import Floats
 
 Parameters = Mapping[str, int]
 """Parameters for building a kind. Their names come from the literature."""
-BLOCK = 8_192
-"""Number of vectors that are added in one step. A build can be cancelled between two steps."""
 
 
 class BuildError(RuntimeError):
@@ -33,7 +31,6 @@ class Candidates(NamedTuple):
     """Requirements of a search in an index."""
 
     rows: int
-    """Number of candidates per query."""
     effort: int
     bitmap: NDArray[np.uint8] | None
     """Bitmap of the rows that the search may return, with the lowest bit of a byte first. None means all rows."""
@@ -79,23 +76,9 @@ class Kind(Protocol):
         """Return the rows (Q, number of candidates) of the nearest vectors. Missing candidates are -1."""
 
 
-def blocks(vectors: Floats, pause: Pause) -> Iterator[Floats]:
-    """Yield `vectors` in order, one block at a time."""
-    for start in range(0, len(vectors), BLOCK):
-        pause()
-        yield np.ascontiguousarray(vectors[start : start + BLOCK])
-
-
 def steps(first: int, last: int) -> list[int]:
     """Return increasing numbers from `first` to `last`, in steps of about 20 %."""
     found = [first]
     while found[-1] < last:
         found.append(min(last, max(found[-1] + 1, round(found[-1] * 1.2))))
     return found
-
-
-def limited(parameters: faiss.SearchParameters, bitmap: NDArray[np.uint8] | None) -> faiss.SearchParameters:
-    """Restrict `parameters` to the rows of `bitmap`, if there is one."""
-    if bitmap is not None:
-        parameters.sel = faiss.IDSelectorBitmap(bitmap)
-    return parameters

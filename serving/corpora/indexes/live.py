@@ -7,11 +7,9 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import monotonic, perf_counter
-from typing import NamedTuple
 
 import faiss
 import numpy as np
@@ -23,16 +21,15 @@ from serving.corpora.indexes.approximate import Hnsw
 from serving.corpora.indexes.building import CERTAIN, Builder, BuildInput, Plan, build, held_out, most_queries, tune
 from serving.corpora.indexes.exact import ExactIndex
 from serving.corpora.indexes.kind import CancelledError, Kind, Pause
-from serving.corpora.indexes.saved import Identity, Read, Source, UnfitError, read
+from serving.corpora.indexes.saved import Identity, Read, UnfitError, read
 from serving.corpora.indexes.state import Approximate, IndexState, Main, Marks, Part, Report, Tuning
-from serving.corpora.ports import Ranking
+from serving.corpora.ports import Ranking, VectorSource
 from serving.corpora.values import Keys
 from serving.errors import ServiceError
 from serving.operations.failpoints import reach
 
 log = logging.getLogger(__name__)
 _HNSW = Hnsw()
-__all__ = ["Identity", "LiveIndex", "Plan", "Report", "Source"]
 AGAIN = 60.0
 """Seconds to wait after a failed build before the next build."""
 
@@ -40,16 +37,20 @@ AGAIN = 60.0
 class LiveIndex:
     """The index of a corpus. Only one thread at a time may write. Any number of threads may search without a lock."""
 
+    _seen: IndexState
+    _tail: ExactIndex
+
     def __init__(
         self,
-        source: Source,
+        source: VectorSource,
+        name: str,
         identity: Identity,
         builder: Builder,
         *,
-        folder: Path | None,
+        folder: Path,
         target: Callable[[], float],
         threads: int = 1,
-        plan: Plan | None = None,
+        plan: Plan,
         kinds: Mapping[str, Kind] = KINDS,
         beside: Read | None = None,
     ) -> None:
@@ -58,17 +59,15 @@ class LiveIndex:
         If neither belongs to the source, read all vectors from the source.
 
         Args:
-            folder: the folder of this corpus's index. None means a temporary folder.
+            folder: the folder of this corpus's index.
             threads: maximum threads of one search.
             beside: vectors of the corpus that were already read.
         """
-        self._source, self._builder = source, builder
+        self._source, self._name, self._builder = source, name, builder
         self.identity = identity
         """Identity of the vectors. It never changes."""
-        self._temporary = TemporaryDirectory(ignore_cleanup_errors=True) if folder is None else None
-        self._folder = Path(self._temporary.name) if self._temporary else folder or Path()
-        self._generations = Generations(self._folder)
-        self._target, self._threads, self._plan, self._kinds = target, threads, plan or Plan(), dict(kinds)
+        self._folder, self._generations = folder, Generations(folder)
+        self._target, self._threads, self._plan, self._kinds = target, threads, plan, kinds
         self._changing = threading.Lock()
         """Lock for every change that is visible to searches."""
         self._making = threading.Lock()
@@ -83,18 +82,12 @@ class LiveIndex:
         self._queued = self._growing = False
         self._not_before = 0.0
         self._closed = False
-        opening = IndexOpener(source, identity, self._generations, self._kinds, threads, self._plan)
-        self._seen, self._tail, self._generation, self._covered = opening.opened(beside)
-        self._consider()
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the encoder that computed the vectors."""
-        return self.identity.fingerprint
-
-    @property
-    def dim(self) -> int:
-        return self.identity.dim
+        self._generation: Path | None = None
+        """The folder of the main part."""
+        self._covered = 0
+        """Greatest key up to which the main part contains all vectors of the source."""
+        self._open(beside)
+        self.reconsider()
 
     @property
     def kind(self) -> str:
@@ -110,27 +103,42 @@ class LiveIndex:
 
     @property
     def report(self) -> Report:
-        """Current state of the index."""
-        building = self._queued or self._making.locked()
-        return Report.of(self._seen, target=self._target(), memory=self.nbytes, building=building)
-
-    def add(self, keys: Keys, vectors: Floats) -> None:
-        """Add (N, D) vectors under N keys. Each key must be greater than every key that the index ever contained."""
-        self.change(np.empty(0, np.int64), keys, vectors)
-
-    def remove(self, keys: Keys) -> None:
-        """Remove the vectors of `keys`. Unknown keys are ignored."""
-        self.change(keys, np.empty(0, np.int64), np.empty((0, self.identity.dim), np.float32))
+        building = self._queued or self._making.locked()  # before `_seen`, so that "ready" is about the built index
+        seen = self._seen
+        main, tuning = seen.foremost, seen.foremost.tuning
+        parameters: dict[str, int] = {}
+        if main.approximate:
+            knob = main.approximate.kind.knob
+            parameters = {**main.approximate.parameters, **({knob: tuning.efforts[1.0]} if knob else {})}
+        return Report(
+            kind=main.kind,
+            parameters=parameters,
+            target=self._target(),
+            recall=min((part.main.tuning.recalls[1.0] for part in seen.parts if part.main.approximate), default=1.0),
+            recall_by_filter={f"{share:g}": recall for share, recall in tuning.recalls.items() if share < 1},
+            queries=tuning.queries if main.approximate else 0,
+            build_seconds=main.build_seconds,
+            bytes=self.nbytes + seen.main.bytes,
+            main=seen.built,
+            tail=seen.tail_count,
+            dead=seen.dead,
+            state="building" if building else "ready",
+            reason=main.reason,
+        )
 
     def change(self, removed: Keys, added: Keys, vectors: Floats) -> None:
-        """Remove and add vectors in one step. A search uses the state either before or after both changes."""
+        """Remove and add vectors in one step. A search uses the state either before or after both changes.
+
+        Unknown removed keys are ignored. Each added key must be greater than every key that the index ever contained.
+        """
         with self._changing:
             self._tail.remove(removed)
-            self._tail.add(added, vectors)
+            if len(added):
+                self._tail.add(added, vectors)
             if self._removed_since is not None:
                 self._removed_since.append(removed)
             self._seen = self._seen.changed(removed, self._tail.rows)
-        self._consider()
+        self.reconsider()
 
     def search(self, queries: Floats, k: int, allowed: Keys | None = None, *, exact: bool = False) -> list[Ranking]:
         """Return the best `k` vectors, or fewer if fewer exist, for each row of the unit vectors `queries` (Q, D).
@@ -142,12 +150,8 @@ class LiveIndex:
         seen = self._seen
         found = seen.search(queries, k, allowed, exact=exact, threads=self._threads)
         if seen.main.fell_back:
-            self._consider()
+            self.reconsider()
         return found
-
-    def reconsider(self) -> None:
-        """Build the index again if the recall target has changed."""
-        self._consider()
 
     def build_now(self) -> Report:
         """Build, measure and save a new index, and serve it. Return its report."""
@@ -164,10 +168,9 @@ class LiveIndex:
             self._closed = True
         if erase:
             self._generations.erase()
-        if self._temporary:
-            self._temporary.cleanup()
 
-    def _consider(self) -> None:
+    def reconsider(self) -> None:
+        """Queue a build if one is due, for example after the recall target has changed."""
         if not self._queued and monotonic() >= self._not_before and self._wants_build():
             self._queued = True
             self._builder.submit(self._build_behind)
@@ -210,7 +213,7 @@ class LiveIndex:
                 log.exception("could not build a new index in %s; the current index stays in use", self._folder)
         finally:
             self._queued = False
-        self._consider()
+        self.reconsider()
 
     def _grow_behind(self, pause: Pause) -> None:
         try:
@@ -223,7 +226,7 @@ class LiveIndex:
             log.warning("the tail of the index in %s is searched exactly until the next build: %s", self._folder, error)
         finally:
             self._growing = False
-        self._consider()
+        self.reconsider()
 
     def _grow(self, step: Pause) -> None:
         """Move the oldest vectors of the tail to the growing graph.
@@ -236,11 +239,11 @@ class LiveIndex:
         held = most_queries(len(live))
         oldest, newest = live[: len(live) - held][: self._plan.least], live[len(live) - held :]
         before = seen.parts[-1].main if len(seen.parts) > 1 and seen.last_grown > building else None
-        taken = OldestRows(seen.tail.keys[oldest], seen.tail.vectors[oldest], seen.tail.vectors[newest])
-        main = grown(before, taken, self._target(), step)
+        keys, queries = seen.tail.keys[oldest], seen.tail.vectors[newest]
+        main = grown(before, keys, seen.tail.vectors[oldest], queries=queries, target=self._target(), pause=step)
         with self._changing:
             self._check_open()
-            self._tail = self._seen.after(int(taken.keys[-1]))
+            self._tail = self._seen.after(int(keys[-1]))
             self._seen = self._seen.grown(before, main, self._tail.rows)
 
     def _step(self, pause: Pause) -> Pause:
@@ -268,10 +271,10 @@ class LiveIndex:
         if old is not None:
             saved.remove(old)
         reach("index.before-bury")
-        graves = np.setdiff1d(self._source.tombstones(self._covered), self._seen.main.keys)
+        graves = np.setdiff1d(self._source.tombstones(self._name, self._covered), self._seen.main.keys)
         with self._changing:
             self._check_open()  # after `close`, the folder may belong to another corpus with other tombstones
-            self._source.bury(graves)
+            self._source.bury(self._name, graves)
 
     def _make(self, generation: Path, step: Pause) -> None:
         with self._changing:
@@ -289,113 +292,91 @@ class LiveIndex:
         main = replace(main, bytes=saved.size(described))
         with self._changing:
             self._check_open()
-            saved.save(generation, saved.make_manifest(described, self.identity, covered))
+            saved.save(generation, described, self.identity, covered)
             self._tail = self._seen.after(covered)
             rebuilt = self._seen.rebuilt(main, covered, self._tail.rows)
             self._seen = rebuilt.changed(np.concatenate(removed), self._tail.rows)
             self._generation, self._covered, self._growable = generation, covered, True
 
+    # The following methods open the index: from vectors that were already read, from its folder, or from its source.
 
-# The following classes open an index: from vectors that were already read, from its folder, or from its source.
-
-
-class OpenedIndex(NamedTuple):
-    """An open index that contains all vectors of its source."""
-
-    seen: IndexState
-    tail: ExactIndex
-    generation: Path | None = None
-    """The folder of the main part."""
-    covered: int = 0
-    """Greatest key up to which the main part contains all vectors of the source."""
-
-
-@dataclass(frozen=True)
-class IndexOpener:
-    """Opener of an index, from files or from the source. A saved build is used only if it has this `identity`."""
-
-    source: Source
-    identity: Identity
-    generations: Generations
-    kinds: Mapping[str, Kind] = field(default_factory=dict)
-    threads: int = 1
-    plan: Plan = field(default_factory=Plan)
-
-    def opened(self, beside: Read | None) -> OpenedIndex:
+    def _open(self, beside: Read | None) -> None:
         """Open the index from `beside`, from the newest valid build in the folder, or from the source, in this order.
 
-        If `beside` is not used, delete all builds in the folder, except for the build that is opened.
+        A build is only valid for this identity. If `beside` is not used, delete all builds in the folder, except for
+        the build that is opened.
         """
-        return (beside and self._taken(beside)) or self._kept() or self._anew()
+        if not ((beside and self._taken(beside)) or self._kept()):
+            self._read_anew()
 
-    def _taken(self, beside: Read) -> OpenedIndex | None:
-        """Open the index from `beside`. Return None if it does not belong to the current source.
+    def _taken(self, beside: Read) -> bool:
+        """Open the index from `beside`. Return False if it does not belong to the current source.
 
         Removed vectors are found by comparing keys, because the previous index may have deleted tombstones.
         """
         held = np.concatenate([beside.main.keys, beside.tail.rows.keys])
         try:
-            gone = np.setdiff1d(held, self.source.keys(), assume_unique=True)
-            found = self._caught_up(beside.main, beside.tail, beside.last, gone)
+            gone = np.setdiff1d(held, self._source.keys(self._name), assume_unique=True)
+            self._catch_up(beside.main, beside.tail, beside.last, gone)
         except UnfitError as error:
-            log.warning("%s: the vectors that were already read are read again: %s", self.generations.folder, error)
-            return None
-        if beside.folder is None:
-            return found
-        make_folder(self.generations.folder)
-        generation = beside.folder.rename(self.generations.following())
-        saved.save(generation, saved.make_manifest(beside.manifest, self.identity, beside.last))
-        return found._replace(generation=generation, covered=beside.last)
+            log.warning("%s: the vectors that were already read are read again: %s", self._generations.folder, error)
+            return False
+        if beside.folder is not None:
+            make_folder(self._generations.folder)
+            generation = beside.folder.rename(self._generations.following())
+            saved.save(generation, beside.described, self.identity, beside.last)
+            self._generation, self._covered = generation, beside.last
+        return True
 
-    def _kept(self) -> OpenedIndex | None:
-        found = None
-        for generation in self.generations.newest_first():
-            if found is None and (generation / saved.MANIFEST).exists():
+    def _kept(self) -> bool:
+        """Open the newest valid build, and delete all others. Return False if there is none."""
+        for generation in self._generations.newest_first():
+            if self._generation is None and (generation / saved.MANIFEST).exists():
                 try:
-                    main, covered = saved.load(generation, self.identity, self.kinds, self.threads)
+                    main, covered = saved.load(generation, self.identity, self._kinds, self._threads)
                     kind, count = main.approximate and main.approximate.kind.name, len(main.keys)
-                    if kind and not self.plan.allows(kind, count):
+                    if kind and (kind not in self._plan.kinds or count < self._plan.least):
                         raise UnfitError(
                             f"the index is {kind}, but the server's options demand exact search for {count} vectors"
                         )
-                    gone = self.source.tombstones(covered)
-                    found = self._caught_up(main, ExactIndex(self.identity.dim), covered, gone)
-                    found = found._replace(generation=generation, covered=covered)
+                    gone = self._source.tombstones(self._name, covered)
+                    self._catch_up(main, ExactIndex(self.identity.dim), covered, gone)
+                    self._generation, self._covered = generation, covered
                     continue
                 except UnfitError as error:
                     log.warning("index %s is built again from the store: %s", generation, error)
             saved.remove(generation)  # delete unfinished and replaced builds, too
-        return found
+        return self._generation is not None
 
-    def _caught_up(self, main: Main, tail: ExactIndex, last: int, gone: Keys) -> OpenedIndex:
-        """Return the index of `main` and `tail`, without the removed keys `gone`.
+    def _catch_up(self, main: Main, tail: ExactIndex, last: int, gone: Keys) -> None:
+        """Use `main` and `tail`, without the removed keys `gone`.
 
         The tail also gets the source's vectors after the key `last`.
 
         Raises:
             UnfitError: `main` and `tail` do not belong to the source.
         """
-        if last > self.source.last_key():
+        if last > self._source.last_key(self._name):
             raise UnfitError("the index contains keys that the store has never assigned")
         part = Part(main, Marks(len(main.keys))).without(gone)
         tail.remove(gone)
-        for keys, vectors in self.source.vectors(last):
+        for keys, vectors in self._source.vectors(self._name, after=last):
             tail.add(keys, vectors)
         seen = IndexState((part,), tail.rows)
-        if seen.size != (there := self.source.count()):
+        if seen.size != (there := self._source.size(self._name).passages):
             raise UnfitError(f"the index has {seen.size} vectors, but the store has {there}")
-        return OpenedIndex(seen, tail)
+        self._seen, self._tail = seen, tail
 
-    def _anew(self) -> OpenedIndex:
+    def _read_anew(self) -> None:
         with suppress(ServiceError):  # if the disk fails or is full, the tombstones stay until the next opening
             # No index on disk contains these keys any more.
-            self.source.bury(self.source.tombstones(self.source.last_key()))
-        found = read(self.generations.following(), self.identity.dim, self.source.vectors(0))
-        seen = IndexState((Part(found.main, Marks(len(found.main.keys))),), found.tail.rows)
-        if found.folder is None:
-            return OpenedIndex(seen, found.tail)
-        saved.save(found.folder, saved.make_manifest(found.manifest, self.identity, found.last))
-        return OpenedIndex(seen, found.tail, found.folder, found.last)
+            self._source.bury(self._name, self._source.tombstones(self._name, self._source.last_key(self._name)))
+        found = read(self._generations.following(), self.identity.dim, self._source.vectors(self._name))
+        self._seen = IndexState((Part(found.main, Marks(len(found.main.keys))),), found.tail.rows)
+        self._tail = found.tail
+        if found.folder is not None:
+            saved.save(found.folder, found.described, self.identity, found.last)
+            self._generation, self._covered = found.folder, found.last
 
 
 @dataclass(frozen=True)
@@ -409,7 +390,6 @@ class Generations:
         return sorted((path for path in self.folder.glob("*-*") if path.is_dir()), reverse=True)
 
     def following(self) -> Path:
-        """Return the folder for the next build."""
         numbers = [int(path.name.split("-")[0]) for path in self.newest_first()]
         return self.folder / f"{max(numbers, default=0) + 1:08d}-{secrets.token_hex(4)}"
 
@@ -424,25 +404,15 @@ class Generations:
 # A growing graph contains the oldest vectors of a long tail, until a build includes the graph and the tail.
 
 
-class OldestRows(NamedTuple):
-    """The oldest N vectors (N, D) of a tail, with their keys.
+def grown(before: Main | None, keys: Keys, vectors: Floats, *, queries: Floats, target: float, pause: Pause) -> Main:
+    """Return a graph with the vectors of `before` and with (N, D) vectors under N keys. `before` does not change.
 
-    `later` has (Q, D) newer vectors of the tail, which are the queries of the measurement.
-    """
-
-    keys: Keys
-    vectors: Floats
-    later: Floats
-
-
-def grown(before: Main | None, oldest: OldestRows, target: float, pause: Pause) -> Main:
-    """Return a graph with the vectors of `before` and the `oldest` vectors of the tail. `before` does not change.
+    The recall is measured with (Q, D) `queries`, which are newer vectors.
 
     Raises:
         BuildError: no effort reaches the target.
     """
     begin = perf_counter()
-    keys, vectors, queries = oldest
     faiss.omp_set_num_threads(1)
     if before is None or before.approximate is None:
         parameters = _HNSW.parameters(*vectors.shape)

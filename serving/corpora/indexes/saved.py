@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import faiss
 import numpy as np
@@ -93,24 +93,22 @@ def describe(folder: Path, main: Main) -> dict[str, Any]:
         "tuning": asdict(main.tuning),
         "build_seconds": main.build_seconds,
         "reason": main.reason,
-        "files": {path.name: _described(path) for path in sorted(folder.iterdir())},
+        "files": {
+            path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path), "checksums": checksums(path, 1)}
+            for path in sorted(folder.iterdir())
+        },
     }
 
 
-def make_manifest(described: dict[str, Any], identity: Identity, covered: int) -> dict[str, Any]:
-    """Return the manifest: the description with the identity of the vectors.
+def save(folder: Path, described: dict[str, Any], identity: Identity, covered: int) -> None:
+    """Write the manifest, which makes the folder valid: the description with the identity of the vectors.
+
+    When this function returns, the manifest survives a power failure.
 
     Args:
         covered: every key of the store up to this key is in the index, or was removed.
     """
-    return described | {"identity": identity._asdict(), "covered": covered}
-
-
-def save(folder: Path, manifest: dict[str, Any]) -> None:
-    """Write the manifest, which makes the folder valid.
-
-    When this function returns, the manifest survives a power failure.
-    """
+    manifest = described | {"identity": identity._asdict(), "covered": covered}
     reach("index.before-manifest")
     new = folder / f"{MANIFEST}.new"
     with _written(new) as file:
@@ -127,37 +125,27 @@ def load(folder: Path, identity: Identity, kinds: Mapping[str, Kind], threads: i
     Raises:
         UnfitError: the files have changed, or belong to another identity.
     """
-    manifest = _manifest(folder / MANIFEST)
+    path = folder / MANIFEST
+    manifest = _manifest(path)
     try:
-        return _loaded(folder, manifest, identity, kinds, threads)
+        if manifest["faiss"] != faiss.__version__:
+            raise UnfitError(f"{path}: was written by FAISS {manifest['faiss']}, but this is {faiss.__version__}")
+        if Identity(**manifest["identity"]) != identity:
+            raise UnfitError(f"{path}: belongs to another corpus or encoder")
+        for name, described in manifest["files"].items():
+            check(folder / name, described, threads)
+        keys, vectors = _mapped(folder, identity.dim)
+        approximate = None
+        if name := manifest["kind"]:
+            approximate = _read(folder / INDEX, kinds, name, manifest["parameters"], vectors)
+        tuning = manifest["tuning"]
+        for part in ("efforts", "recalls"):
+            tuning[part] = {float(share): value for share, value in tuning[part].items()}
+        seconds, reason = manifest["build_seconds"], manifest["reason"]
+        main = Main(keys, vectors, approximate, Tuning(**tuning), seconds, size(manifest), reason)
+        return main, manifest["covered"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:  # the manifest has another structure
-        raise UnfitError(
-            f"{folder / MANIFEST}: is not a manifest of this version ({type(error).__name__}: {error})"
-        ) from error
-
-
-def _loaded(
-    folder: Path, manifest: dict[str, Any], identity: Identity, kinds: Mapping[str, Kind], threads: int
-) -> tuple[Main, int]:
-    if manifest["faiss"] != faiss.__version__:
-        raise UnfitError(
-            f"{folder / MANIFEST}: was written by FAISS {manifest['faiss']}, but this is {faiss.__version__}"
-        )
-    if Identity(**manifest["identity"]) != identity:
-        raise UnfitError(f"{folder / MANIFEST}: belongs to another corpus or encoder")
-    for name, described in manifest["files"].items():
-        check(folder / name, described, threads)
-    keys, vectors = _mapped(folder, identity.dim)
-    approximate = None
-    if name := manifest["kind"]:
-        approximate = _read(folder / INDEX, kinds, name, manifest["parameters"], vectors)
-    tuning = manifest["tuning"]
-    for part in ("efforts", "recalls"):
-        tuning[part] = {float(share): value for share, value in tuning[part].items()}
-    main = Main(
-        keys, vectors, approximate, Tuning(**tuning), manifest["build_seconds"], size(manifest), manifest["reason"]
-    )
-    return main, manifest["covered"]
+        raise UnfitError(f"{path}: is not a manifest of this version ({type(error).__name__}: {error})") from error
 
 
 def remove(folder: Path) -> None:
@@ -174,10 +162,7 @@ def remove(folder: Path) -> None:
 
 
 def damage(folder: Path) -> Iterator[str]:
-    """Yield a line for each error in the `folder` of a corpus's index.
-
-    All bytes are read, to compute SHA-256.
-    """
+    """Yield a line for each error in the `folder` of a corpus's index. All bytes are read, to compute SHA-256."""
     for generation in sorted(path.parent for path in folder.glob(f"*-*/{MANIFEST}")):
         try:
             files = _manifest(generation / MANIFEST)["files"]
@@ -195,11 +180,7 @@ def size(manifest: dict[str, Any]) -> int:
 
 
 def check(path: Path, described: dict[str, Any], threads: int = 1) -> None:
-    """Compare a file with its entry in the manifest: its size, and the checksum of every piece.
-
-    Raises:
-        UnfitError: the size or a checksum differs.
-    """
+    """Raise `UnfitError` unless a file has the size and the checksums of its entry in the manifest."""
     try:
         length = path.stat().st_size
     except OSError as error:
@@ -245,10 +226,6 @@ def _mapped(folder: Path, dim: int) -> tuple[Keys, Floats]:
     return np.asarray(keys), np.asarray(vectors)
 
 
-def _described(path: Path) -> dict[str, Any]:
-    return {"bytes": path.stat().st_size, "sha256": _sha256(path), "checksums": checksums(path, 1)}
-
-
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -266,31 +243,6 @@ def _written(path: Path) -> Iterator[Any]:
 # into a file.
 
 
-class Source(Protocol):
-    """Source of the vectors of one corpus. Any thread may call its methods.
-
-    If an index differs from its source, the source is right.
-    """
-
-    def vectors(self, after: int) -> Iterator[tuple[Keys, Floats]]:
-        """Yield all keys greater than `after` with their vectors, in blocks, in order of keys."""
-
-    def keys(self) -> Keys:
-        """Return the keys of all vectors."""
-
-    def tombstones(self, upto: int) -> Keys:
-        """Return the sorted removed keys up to `upto` whose tombstones still exist."""
-
-    def bury(self, keys: Keys) -> None:
-        """Delete the tombstones of `keys`, because no index on disk contains these keys any more."""
-
-    def last_key(self) -> int:
-        """Return the greatest key that was ever assigned."""
-
-    def count(self) -> int:
-        """Return the number of vectors."""
-
-
 @dataclass(frozen=True)
 class Read:
     """Vectors that were read for exact search. They are in the files of `folder` (`main`) or in memory (`tail`)."""
@@ -301,7 +253,8 @@ class Read:
     """The last key that was read."""
     folder: Path | None = None
     """Folder of the files. It has no manifest until an index uses the files."""
-    manifest: dict[str, Any] = field(default_factory=dict)
+    described: dict[str, Any] = field(default_factory=dict)
+    """Description of the files for the manifest."""
 
     def discard(self) -> None:
         """Delete the files, unless an index uses them.

@@ -8,10 +8,10 @@ file. The other parts are graphs that grow, with vectors in memory.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 import faiss
 import numpy as np
@@ -112,7 +112,6 @@ class Marks:
         return None if self.count == self._size else np.packbits(self.live, bitorder="little")
 
     def only(self, rows: Rows) -> Marks:
-        """Return the marks restricted to the sorted `rows`."""
         return Marks(self._size, rows=rows[self.live[rows]])
 
     def without(self, rows: Rows) -> Marks:
@@ -282,7 +281,6 @@ class IndexState(NamedTuple):
 
     @property
     def tail_count(self) -> int:
-        """Number of vectors in the tail."""
         return int(np.count_nonzero(self.tail.live))
 
     @property
@@ -346,7 +344,10 @@ class IndexState(NamedTuple):
 
         Position i is that of the i-th live vector in order of keys, counted from 0. `last` must be sorted.
         """
-        sources = [(main.keys, main.vectors, _by_key(main.keys, marks.live)) for main, marks in self.parts]
+        sources = [
+            (main.keys, main.vectors, np.flatnonzero(marks.live)[np.argsort(main.keys[marks.live])])
+            for main, marks in self.parts
+        ]
         sources.append((self.tail.keys, self.tail.vectors, np.flatnonzero(self.tail.live)))
         ends = np.cumsum([0, *(len(rows) for _, _, rows in sources)])
         first = np.setdiff1d(np.arange(ends[-1]), last, assume_unique=True)
@@ -371,11 +372,6 @@ class IndexState(NamedTuple):
         return tail
 
 
-def _by_key(keys: Keys, live: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Rows:
-    rows = np.flatnonzero(live)
-    return rows[np.argsort(keys[rows])]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """Current state of an index."""
@@ -384,7 +380,6 @@ class Report:
     parameters: Mapping[str, int] = field(default_factory=dict)
     """Parameters of the build, and the effort of searches."""
     target: float
-    """Requested recall@10."""
     recall: float
     """Lowest recall@10 of the approximate parts, compared with exact search. It is 1.0 if there are no approximate
     parts."""
@@ -404,30 +399,3 @@ class Report:
     state: Literal["ready", "building"]
     reason: str | None = None
     """Reason why search is exact. None if it is not."""
-
-    @classmethod
-    def of(cls, seen: IndexState, *, target: float, memory: int, building: bool) -> Report:
-        """Return the report about the state `seen`. Kind and parameters are those of the foremost part."""
-        main, state = seen.foremost, "building" if building else "ready"
-        found = cls(
-            kind=main.kind,
-            target=target,
-            recall=min((part.main.tuning.recalls[1.0] for part in seen.parts if part.main.approximate), default=1.0),
-            build_seconds=main.build_seconds,
-            bytes=memory + seen.main.bytes,
-            main=seen.built,
-            tail=seen.tail_count,
-            dead=seen.dead,
-            state=cast("Literal['ready', 'building']", state),
-            reason=main.reason,
-        )
-        if main.approximate is None:
-            return found
-        kind, parameters, _ = main.approximate
-        tuning = main.tuning
-        return replace(
-            found,
-            parameters=dict(parameters) | ({kind.knob: tuning.efforts[1.0]} if kind.knob else {}),
-            recall_by_filter={f"{share:g}": recall for share, recall in tuning.recalls.items() if share < 1},
-            queries=tuning.queries,
-        )

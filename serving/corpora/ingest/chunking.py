@@ -148,8 +148,6 @@ def _sentence_ends(text: str) -> Iterator[int]:
 
 
 def _stripped(text: str, start: int, end: int) -> Span:
-    while start < end and text[start].isspace():
-        start += 1
-    while start < end and text[end - 1].isspace():
-        end -= 1
-    return Span(start, end)
+    part = text[start:end].lstrip()
+    start = end - len(part)
+    return Span(start, start + len(part.rstrip()))

@@ -78,8 +78,7 @@ def json_media(begun: Callable[[], BinaryIO], settings: Settings) -> str | None:
 
 def _fields(text: _Text) -> Iterator[Row]:
     found, misplaced = False, ""
-    more = text.begins(b"{", b"}")
-    while more:
+    for _ in text.items(b"{", b"}"):
         key = _checked(text.value("the name of a field"))
         if not isinstance(key, str):
             text.fail("the name of a field, as a string,")
@@ -95,7 +94,6 @@ def _fields(text: _Text) -> Iterator[Row]:
                 _checked(text.value("documents"))
                 raise Invalid(NO_LIST, field="documents")
             yield from _elements(text)
-        more = text.another(b"}")
     text.end()
     if not found:
         raise Invalid(NO_LIST, field="documents")
@@ -104,11 +102,9 @@ def _fields(text: _Text) -> Iterator[Row]:
 
 
 def _elements(text: _Text) -> Iterator[Row]:
-    number, more = 0, text.begins(b"[", b"]")
-    while more:
+    for number, _ in enumerate(text.items(b"[", b"]")):
         place = f"documents.{number}"
         yield Row(place, json_value(text.value(place)))
-        number, more = number + 1, text.another(b"]")
 
 
 def _checked(raw: bytes) -> Any:
@@ -143,34 +139,23 @@ class _Text:
                 return b""
 
     def skip(self, mark: bytes) -> None:
-        """Skip `mark`, which must come next."""
         if self.peek() != mark:
             self.fail(repr(mark.decode()))
         self._at += 1
 
-    def begins(self, begin: bytes, end: bytes) -> bool:
-        """Skip the beginning of a list or object, and return True if it is not empty.
-
-        If it is empty, skip its `end`, too.
-        """
+    def items(self, begin: bytes, end: bytes) -> Iterator[None]:
+        """Yield before each item of a list or object, and skip the marks around the items."""
         self.skip(begin)
         if self.peek() != end:
-            return True
-        self.skip(end)
-        return False
-
-    def another(self, end: bytes) -> bool:
-        """Skip a comma and return True, or skip the `end` of the list or object and return False."""
-        if self.peek() == b",":
-            self._at += 1
-            return True
-        if self.peek() != end:
-            self.fail(f"',' or {end.decode()!r}")
+            yield
+            while self.peek() == b",":
+                self._at += 1
+                yield
+            if self.peek() != end:
+                self.fail(f"',' or {end.decode()!r}")
         self._at += 1
-        return False
 
     def end(self) -> None:
-        """Raise an error unless only white space follows."""
         if following := self.peek():
             self.fail("the end" + " (for one document per line, use application/x-ndjson)" * (following == b"{"))
 
@@ -185,7 +170,6 @@ class _Text:
         return value
 
     def fail(self, wanted: str) -> NoReturn:
-        """Raise `Malformed` with the message that `wanted` was expected at the current position."""
         raise Malformed(f"not JSON: expected {wanted} at byte {self._passed + self._at + 1}")
 
     def _container(self, place: str) -> int:
@@ -201,7 +185,9 @@ class _Text:
                     return scanned
             else:
                 scanned = len(self._buffer) - self._at
-            self._grow(place)
+            if not self._more():
+                raise Malformed(f"not JSON: it ends within {place}")
+            self._check(place)
 
     def _scalar(self, place: str) -> int:
         while True:
@@ -212,11 +198,6 @@ class _Text:
             if ended or not self._more():
                 return length
             self._check(place)
-
-    def _grow(self, place: str) -> None:
-        if not self._more():
-            raise Malformed(f"not JSON: it ends within {place}")
-        self._check(place)
 
     def _check(self, place: str) -> None:
         if len(self._buffer) - self._at > self._limit + PIECE:

@@ -9,13 +9,11 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from serving.errors import Invalid, Malformed, ServiceError
-from serving.operations.json_body import check_containers, parse_exact
+from serving.operations.json_body import check_containers, levels, parse_exact
 from serving.settings import Settings
 
 VECTOR = "vector"
-"""Name of the field with the vector that the caller computed."""
 EXPIRES_AT = "expires_at"
-"""Name of the field with the time at which the document expires."""
 MAX_CONTAINERS = 4000
 """Maximum number of lists and objects in a row. With this number in each row, 256 rows reach about the maximum of a
 request."""
@@ -91,10 +89,7 @@ def json_value(raw: bytes) -> Any:
 
 
 def utf8(raw: bytes) -> str | Malformed:
-    """Decode one line.
-
-    Return its text, or an error with the position of the first invalid byte. Positions are counted from 1.
-    """
+    """Decode one line. Return its text, or an error with the position of the first invalid byte, from 1."""
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
@@ -102,12 +97,4 @@ def utf8(raw: bytes) -> str | Malformed:
 
 
 def _is_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            child
-            for one in level
-            if isinstance(one, dict | list)
-            for child in (one.values() if isinstance(one, dict) else one)
-        ]
-    return any(isinstance(one, dict | list) for one in level)
+    return any(isinstance(one, dict | list) for one in next(islice(levels(value), MAX_DEPTH, None), ()))

@@ -144,7 +144,6 @@ def _typed(column: str) -> tuple[str, Callable[[str], Any] | None]:
 
 
 def _number(field: str) -> int | float | None:
-    """Parse a number. Return None for an empty field."""
     if not (given := field.strip()):
         return None
     if whole := _INTEGER.fullmatch(given):
@@ -159,7 +158,6 @@ def _number(field: str) -> int | float | None:
 
 
 def _boolean(field: str) -> bool | None:
-    """Parse a boolean. Return None for an empty field."""
     if not (given := field.strip().lower()):
         return None
     if given not in _BOOLEANS:
@@ -239,8 +237,12 @@ class _Feed:
         """The error in a line of the current row."""
 
     def next_row(self) -> None:
-        """Begin a new row with the next line."""
         self._bytes, self.bad, self.begins = 0, None, self.number + 1
+
+    def check(self) -> None:
+        """Raise the error in a line of the current row, if there is one."""
+        if self.bad:
+            raise type(self.bad)(self.bad.message, field=f"line {self.begins}")
 
     def written(self) -> str | None:
         """Begin a new row, and return its first line that is not blank. At the end of the table, return None."""
@@ -259,7 +261,8 @@ class _Feed:
             return "\n"
         self._bytes += len(line)
         if self._bytes > self._limit:
-            raise TooLarge(f"more than the {self._limit} bytes of one row: is a quote left open?")
+            message = f"more than the {self._limit} bytes of one row: is a quote left open?"
+            raise TooLarge(message, field=f"line {self.begins}")
         text = utf8(line)
         if isinstance(text, ServiceError):
             self.bad = text if self.number == self.begins else Malformed(f"{text.message} (of line {self.number})")
@@ -293,11 +296,10 @@ def csv_rows(
     if separator := _SEPARATOR.fullmatch(first or ""):
         first = feed.written()
     place = f"line {feed.begins}"
-    if feed.bad:
-        raise type(feed.bad)(feed.bad.message, field=place)
+    feed.check()
     if first is None:
         raise Empty("must begin with a header that names the columns", field=place)
-    names = _outside_quotes(first)
+    names = "".join(first.split('"')[::2])  # what is outside quotes
     delimiter = separator[1] if separator else max(DELIMITERS, key=names.count)
     _, *others = names.split(delimiter)
     # If a space follows each separator, `csv` must also ignore the space before a quote, as in `1, "a, b"`.
@@ -307,10 +309,7 @@ def csv_rows(
         header = next(reader)
     except csv.Error as error:
         raise Malformed(f"not a header of CSV: {_said(error)}", field=place) from None
-    except TooLarge as error:
-        raise TooLarge(error.message, field=place) from None
-    if feed.bad:
-        raise type(feed.bad)(feed.bad.message, field=place)
+    feed.check()
     columns = Columns.of(header, text_column, id_column, types=types, found=found, place=place)
     while True:
         feed.next_row()
@@ -323,8 +322,6 @@ def csv_rows(
                 f"; the lines up to {feed.number} were read as part of this row" if feed.number > feed.begins else ""
             )
             yield Row(f"line {feed.begins}", feed.bad or Malformed(f"not CSV: {_said(error)}{with_it}"))
-        except TooLarge as error:
-            raise TooLarge(error.message, field=f"line {feed.begins}") from None
         else:
             if feed.bad or any(map(str.strip, fields)):
                 yield Row(f"line {feed.begins}", feed.bad or columns.value(fields), columns.text_name, columns.id_name)
@@ -333,7 +330,3 @@ def csv_rows(
 def _said(error: csv.Error) -> str:
     """Return Python's message about `error`, without its advice on how programs should open files."""
     return CR_ALONE if str(error).startswith("new-line character") else str(error)
-
-
-def _outside_quotes(line: str) -> str:
-    return "".join(line.split('"')[::2])

@@ -34,48 +34,30 @@ BINARY: frozenset[Format] = TABLES | frozenset(("pdf", "docx"))
 PARSED = TABLES | FILES
 """Formats that a child process reads."""
 Split = Literal["section", "file"]
-MEDIA: dict[str, Format] = {
-    "application/json": "json",
-    "application/x-ndjson": "ndjson",
-    "application/ndjson": "ndjson",
-    "application/jsonl": "ndjson",
-    "application/x-jsonl": "ndjson",
-    "application/jsonlines": "ndjson",
-    "application/x-jsonlines": "ndjson",
-    "text/csv": "csv",
-    "application/csv": "csv",
-    "text/tab-separated-values": "csv",
-    "text/plain": "text",
-    "application/vnd.apache.parquet": "parquet",
-    "application/x-parquet": "parquet",
-    "application/vnd.apache.arrow.file": "arrow",
-    "application/vnd.apache.arrow.stream": "arrow",
-    "text/markdown": "markdown",
-    "text/x-markdown": "markdown",
-    "text/html": "html",
-    "application/xhtml+xml": "html",
-    "application/pdf": "pdf",
-    "application/vnd.openxmlformats-officedocument.wordprocessingml.document": "docx",
+_NAMES: dict[Format, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "json": ((".json",), ("application/json",)),
+    "ndjson": (
+        (".jsonl", ".ndjson"),
+        (
+            *("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonl"),
+            *("application/jsonlines", "application/x-jsonlines"),
+        ),
+    ),
+    "csv": ((".csv", ".tsv"), ("text/csv", "application/csv", "text/tab-separated-values")),
+    "text": ((".txt",), ("text/plain",)),
+    "parquet": ((".parquet",), ("application/vnd.apache.parquet", "application/x-parquet")),
+    "arrow": (
+        (".arrow", ".arrows", ".feather"),
+        ("application/vnd.apache.arrow.file", "application/vnd.apache.arrow.stream"),
+    ),
+    "markdown": ((".md", ".markdown"), ("text/markdown", "text/x-markdown")),
+    "html": ((".html", ".htm", ".xhtml"), ("text/html", "application/xhtml+xml")),
+    "pdf": ((".pdf",), ("application/pdf",)),
+    "docx": ((".docx",), ("application/vnd.openxmlformats-officedocument.wordprocessingml.document",)),
 }
-SUFFIXES: dict[str, Format] = {
-    ".json": "json",
-    ".jsonl": "ndjson",
-    ".ndjson": "ndjson",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".txt": "text",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".arrows": "arrow",
-    ".feather": "arrow",
-    ".md": "markdown",
-    ".markdown": "markdown",
-    ".html": "html",
-    ".htm": "html",
-    ".xhtml": "html",
-    ".pdf": "pdf",
-    ".docx": "docx",
-}
+"""Suffixes of files, and content types, of each format. The first content type is the one that our client sends."""
+SUFFIXES: dict[str, Format] = {suffix: format for format, (suffixes, _) in _NAMES.items() for suffix in suffixes}
+MEDIA: dict[str, Format] = {media: format for format, (_, types) in _NAMES.items() for media in types}
 PACKED = (".gz", ".zst")
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """First bytes of compressed files (RFC 1952, RFC 8878). No text begins with them."""
@@ -114,11 +96,7 @@ class Options(BaseModel):
 
     @classmethod
     def of_media(cls, media: str, charset: str | None = None, **others: Any) -> Self:
-        """Return options for a content type.
-
-        Raises:
-            UnsupportedMedia: no documents have this content type, or the charset is not supported.
-        """
+        """Return options for a content type. Raise `UnsupportedMedia` if no documents have it."""
         if media.startswith("application/") and media.endswith("+json"):
             media = "application/json"
         if media not in MEDIA:
@@ -127,21 +105,17 @@ class Options(BaseModel):
                 "text/html, application/pdf, DOCX, Parquet or Arrow, or as such a file in multipart/form-data, "
                 f"not as {media[:80]}"
             )
-        return cls._of(MEDIA[media], charset, others)
+        return cls.of_format(MEDIA[media], charset, **others)
 
     @classmethod
     def of_file(cls, name: PurePath, charset: str | None = None, **others: Any) -> Self:
-        """Return options for a file name. The suffix selects the format; `.gz` and `.zst` are ignored.
-
-        Raises:
-            UnsupportedMedia: the suffix is unknown, or the charset is not supported.
-        """
+        """Return options for a file name, whose suffix selects the format; `.gz` and `.zst` are ignored."""
         suffix = (name.with_suffix("") if name.suffix.lower() in PACKED else name).suffix.lower()
         if suffix not in SUFFIXES:
             known = f"{', '.join(SUFFIXES)}, followed by {' or '.join(PACKED)} if the file is compressed"
             called = repr(name.name[:80]) if name.name else "a file without a name"
             raise UnsupportedMedia(f"{called}: the name of a file with documents must end in {known}")
-        return cls._of(SUFFIXES[suffix], charset, {"source": name.as_posix()} | others)
+        return cls.of_format(SUFFIXES[suffix], charset, **{"source": name.as_posix()} | others)
 
     @classmethod
     def of_part(cls, name: PurePath, media: str, charset: str | None = None, **others: Any) -> Self:
@@ -159,19 +133,10 @@ class Options(BaseModel):
 
     @classmethod
     def of_format(cls, format: Format, charset: str | None = None, **others: Any) -> Self:
-        """Return options for a format.
-
-        Raises:
-            UnsupportedMedia: the charset is not supported, or the package that reads the format is not installed.
-        """
-        return cls._of(format, charset, others)
-
-    @classmethod
-    def _of(cls, format: Format, charset: str | None, others: dict[str, Any]) -> Self:
         """Return options for a format. The charset of a format that is not in `TEXTS` is ignored.
 
         Raises:
-            UnsupportedMedia: the package that reads the format is not installed.
+            UnsupportedMedia: the charset is not supported, or the package that reads the format is not installed.
         """
         check_installed(format)
         if format not in FILES:
@@ -180,25 +145,16 @@ class Options(BaseModel):
 
     @property
     def types(self) -> dict[str, ColumnType]:
-        """Types that the request sets for single columns."""
         return self.column_types if isinstance(self.column_types, dict) else {}
 
     @property
     def chunking(self) -> Chunking | None:
-        """The requested chunking. None means that texts are not split.
-
-        Raises:
-            Invalid: the options contradict each other, or are out of range.
-        """
+        """The requested chunking, or None if texts are not split. Wrong options raise `Invalid`."""
         return asked_chunking(self.chunk_tokens, self.chunk_overlap)
 
 
 def read_metadata(text: str) -> dict[str, Any]:
-    """Parse the metadata for all documents of an upload.
-
-    Raises:
-        Invalid: the text is not a JSON object, or the object can't be stored.
-    """
+    """Parse the metadata for all documents of an upload. Raise `Invalid` if they can't be stored."""
     try:
         metadata = parse_exact(text.encode("utf-8", "surrogatepass"))
     except Malformed as error:

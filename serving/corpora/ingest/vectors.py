@@ -9,7 +9,6 @@ import numpy as np
 
 from models.runtimes.base import Floats
 from serving.corpora.ingest.rows import VECTOR
-from serving.corpora.values import Corpus
 from serving.errors import Conflict, Invalid
 from serving.operations.bounds import MAX_VECTOR
 
@@ -31,10 +30,6 @@ class VectorRule:
     embedded_by: str = ""
     """Fingerprint of the encoder that computed the documents' vectors. If it is empty and the corpus has an encoder,
     documents must not have a vector."""
-
-    @classmethod
-    def of(cls, corpus: Corpus) -> VectorRule:
-        return cls(corpus.name, corpus.own_vectors, corpus.dim)
 
     def vector(self, given: Any, field: str) -> Floats | None:
         """Return the unit vector (D,) of a document, or None if the corpus's encoder embeds the document.

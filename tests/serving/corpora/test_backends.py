@@ -16,7 +16,7 @@ from serving.corpora.backend import Backend, DocumentCursor, Stale
 from serving.corpora.filter_language import compile_filter
 from serving.corpora.filters import with_id
 from serving.corpora.search import Examples, Hit, Mode, Query, SearchOptions
-from serving.corpora.values import OWN, Changes, Chunking, Content, Document, OwnVectors, Sort, Span
+from serving.corpora.values import OWN, Changes, Chunking, Content, Corpus, Document, OwnVectors, Sort, Span
 from serving.errors import Conflict, Invalid, NotFound
 from serving.settings import Settings
 from tests.serving.backends import BACKENDS, milvus_of
@@ -36,7 +36,7 @@ def settings(folder: Path, backend: str) -> Settings:
 @pytest.fixture(scope="module", params=[*BACKENDS.values()])
 def backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
     opened = opened_corpora(settings(tmp_path_factory.mktemp("corpora"), request.param))
-    opened.create("whales")
+    opened.create(Corpus("whales"))
     opened.put("whales", whales())
     yield opened
     for name in opened.names():
@@ -51,7 +51,7 @@ _names = (f"c{i}" for i in count())
 def corpus(backend: Backend) -> Iterator[str]:
     """An empty corpus of its own."""
     name = next(_names)
-    assert backend.create(name)
+    assert backend.create(Corpus(name))
     yield name
     if name in backend.names():
         backend.drop(name)
@@ -91,8 +91,8 @@ def listed(backend: Backend, name: str, where: Any = None, limit: int = 1000) ->
 
 
 def test_a_corpus_is_created_described_and_dropped(backend: Backend, corpus: str) -> None:
-    assert not backend.create(corpus, description="mine", recall_target=0.9)
-    assert not backend.create(corpus, description=None)
+    assert not backend.create(Corpus(corpus, description="mine", recall_target=0.9))
+    assert not backend.create(Corpus(corpus, description=None))
     described, size = backend.corpus(corpus)
     assert (described.description, described.recall_target, described.fingerprint) == ("mine", 0.9, None)
     assert (size.documents, size.passages) == (0, 0)
@@ -105,12 +105,12 @@ def test_a_corpus_is_created_described_and_dropped(backend: Backend, corpus: str
     for read in (backend.corpus, backend.description, lambda name: backend.document(name, "a"), backend.drop):
         with pytest.raises(NotFound):
             read(corpus)
-    assert backend.create(corpus)
+    assert backend.create(Corpus(corpus))
     assert backend.corpus(corpus)[1].documents == 0
 
 
 def test_a_corpus_of_own_vectors_takes_nothing_else(backend: Backend, corpus: str) -> None:
-    backend.create(corpus, encoder=OwnVectors(4))
+    backend.create(Corpus(corpus), encoder=OwnVectors(4))
     with pytest.raises(Conflict, match=f"vectors of corpus '{corpus}' come with its documents"):
         backend.put(corpus, content([("a", "text", {})]))
     own = content([("a", "text", {})]).vectors
@@ -129,7 +129,7 @@ def test_a_corpus_of_own_vectors_takes_nothing_else(backend: Backend, corpus: st
 
 def test_the_corpus_of_an_encoder_takes_no_own_vectors(backend: Backend) -> None:
     with pytest.raises(Conflict, match="create another corpus"):
-        backend.create("whales", encoder=OwnVectors())
+        backend.create(Corpus("whales"), encoder=OwnVectors())
     with pytest.raises(Conflict, match="create another corpus"):
         backend.put("whales", Content([Document("b", "text", {})], units(1), OWN))
 
@@ -282,7 +282,7 @@ FILTERS: list[Any] = [
 
 @pytest.fixture(scope="module")
 def described(backend: Backend) -> str:
-    backend.create("described")
+    backend.create(Corpus("described"))
     backend.put("described", content([(name, name, metadata) for name, metadata in METADATA.items()]))
     return "described"
 
@@ -407,17 +407,17 @@ def test_later_writes_win_over_an_accepted_upload(backend: Backend, corpus: str)
 
 
 def test_words_are_stemmed_where_the_corpus_says_so(backend: Backend, corpus: str) -> None:
-    backend.create(corpus, stemming="porter")
+    backend.create(Corpus(corpus, stemming="porter"))
     backend.put(corpus, content([("a", "a loose connection", {}), ("b", "a pipe", {})]))
     assert ids(found(backend, corpus, "connected", mode="lexical")) == ["a"]
     with pytest.raises(Conflict, match="stemming"):
-        backend.create(corpus, stemming="none")
+        backend.create(Corpus(corpus, stemming="none"))
 
 
 def test_everything_is_there_after_a_restart(tmp_path: Path, backend: Backend, request: pytest.FixtureRequest) -> None:
     kind = request.node.callspec.params["backend"]
     first = opened_corpora(settings(tmp_path, kind))
-    first.create("restarted", description="mine", stemming="porter")
+    first.create(Corpus("restarted", description="mine", stemming="porter"))
     first.put(
         "restarted", content([("a", "some connections", {"n": 1}), ("b", "two words", {})], chunking=Chunking(1, 0))
     )

@@ -59,7 +59,7 @@ def test_of_two_first_uploads_none_is_refused(tmp_path: Path, monkeypatch: pytes
         return size(reader)
 
     corpora = opened(MemoryStore(), tmp_path)
-    corpora.create("c")
+    corpora.create(Corpus("c"))
     size = records.size
     monkeypatch.setattr(records, "size", written_first)
     assert corpora.encoder("c", ["g", "f"]) == "g", "as if nothing were there yet"
@@ -72,7 +72,7 @@ def test_of_two_first_uploads_none_is_refused(tmp_path: Path, monkeypatch: pytes
 def test_concurrent_writers(tmp_path: Path, store: str) -> None:
     kept = STORES[store](tmp_path)
     corpora = opened(kept, tmp_path)
-    corpora.create("c")
+    corpora.create(Corpus("c"))
 
     def write(worker: int) -> None:
         rng = random.Random(worker)
@@ -105,7 +105,7 @@ def test_a_missing_corpus(tmp_path: Path) -> None:
     corpora = opened(STORES["memory"](tmp_path), tmp_path)
     with pytest.raises(NotFound):
         find(corpora, "nope", vector(0), SearchOptions())
-    corpora.create("c")
+    corpora.create(Corpus("c"))
     corpora.drop("c")
     assert corpora.index_sizes() == {}
     corpora.close()
@@ -120,7 +120,7 @@ def test_corpora_come_and_go_while_others_use_them(tmp_path: Path, store: str) -
 
     def come_and_go() -> None:
         for seed in range(30):
-            assert corpora.create("goes")
+            assert corpora.create(Corpus("goes"))
             corpora.put("goes", content("first", seed))
             corpora.drop("goes")
 
@@ -222,9 +222,9 @@ def test_others_do_not_wait_for_who_is_described(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(CorpusFile, "describe", slow)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(corpora.create, "c", description="of one document")
+        waiting = pool.submit(corpora.create, Corpus("c", description="of one document"))
         assert started.wait(PATIENCE)
-        assert corpora.create("other")
+        assert corpora.create(Corpus("other"))
         corpora.drop("other")
         assert [corpus.description for corpus, _ in corpora.listing()] == [None]
         finish.set()
@@ -236,7 +236,7 @@ def test_others_do_not_wait_for_who_is_described(tmp_path: Path, monkeypatch: py
 def test_what_was_removed_before_there_was_an_index_is_forgotten(tmp_path: Path) -> None:
     store = STORES["sqlite"](tmp_path)
     corpora = opened(store, tmp_path)
-    corpora.create("c")
+    corpora.create(Corpus("c"))
     for seed in range(6):
         corpora.put("c", content("a", seed))
     corpora.warm()
@@ -248,7 +248,7 @@ def test_what_was_removed_before_there_was_an_index_is_forgotten(tmp_path: Path)
 def test_an_index_is_built_of_ten_vectors_at_least(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """With fewer there is nothing to measure its recall by."""
     corpora = Corpora(MemoryStore(), Indexes(tmp_path / "indexes", least=1))
-    corpora.create("c")
+    corpora.create(Corpus("c"))
     for seed in range(1, 12):
         corpora.put("c", content(f"d{seed}", seed))
         report = corpora.build_now("c")
@@ -259,7 +259,7 @@ def test_an_index_is_built_of_ten_vectors_at_least(tmp_path: Path, caplog: pytes
 
 def test_a_renamed_corpus_keeps_its_index(tmp_path: Path) -> None:
     corpora = Corpora(MemoryStore(), Indexes(tmp_path / "indexes", least=1))
-    corpora.create("c")
+    corpora.create(Corpus("c"))
     for seed in range(1, 21):
         corpora.put("c", content(f"d{seed}", seed))
     corpora.build_now("c")
@@ -271,7 +271,7 @@ def test_a_renamed_corpus_keeps_its_index(tmp_path: Path) -> None:
     assert (after.hits, after.index) == (before.hits, "hnsw")
     assert [path.name for path in (tmp_path / "indexes" / "d").iterdir()] == [built]
     corpora.put("d", content("new", 99))
-    corpora.create("c")
+    corpora.create(Corpus("c"))
     assert corpora.search("c", [Query(None, vector(99)[0])], SearchOptions()).hits == [[]]
     with pytest.raises(Conflict, match="already a corpus 'c'"):
         corpora.rename("d", "c")

@@ -347,9 +347,9 @@ def test_what_a_snapshot_unpacks_to_counts_before_it_does(tenants: Tenants) -> N
     unpacked = used - len(packed)
     owner = Key(name="k", sha256=digest("k"), scopes=("write",), corpora=("large-*",), disk_bytes=used + 1)
     with charged_to(Caller(owner, Limits())):
-        room.check_restored("large-one", unpacked + 1, "")
+        room.check("", "large-one", unpacked + 1)
         with pytest.raises(NoRoom, match="the request needs 2 more"):
-            room.check_restored("large-one", unpacked + 2, "")
+            room.check("", "large-one", unpacked + 2)
 
 
 def test_answers_that_are_kept_count(tenants: Tenants) -> None:

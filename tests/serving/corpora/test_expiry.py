@@ -21,7 +21,7 @@ from serving.corpora.filter_language import compile_filter
 from serving.corpora.open_corpus import Indexes
 from serving.corpora.search import Examples, Mode, Query, SearchOptions
 from serving.corpora.stores.sqlite import MemoryStore
-from serving.corpora.values import Changes, Chunking, Content, Document, FacetValue, Sort
+from serving.corpora.values import Changes, Chunking, Content, Corpus, Document, FacetValue, Sort
 from serving.errors import Invalid, NotFound
 from serving.operations import clock
 from tests.serving.backends import BACKENDS
@@ -47,7 +47,7 @@ _names = (f"e{i}" for i in count())
 @pytest.fixture
 def corpus(backend: Backend) -> Iterator[str]:
     name = next(_names)
-    assert backend.create(name)
+    assert backend.create(Corpus(name))
     yield name
     if name in backend.names():
         backend.drop(name)
@@ -206,7 +206,7 @@ def test_another_encoder_keeps_moments(backend: Backend, three: str, set_clock: 
 
 def test_a_snapshot_has_moments(tmp_path: Path, set_clock: SetClock) -> None:
     here = opened_corpora(settings(tmp_path / "here", "sqlite"))
-    here.create("c")
+    here.create(Corpus("c"))
     here.put("c", expiring([("a", "word", {}), ("b", "word", {})], [None, 10]))
     set_clock(10)
     here.copy("c", tmp_path / "copied.sqlite")
@@ -245,7 +245,7 @@ def test_a_walk_is_that_of_a_dict(tmp_path_factory: pytest.TempPathFactory, step
     corpora = Corpora(MemoryStore(), Indexes(tmp_path_factory.mktemp("indexes")))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(clock, "time_ns", lambda: 1000 * moment)
-        corpora.create("c")
+        corpora.create(Corpus("c"))
         try:
             for step in steps:
                 match step:

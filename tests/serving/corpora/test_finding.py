@@ -22,7 +22,7 @@ from serving.corpora.search import Cursor, Hit, Mode, Query, SearchOptions, Sear
 from serving.corpora.stores import STORES
 from serving.corpora.stores.connections import Connections
 from serving.corpora.stores.sqlite import SqliteStore
-from serving.corpora.values import Chunking, Content, Document, Keys, Passage, Span
+from serving.corpora.values import Chunking, Content, Corpus, Document, Keys, Passage, Span
 from serving.errors import TooLarge
 from tests.conftest import soon
 
@@ -49,7 +49,7 @@ def content(count: int, first: int = 0, seed: int = 1) -> Content:
 @pytest.fixture
 def corpora(tmp_path: Path) -> Iterator[Corpora]:
     opened = Corpora(STORES["sqlite"](tmp_path / "corpora"), Indexes(tmp_path / "indexes"))
-    opened.create("c")
+    opened.create(Corpus("c"))
     opened.put("c", content(300))
     yield opened
     opened.close()

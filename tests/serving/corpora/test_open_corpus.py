@@ -51,7 +51,7 @@ def store(tmp_path: Path) -> Slow:
 @pytest.fixture
 def corpora(store: Slow, tmp_path: Path) -> Iterator[Corpora]:
     opened = Corpora(store, Indexes(tmp_path / "indexes"))
-    opened.create("c")
+    opened.create(Corpus("c"))
     opened.put("c", one("first"))
     opened.warm()
     store.groups.clear()
@@ -71,7 +71,7 @@ def together(store: Slow, corpora: Corpora, contents: Sequence[Content]) -> list
         leading = threads.submit(corpora.put, "c", contents[0])
         assert store.begun.wait(PATIENCE)
         others = [threads.submit(corpora.put, "c", content) for content in contents[1:]]
-        waiting = corpora._open.named("c")._pending
+        waiting = corpora.named("c")._pending
         while len(waiting) < len(others):
             pass
         store.open.set()
@@ -100,9 +100,9 @@ def test_all_hear_of_a_commit_that_failed_and_nothing_is_kept(store: Slow, corpo
 
 
 def test_who_waits_while_the_corpus_goes_hears_so(store: Slow, corpora: Corpora) -> None:
-    with ThreadPoolExecutor(2) as threads, corpora._open.named("c").locked():
+    with ThreadPoolExecutor(2) as threads, corpora.named("c").locked():
         writing = threads.submit(corpora.put, "c", one("late"))
-        while not corpora._open.named("c")._pending:
+        while not corpora.named("c")._pending:
             pass
         corpora.drop("c")
     with pytest.raises(NotFound):
@@ -122,7 +122,7 @@ def test_a_commit_needs_no_read_that_may_fail(store: Slow, corpora: Corpora, mon
         raise Unhealthy(f"{name}: too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(corpora._open.named("c").live, "_target", lambda: 0.95)
+        patch.setattr(corpora.named("c").live, "_target", lambda: 0.95)
         patch.setattr(store, "corpus", no_more_files)
         assert together(store, corpora, [one("a"), one("b"), one("d")]) == [None] * 3
     assert search(corpora) == ["a", "b", "d", "first"]
@@ -131,7 +131,7 @@ def test_a_commit_needs_no_read_that_may_fail(store: Slow, corpora: Corpora, mon
 def test_an_index_follows_a_commit_whose_caller_left_meanwhile(
     store: Slow, corpora: Corpora, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    corpus, token = corpora._open.named("c"), CancelToken()
+    corpus, token = corpora.named("c"), CancelToken()
     before = corpus.live
 
     def write_and_leave(name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:
@@ -140,7 +140,7 @@ def test_an_index_follows_a_commit_whose_caller_left_meanwhile(
         return outcomes
 
     monkeypatch.setattr(store, "write", write_and_leave)
-    monkeypatch.setattr(before, "_consider", lambda: store.corpus("c"))  # as one that asks for the recall target
+    monkeypatch.setattr(before, "reconsider", lambda: store.corpus("c"))  # as one that asks for the recall target
     token.run(lambda: corpus.write(Removal(["first"])))
     assert corpus.live is before is not None, "it was let go, to be opened anew"
     assert search(corpora) == []

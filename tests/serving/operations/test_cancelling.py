@@ -25,7 +25,7 @@ from serving.corpora.ports import Ranking
 from serving.corpora.search import Hit, Query, SearchOptions
 from serving.corpora.stores import STORES
 from serving.corpora.stores.connections import READ_STEPS, Connections
-from serving.corpora.values import Content, Document, Passage
+from serving.corpora.values import Content, Corpus, Document, Passage
 from serving.errors import Stopped, Unhealthy
 from serving.operations.threads import CancelToken, check_cancelled, for_others, is_cancelled
 from serving.service import Service
@@ -58,7 +58,7 @@ class Countdown(CancelToken):
 def corpora(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corpora]:
     folder = tmp_path_factory.mktemp("cancelling")
     opened = Corpora(STORES["sqlite"](folder / "corpora"), Indexes(folder / "indexes"))
-    opened.create("c")
+    opened.create(Corpus("c"))
     documents = [Document(str(i), f"a red word{i}", METADATA) for i in range(DOCUMENTS)]
     opened.put("c", Content(documents, np.tile(UNIT, (DOCUMENTS, 1)), "f"))
     yield opened
@@ -212,7 +212,7 @@ def test_an_index_is_opened_for_all_though_the_caller_who_began_it_leaves(
 ) -> None:
     store, token = STORES["sqlite"](tmp_path / "corpora"), CancelToken()
     first = Corpora(store, Indexes(tmp_path / "indexes"))
-    first.create("c")
+    first.create(Corpus("c"))
     first.put("c", Content([Document("a", "a", {})], UNIT[None], "f"))
     again = Corpora(store, Indexes(tmp_path / "again"))
     opened = Indexes.open
@@ -231,7 +231,7 @@ def test_an_index_is_opened_for_all_though_the_caller_who_began_it_leaves(
 def test_the_opening_of_all_indexes_ends_within_any(corpora: Corpora, monkeypatch: pytest.MonkeyPatch) -> None:
     index = Mock(side_effect=Stopped("nobody waits"))
     monkeypatch.setattr(OpenCorpus, "index", index)
-    corpora.create("another")
+    corpora.create(Corpus("another"))
     with pytest.raises(Stopped):
         corpora.warm()
     assert index.call_count == 1
@@ -289,7 +289,9 @@ def test_at_the_end_of_a_drain_reads_end_with_a_503(
 
     async def work() -> None:
         await service.loaded.wait()
-        asked = [asyncio.create_task(service.library.scan(lambda corpora: corpora.facets("c", 1), "c"))] * 2
+        asked = [
+            asyncio.create_task(service.library.read(lambda corpora: corpora.facets("c", 1), "c", charged=True))
+        ] * 2
         assert await asyncio.to_thread(endless.begun.wait, PATIENCE)
         assert not await service.drain()
         for one in asked:

@@ -16,7 +16,6 @@ from prometheus_client import Histogram as Theirs
 
 from models.runtimes.openvino import LENGTH_STEP, padded
 from serving.app import create_app
-from serving.corpora.indexes import INDEXES
 from serving.corpora.ports import IndexSize
 from serving.errors import Backend, Empty, ForeignTokens, Invalid, Overloaded, Unhealthy
 from serving.operations.bounds import check_corpus_name
@@ -133,11 +132,8 @@ def test_each_text_counts_in_te_embed_and_each_request_in_te_request(client: Tes
         assert after[name] - before[name] == (2 if "request" in name else 4), name
 
 
-@pytest.mark.parametrize("index", INDEXES)
-def test_sizes_of_indexes_follow_what_is_written(
-    make_service: Callable[..., Service], wait_until_ready: Wait, index: str
-) -> None:
-    with TestClient(create_app(make_service(index=index))) as client:
+def test_sizes_of_indexes_follow_what_is_written(make_service: Callable[..., Service], wait_until_ready: Wait) -> None:
+    with TestClient(create_app(make_service(index="exact"))) as client:
         wait_until_ready(client)
         client.put("/corpora/empty", json={})
         client.put("/corpora/mine", json={})

@@ -6,13 +6,14 @@ import io
 import random
 import tempfile
 import zipfile
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.readers.__main__ import READERS, reader
+from serving.readers.__main__ import READERS
 from serving.readers.pdf import reflowed
 from serving.readers.unreadable import Unreadable
 from tests.serving.readers import files
@@ -26,7 +27,7 @@ def records(format: str, content: bytes | str, *, split: str = "section", source
     with tempfile.TemporaryFile() as file:
         file.write(content.encode() if isinstance(content, str) else content)
         file.seek(0)
-        return [record.value for record in reader(format)(file, {"split": split, "source": source})]
+        return [record.value for record in resolve_name(READERS[format])(file, {"split": split, "source": source})]
 
 
 def sections(format: str, content: bytes | str) -> Found:
@@ -219,4 +220,4 @@ def test_files_with_changed_or_missing_bytes_are_read_or_told(format: str, conte
 
 
 def test_every_reader_is_there() -> None:
-    assert all(callable(reader(format)) for format in READERS)
+    assert all(callable(resolve_name(name)) for name in READERS.values())

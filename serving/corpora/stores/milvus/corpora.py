@@ -24,7 +24,7 @@ from serving.corpora.stores.milvus.uploads import Uploads
 from serving.corpora.stores.milvus.writing import Writer
 from serving.corpora.stores.sqlite import hold
 from serving.corpora.stores.writing import check_bound, stemmed_otherwise
-from serving.corpora.values import NO_SETTINGS, Corpus, Map, OwnVectors, Size, Stemming, WordSettings
+from serving.corpora.values import Corpus, Map, OwnVectors, Size
 from serving.errors import Invalid, ServiceError, Unsupported
 from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.files import disk_errors
@@ -82,18 +82,9 @@ class MilvusCorpora(Writer):
     def use_gpu(self) -> str | None:
         return None  # Milvus chooses the device of its own searches
 
-    def create(
-        self,
-        name: str,
-        *,
-        description: str | None = None,
-        recall_target: float | None = None,
-        stemming: Stemming | None = None,
-        words: WordSettings = NO_SETTINGS,
-        encoder: Manifest | OwnVectors | None = None,
-        passages: int = 0,
-    ) -> bool:
-        for setting, value in asdict(words).items():
+    def create(self, corpus: Corpus, encoder: Manifest | OwnVectors | None = None, passages: int = 0) -> bool:
+        name, stemming = corpus.name, corpus.stemming
+        for setting, value in asdict(corpus.words).items():
             if value:
                 raise Invalid("corpora on Milvus do not have this setting: leave it out", field=setting)
         with self._registry.lock(name):
@@ -111,8 +102,8 @@ class MilvusCorpora(Writer):
             self._registry.write(
                 replace(
                     known,
-                    description=known.description if description is None else description,
-                    recall_target=recall_target or known.recall_target,
+                    description=known.description if corpus.description is None else corpus.description,
+                    recall_target=corpus.recall_target or known.recall_target,
                     stemming=stemming or known.stemming,
                 )
             )

@@ -9,12 +9,14 @@ import numpy as np
 from models.runtimes.base import Floats
 from serving.corpora.indexes.building import Builder, Plan, Work, recall
 from serving.corpora.indexes.exact import nearest
-from serving.corpora.indexes.live import Identity, LiveIndex
+from serving.corpora.indexes.live import LiveIndex
+from serving.corpora.indexes.saved import Identity
 from serving.corpora.ports import Ranking
 from tests.serving.corpora.indexes.sources import DictSource
 from tests.serving.corpora.indexes.vectors import clustered, keys
 
 DIM = 16
+NO_KEYS, NO_VECTORS = keys([]), np.empty((0, DIM), np.float32)
 IDENTITY = Identity("1", "f", DIM)
 PLAN = Plan(least=500, kinds=("hnsw",))
 EVERY = ("flat", "hnsw", "ivf-flat", "ivf-sq8", "ivf-pq")
@@ -42,18 +44,18 @@ class Turns(Builder):
             work(lambda: None)
 
 
-def opened(source: DictSource, builder: Builder, folder: Path | None, plan: Plan = PLAN) -> LiveIndex:
-    return LiveIndex(source, IDENTITY, builder, folder=folder, target=lambda: 0.9, plan=plan)
+def opened(source: DictSource, builder: Builder, folder: Path, plan: Plan = PLAN) -> LiveIndex:
+    return LiveIndex(source, "c", IDENTITY, builder, folder=folder, target=lambda: 0.9, plan=plan)
 
 
 def put(index: LiveIndex, source: DictSource, count: int, seed: int = 0) -> None:
     vectors = clustered(count, seed=seed)
-    index.add(source.put(vectors), vectors)
+    index.change(NO_KEYS, source.put(vectors), vectors)
 
 
 def take(index: LiveIndex, source: DictSource, gone: list[int]) -> None:
     source.take(keys(gone))
-    index.remove(keys(gone))
+    index.change(keys(gone), NO_KEYS, NO_VECTORS)
 
 
 def truth(source: DictSource, queries: Floats, k: int) -> list[Ranking]:

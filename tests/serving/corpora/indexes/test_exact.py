@@ -81,7 +81,7 @@ def test_only_allowed_rows_that_are_not_removed_are_found() -> None:
     index, vectors = ExactIndex(16), clustered(10)
     index.add(keys(range(1, 11)), vectors)
     index.remove(keys([2, 3]))
-    (ranking,) = index.search(vectors[:1], 10, keys([2, 4, 6, 99]))
+    (ranking,) = index.rows.search(vectors[:1], 10, keys([2, 4, 6, 99]))
     assert sorted(ranking.keys.tolist()) == [4, 6]
 
 
@@ -94,5 +94,5 @@ def test_removed_rows_stay_until_more_than_half_are_removed() -> None:
     index.remove(keys([3, 5]))
     assert (len(index), index.rows.keys.tolist()) == (1, [4])
     index.add(keys([6]), vectors[5:])
-    (ranking,) = index.search(vectors[5:], 5)
+    (ranking,) = index.rows.search(vectors[5:], 5)
     assert ranking.keys.tolist()[0] == 6 and len(ranking.keys) == 2

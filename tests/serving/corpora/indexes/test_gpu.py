@@ -240,7 +240,7 @@ def test_an_index_whose_device_failed_is_built_again_for_what_is_left(
     def opened() -> LiveIndex:
         kinds = {**KINDS, **GPU_KINDS}
         plan = Plan(least=500, kinds=("gpu-flat", "hnsw"))
-        return LiveIndex(source, IDENTITY, builder, folder=tmp_path, target=lambda: 0.9, plan=plan, kinds=kinds)
+        return LiveIndex(source, "c", IDENTITY, builder, folder=tmp_path, target=lambda: 0.9, plan=plan, kinds=kinds)
 
     source = DictSource()
     with closing(opened()) as index:
@@ -277,7 +277,7 @@ def test_a_device_that_fails_while_it_is_measured_is_left_to_the_next_kind(
     monkeypatch.setattr(Device, "before", staticmethod(out_of_memory))
     source, plan = DictSource(), Plan(least=500, kinds=("gpu-flat", "hnsw"))
     kinds = {**KINDS, **GPU_KINDS}
-    live = LiveIndex(source, IDENTITY, builder, folder=tmp_path, target=lambda: 0.9, plan=plan, kinds=kinds)
+    live = LiveIndex(source, "c", IDENTITY, builder, folder=tmp_path, target=lambda: 0.9, plan=plan, kinds=kinds)
     with closing(live) as index:
         put(index, source, 600)
         builder.build()

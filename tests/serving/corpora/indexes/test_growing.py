@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from serving.corpora.indexes import live
 from serving.corpora.indexes.building import Builder, Plan
 from serving.corpora.indexes.kind import BuildError, Pause
 from serving.corpora.indexes.live import LiveIndex
+from serving.corpora.indexes.state import Main
 from tests.serving.corpora.indexes.following import Turns, check, opened, put, take
 from tests.serving.corpora.indexes.sources import DictSource
 
@@ -103,10 +105,10 @@ def test_what_goes_while_a_graph_grows_is_not_in_it(
         builder.build()
         put(index, source, 600, seed=1)
 
-        def meanwhile(*given: object) -> object:
+        def meanwhile(*given: Any, **named: Any) -> Main:
             take(index, source, [1, 1001, 1002, 1599])
             put(index, source, 50, seed=2)
-            return grown(*given)  # type: ignore[arg-type]
+            return grown(*given, **named)
 
         with monkeypatch.context() as patch:
             patch.setattr(live, "grown", meanwhile)
@@ -115,9 +117,9 @@ def test_what_goes_while_a_graph_grows_is_not_in_it(
         check(index, source)
         put(index, source, 600, seed=1)
 
-        def built(*given: object) -> object:
+        def built(*given: Any, **named: Any) -> Main:
             index.build_now()
-            return grown(*given)  # type: ignore[arg-type]
+            return grown(*given, **named)
 
         with monkeypatch.context() as patch:
             patch.setattr(live, "grown", built)
@@ -129,7 +131,7 @@ def test_what_goes_while_a_graph_grows_is_not_in_it(
 def test_where_a_graph_does_not_reach_the_target_the_tail_stays_exact(
     builder: Turns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def misses(*_: object) -> None:
+    def misses(*_: object, **named: object) -> None:
         raise BuildError("hnsw reaches a recall of 0.1, not surely 0.9")
 
     source = DictSource()

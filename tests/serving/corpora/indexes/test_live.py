@@ -17,6 +17,8 @@ from tests.serving.corpora.indexes.following import (
     DIM,
     EVERY,
     IDENTITY,
+    NO_KEYS,
+    NO_VECTORS,
     PLAN,
     Turns,
     check,
@@ -107,7 +109,7 @@ def test_what_happens_during_a_build_is_in_what_follows(
                 take(index, source, [5, 6, 2400, 2600])
                 source.take(keys([7]))  # The write is committed, but the index does not know it yet.
             if place == "index.before-bury":
-                index.remove(keys([7]))
+                index.change(keys([7]), NO_KEYS, NO_VECTORS)
                 check(index, source)
 
         monkeypatch.setattr(live, "reach", meanwhile)
@@ -168,7 +170,9 @@ def test_another_plan_holds_from_the_next_opening_on(
 @pytest.mark.slow
 def test_another_target_is_another_build(builder: Turns, tmp_path: Path) -> None:
     source, target = DictSource(), [0.7]
-    with closing(LiveIndex(source, IDENTITY, builder, folder=tmp_path, target=lambda: target[0], plan=PLAN)) as index:
+    with closing(
+        LiveIndex(source, "c", IDENTITY, builder, folder=tmp_path, target=lambda: target[0], plan=PLAN)
+    ) as index:
         put(index, source, 2500)
         builder.build()
         index.reconsider()
@@ -186,7 +190,7 @@ def test_a_target_that_nothing_reaches_is_served_exactly_and_said(
 ) -> None:
     monkeypatch.setattr("serving.corpora.indexes.approximate.Hnsw.efforts", lambda *_: [1])
     source = DictSource()
-    with closing(LiveIndex(source, IDENTITY, builder, folder=tmp_path, target=lambda: 0.999, plan=PLAN)) as index:
+    with closing(LiveIndex(source, "c", IDENTITY, builder, folder=tmp_path, target=lambda: 0.999, plan=PLAN)) as index:
         put(index, source, 2500)
         builder.build()
         report = index.report
@@ -203,7 +207,9 @@ def test_a_target_that_nothing_reaches_is_served_exactly_and_said(
 def test_a_target_of_1_is_exact_search_whatever_was_measured(builder: Turns, tmp_path: Path, before: float) -> None:
     """Search exactly, even if an index reports that it reaches the target."""
     source, target = DictSource(), [0.5]
-    with closing(LiveIndex(source, IDENTITY, builder, folder=tmp_path, target=lambda: target[0], plan=PLAN)) as index:
+    with closing(
+        LiveIndex(source, "c", IDENTITY, builder, folder=tmp_path, target=lambda: target[0], plan=PLAN)
+    ) as index:
         put(index, source, 2500)
         builder.build()
         assert index.report.kind == "hnsw"
@@ -222,7 +228,7 @@ def test_a_target_of_1_is_exact_search_whatever_was_measured(builder: Turns, tmp
 
 def test_a_first_tail_does_not_grow_into_a_graph_for_a_target_of_1(builder: Turns, tmp_path: Path) -> None:
     source = DictSource()
-    with closing(LiveIndex(source, IDENTITY, builder, folder=tmp_path, target=lambda: 1.0, plan=PLAN)) as index:
+    with closing(LiveIndex(source, "c", IDENTITY, builder, folder=tmp_path, target=lambda: 1.0, plan=PLAN)) as index:
         put(index, source, 2 * PLAN.least)
         assert not builder.brief
         builder.build()
@@ -242,18 +248,6 @@ def test_many_vectors_are_read_into_a_file(builder: Turns, tmp_path: Path, monke
         check(index, source)
 
 
-def test_without_a_folder_files_go_when_it_closes(builder: Turns) -> None:
-    source = DictSource()
-    index = opened(source, builder, None)
-    put(index, source, 2500)
-    builder.build()
-    folder = index._folder
-    assert index.report.kind == "hnsw"
-    assert folder.exists()
-    index.close()
-    assert not folder.exists()
-
-
 def test_erasing_leaves_nothing(builder: Turns, tmp_path: Path) -> None:
     source, folder = DictSource(), tmp_path / "c"
     index = opened(source, builder, folder)
@@ -270,7 +264,7 @@ def test_searches_beside_writes_and_builds_see_whole_writes(thread: Builder, tmp
     source = DictSource()
     index = opened(source, thread, tmp_path, Plan(least=200, dead=0.1, tail=0.1, kinds=("hnsw",)))
     vectors = clustered(600)
-    index.add(source.put(vectors), vectors)
+    index.change(NO_KEYS, source.put(vectors), vectors)
     wrong: list[str] = []
     stop = threading.Event()
 

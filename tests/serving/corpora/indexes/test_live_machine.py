@@ -16,9 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from serving.corpora.indexes import live
 from serving.corpora.indexes.building import Plan, recall
 from serving.corpora.indexes.exact import nearest
-from serving.corpora.indexes.live import Identity, LiveIndex
+from serving.corpora.indexes.live import LiveIndex
+from serving.corpora.indexes.saved import Identity
 from serving.corpora.ports import Ranking
-from tests.serving.corpora.indexes.following import Turns
+from tests.serving.corpora.indexes.following import NO_KEYS, NO_VECTORS, Turns
 from tests.serving.corpora.indexes.sources import DictSource
 from tests.serving.corpora.indexes.vectors import clustered
 
@@ -137,6 +138,7 @@ class Machine(RuleBasedStateMachine):
     def _index(self) -> LiveIndex:
         return LiveIndex(
             self.source,
+            "c",
             Identity("1", "f", DIM),
             self.builder,
             folder=Path(self.folder.name),
@@ -150,12 +152,12 @@ class Machine(RuleBasedStateMachine):
 
     def _put(self, count: int) -> None:
         new = self._fresh(count)
-        self.index.add(self.source.put(new), new)
+        self.index.change(NO_KEYS, self.source.put(new), new)
 
     def _take(self, gone: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
         self.gone |= set(gone.tolist()) & self.source.held.keys()
         self.source.take(gone)
-        self.index.remove(gone)
+        self.index.change(gone, NO_KEYS, NO_VECTORS)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 from typing import Any, BinaryIO, cast
 
-from serving.corpora.ingest import Options, Row, rows
+from serving.corpora.ingest.rows import Row
+from serving.corpora.ingest.uploading import Options, rows
 from serving.settings import Settings
 
 SETTINGS = Settings()

@@ -11,7 +11,8 @@ from typing import Any, cast
 
 from serving.corpora.corpora import Corpora
 from serving.corpora.disk_quota import DiskQuota
-from serving.corpora.ingest import Options, VectorRule
+from serving.corpora.ingest.uploading import Options
+from serving.corpora.ingest.vectors import VectorRule
 from serving.corpora.library import Library as Served
 from serving.corpora.library import UploadResult
 from serving.corpora.values import Chunking, Document

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from serving.corpora.ingest import Checked, Options, checked
+from serving.corpora.ingest.documents import Checked, checked
+from serving.corpora.ingest.uploading import Options
 from serving.corpora.values import Chunking, Document
 from serving.errors import Backend, NotFound, Overloaded, Unhealthy
 from serving.jobs import Job, Running, ingestion

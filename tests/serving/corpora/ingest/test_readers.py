@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.corpora.ingest import Options, rows
 from serving.corpora.ingest.json_documents import OPTIONS, PIECE
 from serving.corpora.ingest.rows import COMPARED, COMPARED_LENGTH, MAX_DEPTH
+from serving.corpora.ingest.uploading import Options, rows
 from serving.errors import Invalid, Malformed, ServiceError, TooLarge, UnsupportedMedia
 from serving.settings import Settings
 from tests.conftest import soon

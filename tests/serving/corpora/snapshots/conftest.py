@@ -12,13 +12,14 @@ from serving.corpora.corpora import Corpora
 from serving.corpora.open_corpus import Indexes
 from serving.corpora.snapshots import Snapshots
 from serving.corpora.stores import STORES
+from serving.corpora.values import Corpus
 from tests.serving.corpora.snapshots.kept import content
 
 
 @pytest.fixture
 def corpora(tmp_path: Path) -> Iterator[Corpora]:
     opened = Corpora(STORES["sqlite"](tmp_path / "corpora"), Indexes(tmp_path / "indexes"))
-    opened.create("c", description="kept")
+    opened.create(Corpus("c", description="kept"))
     opened.put("c", content("a", "b", "c"))
     yield opened
     opened.close()

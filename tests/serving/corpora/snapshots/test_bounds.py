@@ -16,7 +16,7 @@ from serving.corpora.corpora import Corpora
 from serving.corpora.snapshots import CONTENT, MANIFEST, Progress, Snapshots
 from serving.corpora.stores import fields
 from serving.corpora.stores.records import PASSAGE, DocumentRow, PassageRow, content_hash
-from serving.corpora.values import MAX_POINTS, Document, Span
+from serving.corpora.values import MAX_POINTS, Corpus, Document, Span
 from serving.errors import Invalid, TooLarge
 from serving.operations.bounds import MAX_COUNT, Bounds
 from tests.serving.corpora.snapshots.kept import content, ids
@@ -33,7 +33,7 @@ def bounded(corpora: Corpora, tmp_path: Path) -> Snapshots:
 
 def packed(corpora: Corpora, tmp_path: Path, change: Change) -> Path:
     """The snapshot of a corpus of the documents `x` and `y`, changed by whoever sends it."""
-    corpora.create("other")
+    corpora.create(Corpus("other"))
     corpora.put("other", content("x", "y"))
     corpora.copy("other", tmp_path / "copy")
     with closing(sqlite3.connect(tmp_path / "copy", isolation_level=None)) as writer:

@@ -14,6 +14,7 @@ from backports import zstd
 
 from serving.corpora.corpora import Corpora
 from serving.corpora.snapshots import CONTENT, MANIFEST, PIECE, Progress, Snapshots
+from serving.corpora.values import Corpus
 from serving.errors import Invalid, TooLarge
 from tests.serving.corpora.snapshots.kept import content, hits, ids
 
@@ -98,7 +99,7 @@ BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 @pytest.fixture
 def body(corpora: Corpora, tmp_path: Path) -> bytes:
     """A whole corpus, other than `c`."""
-    corpora.create("other")
+    corpora.create(Corpus("other"))
     corpora.put("other", content("x", "y"))
     corpora.copy("other", tmp_path / "copy")
     return (tmp_path / "copy").read_bytes()

@@ -27,7 +27,7 @@ from serving.corpora.stores.milvus.connection import Address, connect
 from serving.corpora.stores.milvus.corpora import MilvusCorpora
 from serving.corpora.stores.milvus.indexes import planned
 from serving.corpora.stores.milvus.registry import REGISTRY
-from serving.corpora.values import Chunking, Content, Document, Span
+from serving.corpora.values import Chunking, Content, Corpus, Document, Span
 from serving.errors import Conflict, Invalid, Unhealthy, Unsupported
 from serving.settings import Settings, SettingsError, read_settings
 from tests.conftest import PATIENCE
@@ -115,7 +115,7 @@ def test_a_server_that_goes_is_an_error_of_one_line_and_may_come_back(
         monkeypatch.setattr(module, "TIMEOUT", 1.0)
     server, database, port = start_server_in_thread(str(tmp_path / "m.db"))
     corpora = MilvusCorpora(Settings(data=tmp_path / "data", store=f"milvus://127.0.0.1:{port}"))
-    corpora.create("c")
+    corpora.create(Corpus("c"))
     corpora.put("c", content([("a", "text", {})]))
     server.stop(grace=None).wait(PATIENCE)
     database.close()
@@ -142,9 +142,9 @@ def test_collections_of_other_programs_are_left_alone(tmp_path: Path) -> None:
     connection.close()
     corpora = MilvusCorpora(Settings(data=tmp_path / "data", store=str(tmp_path / "m.db")))
     with pytest.raises(Conflict, match="isosphere_theirs that does not belong to Isosphere"):
-        corpora.create("theirs")
+        corpora.create(Corpus("theirs"))
     assert corpora.names() == []
-    corpora.create("ours")
+    corpora.create(Corpus("ours"))
     corpora.close()
     connection = connect(str(tmp_path / "m.db"))
     assert connection.client.has_collection("isosphere_theirs")
@@ -190,7 +190,7 @@ def drawn_filter(draw: np.random.Generator, depth: int = 0) -> Any:
 def test_filters_find_what_they_match(corpora: MilvusCorpora) -> None:
     draw = np.random.default_rng(0)
     documents = {f"d{i:02}": {"a": drawn_metadata(draw), "b": drawn_metadata(draw)} for i in range(60)}
-    corpora.create("drawn")
+    corpora.create(Corpus("drawn"))
     corpora.put("drawn", content([(name, name, metadata) for name, metadata in documents.items()]))
     found = 0
     for _ in range(60):
@@ -214,7 +214,7 @@ def test_filters_find_what_they_match(corpora: MilvusCorpora) -> None:
 )
 def test_filters_that_milvus_cannot_answer_are_refused(corpora: MilvusCorpora, where: Any, says: str) -> None:
     if "lists" not in corpora.names():
-        corpora.create("lists")
+        corpora.create(Corpus("lists"))
         corpora.put("lists", content([("a", "text", {"prices": [3, 30], "tags": [1], "n": 1, "name": "x"})]))
     with pytest.raises(Invalid) as refused:
         corpora.page("lists", None, 1, compile_filter(where))
@@ -237,7 +237,7 @@ def test_filters_that_milvus_cannot_answer_are_refused(corpora: MilvusCorpora, w
 def test_documents_beyond_the_limits_of_milvus_are_refused(
     corpora: MilvusCorpora, document: Document, says: str
 ) -> None:
-    corpora.create("limits")
+    corpora.create(Corpus("limits"))
     with pytest.raises(Invalid) as refused:
         corpora.put("limits", Content([document], np.full((1, 4), 0.5, np.float32), "f"))
     assert refused.value.message.startswith(says)
@@ -248,7 +248,7 @@ def test_documents_beyond_the_limits_of_milvus_are_refused(
 def test_a_long_text_is_stored_in_passages(corpora: MilvusCorpora) -> None:
     text = "ü" * 60_000 + " end"
     spans = [Span(0, 30_000), Span(29_000, 60_004)]
-    corpora.create("long")
+    corpora.create(Corpus("long"))
     corpora.put(
         "long", Content([Document("a", text, {})], np.eye(2, 4, dtype=np.float32), "f", [spans], Chunking(16, 0))
     )
@@ -279,8 +279,8 @@ def test_milvus_lite_writes_rows_into_files_early_because_it_searches_other_rows
 @pytest.mark.slow
 def test_a_new_corpus_gets_the_index_of_its_expected_size(tmp_path: Path) -> None:
     large = opened(tmp_path, index="cpu", expected_passages=10**7)
-    large.create("by-option")
-    large.create("by-size", passages=10**6)
+    large.create(Corpus("by-option"))
+    large.create(Corpus("by-size"), passages=10**6)
     kinds = {}
     for name in ("by-option", "by-size"):
         large.put(name, content([("a", "text", {})]))
@@ -309,7 +309,7 @@ def test_the_effort_of_searches_reaches_the_target(
     name = kinds[-1]
     vectors = np.random.default_rng(0).standard_normal((600, 16)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    corpora.create(name, recall_target=0.9)
+    corpora.create(Corpus(name, recall_target=0.9))
     corpora.put(name, Content([Document(f"d{i}", f"t{i}", {}) for i in range(600)], vectors, "f"))
     unmeasured = corpora.description(name).index
     assert unmeasured and unmeasured.reason == "the recall of this index was not measured yet"
@@ -337,8 +337,8 @@ def test_there_are_no_snapshots(corpora: MilvusCorpora) -> None:
 @pytest.mark.slow
 def test_other_programs_find_the_rows_under_an_alias(tmp_path: Path) -> None:
     corpora = MilvusCorpora(Settings(data=tmp_path, store=str(tmp_path / "m.db")))
-    corpora.create("my-notes")
-    corpora.create("notes")
+    corpora.create(Corpus("my-notes"))
+    corpora.create(Corpus("notes"))
     corpora.put("notes", content([("a", "text", {"n": 1})]))
     corpora.put("my-notes", content([("a", "text", {"n": 1})]))
     aliases = corpora._connection.client.list_aliases()["aliases"]
@@ -360,9 +360,9 @@ def test_a_change_of_collections_that_was_cut_short_is_ended_at_the_next_start(
 ) -> None:
     settings = Settings(data=tmp_path, store=str(tmp_path / "m.db"))
     corpora = MilvusCorpora(settings)
-    corpora.create("c")
+    corpora.create(Corpus("c"))
     corpora.put("c", content([("a", "text", {})]))
-    corpora.create("gone")
+    corpora.create(Corpus("gone"))
     corpora.put("gone", content([("a", "text", {})]))
     keys = corpora.stale("c", "g", 10)
     corpora.refresh("c", "g", [key for key, _ in keys], np.ones((1, 3), np.float32))
