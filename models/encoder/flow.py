@@ -28,10 +28,6 @@ class ActNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return (x + self.shift) * (LOG_SCALE_FACTOR * self.log_scale).exp()
 
-    def inverse(self, y: Tensor) -> Tensor:
-        """Return the x for which `forward(x) == y`."""
-        return y * (-LOG_SCALE_FACTOR * self.log_scale).exp() - self.shift
-
     def log_det(self) -> Tensor:
         """Return the log of the Jacobian's determinant, which does not depend on the input."""
         return LOG_SCALE_FACTOR * self.log_scale.sum()
@@ -52,11 +48,6 @@ class AdditiveCoupling(nn.Module):
         first, second = x.chunk(2, dim=-1)
         return torch.cat([first, second + self.shift(self.hidden(first))], dim=-1)
 
-    def inverse(self, y: Tensor) -> Tensor:
-        """Return the x for which `forward(x) == y`."""
-        first, second = y.chunk(2, dim=-1)
-        return torch.cat([first, second - self.shift(self.hidden(first))], dim=-1)
-
 
 class Step(nn.Module):
     """A step of the flow: actnorm, reversal of the components, additive coupling. It maps (N, D) to (N, D)."""
@@ -69,10 +60,6 @@ class Step(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         reordered: Tensor = self.coupling(self.actnorm(x).flip(-1))
         return reordered
-
-    def inverse(self, y: Tensor) -> Tensor:
-        """Return the x for which `forward(x) == y`."""
-        return self.actnorm.inverse(self.coupling.inverse(y).flip(-1))
 
 
 class Flow(nn.Module):
@@ -105,32 +92,21 @@ class Flow(nn.Module):
         return self.sizes["dim"]
 
     def forward(self, pooled: Tensor) -> Tensor:
-        return self._latents(pooled, level=0)
-
-    def inverse(self, latents: Tensor) -> Tensor:
-        """Return the pooled vectors (N, D) for which `forward(pooled) == latents`."""
-        return self._origin(latents, level=0)
+        leaving: list[Tensor] = []
+        x = pooled
+        for level in range(len(self.levels)):
+            if level:
+                x, half = x.chunk(2, dim=-1)
+                leaving.append(half)
+            for step in self.steps(level):
+                x = step(x)
+        return torch.cat([*leaving, x], dim=-1)
 
     def log_det(self) -> Tensor:
         """Return the log of the Jacobian's determinant, which does not depend on the input."""
-        steps = [step for level in range(len(self.levels)) for step in self._steps(level)]
+        steps = [step for level in range(len(self.levels)) for step in self.steps(level)]
         return torch.stack([step.actnorm.log_det() for step in steps]).sum()
 
-    def _latents(self, x: Tensor, level: int) -> Tensor:
-        for step in self._steps(level):
-            x = step(x)
-        if level == len(self.levels) - 1:
-            return x
-        staying, leaving = x.chunk(2, dim=-1)
-        return torch.cat([leaving, self._latents(staying, level + 1)], dim=-1)
-
-    def _origin(self, x: Tensor, level: int) -> Tensor:
-        if level < len(self.levels) - 1:
-            leaving, staying = x.chunk(2, dim=-1)
-            x = torch.cat([self._origin(staying, level + 1), leaving], dim=-1)
-        for step in reversed(self._steps(level)):
-            x = step.inverse(x)
-        return x
-
-    def _steps(self, level: int) -> list[Step]:
+    def steps(self, level: int) -> list[Step]:
+        """Return the steps of a level, in their order."""
         return list(cast("Iterable[Step]", self.levels[level]))
