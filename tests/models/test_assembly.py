@@ -20,9 +20,10 @@ from models.cli import commands
 from models.encoder.encoder import Encoder
 from models.encoder.layers import keep_layers
 from models.export import assembly
-from models.export.assembly import AssemblyError, assemble, write_template
+from models.export.assembly import AssemblyError, assemble
 from models.export.export import check_parity, export
 from models.runtimes.graph import golden_cosine
+from tests.models.template import write_template
 
 NAMES = ["minilm", *sources.shipped()]
 PARITY = 1e-5
