@@ -1,4 +1,4 @@
-"""Removal of layers from a backbone."""
+"""The linear layers of a backbone, and the removal of some of its layers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,15 @@ from models.errors import Refused
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+def linear_layers(backbone: nn.Module) -> dict[str, nn.Linear]:
+    """Return the linear layers by name. The pooler is left out, because vectors don't depend on it."""
+    return {
+        name: module
+        for name, module in backbone.named_modules()
+        if isinstance(module, nn.Linear) and not name.startswith("pooler")
+    }
 
 
 class LayersError(Refused):

@@ -20,7 +20,6 @@ import ml_dtypes
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from models.bundle import adapter, bundle, card, origin, quantization, sources
 from models.bundle.adapter import PREFIX, AdapterError
@@ -28,7 +27,7 @@ from models.bundle.bundle import CARD, CONFIG, INT8, TOKENIZER, TRANSFORM, Golde
 from models.bundle.disk import replacing_folder
 from models.encoder import transform as transforms
 from models.encoder.encoder import Encoder
-from models.encoder.layers import keep_layers
+from models.encoder.layers import keep_layers, linear_layers
 from models.export.export import GOLDEN_SENTENCES, unit_vectors
 
 JUDGES = "isosphere.judges"
@@ -203,12 +202,8 @@ def _check_alike(tuned: Encoder, start: Encoder, source: str, base: str) -> None
 
 
 def _linear_modules(start: Encoder, rank: int) -> list[str]:
-    modules = {
-        name: module.weight
-        for name, module in start.backbone.named_modules()
-        if isinstance(module, nn.Linear) and not name.startswith("pooler")
-    }
-    largest = min((min(weight.shape) for weight in modules.values()), default=0)
+    modules = linear_layers(start.backbone)
+    largest = min((min(module.weight.shape) for module in modules.values()), default=0)
     if not 1 <= rank <= largest:
         raise AdapterError(f"rank: {rank} does not fit: the narrowest layer of the base allows 1 to {largest}")
     return list(modules)
