@@ -375,17 +375,13 @@ def fast_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, max_length: int) -> T
         return Tokenizer(file, max_length=max_length)
 
 
-def position_embeddings(backbone: PreTrainedModel) -> nn.Embedding | None:
-    """Return the table of learnt position embeddings, or None if the backbone has no such table."""
+def first_position(backbone: PreTrainedModel) -> int:
+    """Return the position of a text's first token. RoBERTa's positions begin after the padding index."""
     table = getattr(getattr(backbone, "embeddings", None), "position_embeddings", None)
-    return table if isinstance(table, nn.Embedding) else None
+    padding = table.padding_idx if isinstance(table, nn.Embedding) else None
+    return 0 if padding is None else padding + 1
 
 
 def positions(backbone: PreTrainedModel) -> int:
-    """Return the maximum number of tokens that the position embeddings allow.
-
-    RoBERTa's positions begin after the padding index, so they allow fewer tokens than the table has rows.
-    """
-    count = int(getattr(backbone.config, "max_position_embeddings", DEFAULT_MAX_LENGTH))
-    table = position_embeddings(backbone)
-    return count if table is None or table.padding_idx is None else count - table.padding_idx - 1
+    """Return the maximum number of tokens that the position embeddings allow."""
+    return int(getattr(backbone.config, "max_position_embeddings", DEFAULT_MAX_LENGTH)) - first_position(backbone)

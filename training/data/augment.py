@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from models.encoder.encoder import Encoder
+from models.encoder.encoder import Encoder, first_position
 
 
 def draw_token_order(mask: Tensor, rng: torch.Generator | None = None) -> Tensor:
@@ -119,8 +119,7 @@ def _at_places(encoder: Encoder, ids: Tensor, mask: Tensor, places: Tensor) -> T
     """Encode with position ids that are permuted by `places` (N, L)."""
     if not _takes_positions(encoder):
         raise _no_place(encoder, "position ids")
-    # Position ids of RoBERTa-like models begin after the padding id, which their embeddings store under this name.
-    first = getattr(getattr(encoder.backbone, "embeddings", None), "padding_idx", -1) + 1
+    first = first_position(encoder.backbone)
     positions = torch.arange(first, first + mask.shape[1], device=mask.device).expand(mask.shape)
     pooled: Tensor = encoder(ids, mask, position_ids=shuffle_positions(positions, places))
     return pooled
