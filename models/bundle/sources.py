@@ -220,6 +220,21 @@ def read_json(file: Path) -> Any:
         raise SourceError(f"{file}: not JSON in UTF-8: {error}") from error
 
 
+def read_object(file: Path, *, required: bool = False) -> dict[str, Any]:
+    """Parse a JSON object of a module. A missing file counts as an empty object, unless it is `required`.
+
+    Raises:
+        SourceError: the file is not an object of JSON, or is missing and `required`; the message names the file.
+    """
+    if not file.is_file():
+        if required:
+            raise SourceError(f"{file}: missing, but {MODULES} names its folder")
+        return {}
+    if not isinstance(said := read_json(file), dict):
+        raise SourceError(f"{file}: not an object of JSON")
+    return said
+
+
 def is_cross_encoder(name: str) -> bool:
     """Return whether `name` names a cross-encoder: a sequence classifier with one output.
 

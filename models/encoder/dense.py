@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.bundle.sources import Module, SourceError, read_json, weight_files
+from models.bundle.sources import Module, SourceError, read_object, weight_files
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "Identity": nn.Identity,
@@ -113,7 +113,8 @@ class Layers(nn.Module):
                 weights.append(_weights(module.folder))
                 width = described[-1]["out"]
             else:
-                _check_neutral(module.folder / "config.json", _config(module.folder, required=False))
+                file = module.folder / "config.json"
+                _check_neutral(file, read_object(file))
                 described.append({"kind": "normalize"})
         if truncate is not None and truncate < width:
             described.append({"kind": "truncate", "out": truncate})
@@ -127,7 +128,8 @@ class Layers(nn.Module):
 
 def _dense(folder: Path, width: int) -> dict[str, Any]:
     """Return the manifest's description of a Dense module whose input has the dimension `width`."""
-    file, said = folder / "config.json", _config(folder)
+    file = folder / "config.json"
+    said = read_object(file, required=True)
     _check_neutral(file, said)
     activation = said.get("activation_function", "torch.nn.modules.activation.Tanh")
     package, _, name = str(activation).rpartition(".")
@@ -148,18 +150,6 @@ def _weights(folder: Path) -> dict[str, Tensor]:
         return load_file(files[0])
     weights: dict[str, Tensor] = torch.load(files[0], weights_only=True)
     return weights
-
-
-def _config(folder: Path, *, required: bool = True) -> dict[str, Any]:
-    file = folder / "config.json"
-    if not file.is_file():
-        if required:
-            raise SourceError(f"{file}: missing, but modules.json names its folder")
-        return {}
-    said = read_json(file)
-    if not isinstance(said, dict):
-        raise SourceError(f"{file}: not an object of JSON")
-    return said
 
 
 def _check_neutral(file: Path, said: Mapping[str, Any]) -> None:
