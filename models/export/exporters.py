@@ -7,7 +7,7 @@ not load torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,11 +15,15 @@ from typing import TYPE_CHECKING
 from models.errors import Refused
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from models.encoder.encoder import UnitVector
 
 OPSET = 17
-INPUTS = {"input_ids": {0: "batch", 1: "length"}, "attention_mask": {0: "batch", 1: "length"}}
-OUTPUTS = {
+Axes = Mapping[str, Mapping[int, str]]
+"""Names of inputs or outputs, with their dynamic axes."""
+INPUTS: Axes = {"input_ids": {0: "batch", 1: "length"}, "attention_mask": {0: "batch", 1: "length"}}
+OUTPUTS: Axes = {
     "sentence_embedding": {0: "batch"},
     "norm": {0: "batch"},
     "token_embeddings": {0: "batch", 1: "length"},
@@ -31,19 +35,24 @@ class ExporterUnavailable(Refused):
 
 
 def by_torch(graph: UnitVector, file: Path) -> None:
+    encoder = graph.encoder
+    example = encoder.tensors(encoder.tokenizer.encode(["an example of two texts", "short"]))
+    trace(graph, example, file, inputs=INPUTS, outputs=OUTPUTS)
+
+
+def trace(module: nn.Module, example: tuple[Tensor, ...], file: Path, *, inputs: Axes, outputs: Axes) -> None:
     """Export with torch's TorchScript exporter. ADR 0003 has the reasons for this exporter."""
     import torch
 
-    encoder = graph.encoder
     torch.onnx.export(
-        graph,
-        encoder.tensors(encoder.tokenizer.encode(["an example of two texts", "short"])),
+        module,
+        example,
         str(file),
         dynamo=False,
         opset_version=OPSET,
-        input_names=list(INPUTS),
-        output_names=list(OUTPUTS),
-        dynamic_axes=INPUTS | OUTPUTS,
+        input_names=list(inputs),
+        output_names=list(outputs),
+        dynamic_axes={**inputs, **outputs},
     )
 
 
