@@ -112,8 +112,10 @@ class Tokenizer:
             TokenizerFailure: the tokenizer failed on a text.
         """
         for i, text in enumerate(texts):
-            if not _encodable(text):
-                raise ValueError(f"text {i} is not valid Unicode: it contains a lone surrogate")
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise ValueError(f"text {i} is not valid Unicode: it contains a lone surrogate") from None
         limit = max_length or self.max_length
         with panics_as_errors():
             encodings = self._fast.encode_batch_fast(list(texts), add_special_tokens=True)
@@ -291,11 +293,3 @@ def _pad_id(fast: FastTokenizer) -> int:
     """
     found = (fast.token_to_id(name) for name in ("[PAD]", "<pad>"))
     return next((i for i in found if i is not None), 0)
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True

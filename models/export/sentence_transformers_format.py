@@ -30,11 +30,6 @@ OLD_FLAGS = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
 """Flags of poolings that every version of sentence-transformers knows."""
 
 
-def can_say(encoder: Encoder) -> bool:
-    """Return whether sentence-transformers' format can describe the encoder. It can't describe a normalising flow."""
-    return not isinstance(encoder.transform, Flow)
-
-
 def write(encoder: Encoder, folder: Path) -> None:
     """Write the files for sentence-transformers.
 
@@ -45,7 +40,7 @@ def write(encoder: Encoder, folder: Path) -> None:
     If the format can't describe the encoder, only a modules.json is written, with which other programs fail with an
     error.
     """
-    if not can_say(encoder):
+    if isinstance(encoder.transform, Flow):
         _write_modules(folder, [("", UNKNOWN_MODULE)])
         return
     if encoder.backbone.config.model_type == STATIC:

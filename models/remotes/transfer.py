@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from models.bundle import adapter, bundle, disk
@@ -105,18 +104,15 @@ def pull(remote: Remote, folder: Path, *, replace: bool = False) -> tuple[Packag
     if folder.is_dir() and any(folder.iterdir()) and not replace:
         _refuse_foreign(folder)
         raise TransferError(f"{folder}: contains another bundle, or a damaged one; replace it by --replace")
-    with naming(folder), _writing(folder) as written:
-        (written / name).write_bytes(content)
-        _fetch(remote, manifest, written)
-        opened(written)
+    with naming(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        disk.restore_folder(folder)
+        _refuse_foreign(folder)
+        with disk.replacing_folder(folder) as written:
+            (written / name).write_bytes(content)
+            _fetch(remote, manifest, written)
+            opened(written)
     return opened(folder), len(manifest.files) + 1
-
-
-def _writing(folder: Path) -> AbstractContextManager[Path]:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    disk.restore_folder(folder)
-    _refuse_foreign(folder)
-    return disk.replacing_folder(folder)
 
 
 def _refuse_foreign(folder: Path) -> None:

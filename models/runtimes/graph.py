@@ -98,9 +98,9 @@ def _by_length(tokens: Sequence[Tokens], budget: int) -> Iterator[list[int]]:
         yield batch
 
 
-def golden_cosine(bundle: Bundle, *, runtime: str = OnnxRuntime.name, precision: str = FP32) -> float:
-    """Return the minimum cosine between vectors of `runtime` and the golden vectors in the manifest."""
-    return golden_cosine_of(Graph(bundle, runtime=runtime, precision=precision).encode, bundle)
+def golden_cosine(bundle: Bundle, *, precision: str = FP32) -> float:
+    """Return the minimum cosine between vectors of ONNX Runtime and the golden vectors in the manifest."""
+    return golden_cosine_of(Graph(bundle, precision=precision).encode, bundle)
 
 
 def golden_cosine_of(encode: Callable[[Sequence[str]], NDArray[np.float32]], bundle: Bundle) -> float:
