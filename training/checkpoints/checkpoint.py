@@ -177,7 +177,7 @@ class State:
         self.scaler.load_state_dict(facts["scaler"])
         self.step = facts["step"]
         self.best = Best(**facts["best"]) if facts["best"] else None
-        self.cached_vectors = facts.get("recalled", {})  # Earlier versions did not write this field.
+        self.cached_vectors = facts["recalled"]
 
     def restore_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         _load_trained(without_prefix("encoder.", tensors), self.encoder)
@@ -279,8 +279,7 @@ def load_snapshot(state: State, file: Path, devices: Devices) -> list[str]:
         _check_frozen(file, facts, state.frozen)
         state.restore_tensors(tensors)
         restore_random(tensors, devices)
-        if "scale" in tensors:  # Earlier versions did not write this tensor.
-            state.scaler.load_state_dict({**state.scaler.state_dict(), "scale": tensors["scale"].item()})
+        state.scaler.load_state_dict({**state.scaler.state_dict(), "scale": tensors["scale"].item()})
         state.step = facts["step"]
         return [str(sentence) for sentence in facts["sentences"]]
 
@@ -296,14 +295,12 @@ def _frozen(encoder: Encoder) -> str:
 
 
 def _check_frozen(file: Path, facts: Mapping[str, Any], frozen: str) -> None:
-    if facts.get("frozen", frozen) != frozen:  # Earlier versions stored all weights and no digest.
+    if facts.get("frozen", "") != frozen:  # Pre-training freezes no weights and stores no digest.
         raise CheckpointError(f"{file}: the backbone has changed since the checkpoint, so the run can't be resumed")
 
 
 def _load_trained(tensors: Mapping[str, Tensor], encoder: Encoder) -> None:
     """Load the trained weights of a file into the encoder.
-
-    Files of earlier versions contain the frozen weights too.
 
     Raises:
         RuntimeError: a weight is missing, unknown, or has another shape.
