@@ -28,7 +28,7 @@ from training.encoding.views import Augmentation, FrozenEncoder, Teacher, ViewEn
 from training.machine.devices import Devices
 from training.machine.graphs import CudaGraphs
 from training.objectives import OBJECTIVES
-from training.objectives.base import Measures, Objective
+from training.objectives.base import Objective
 from training.objectives.matryoshka import Matryoshka
 
 
@@ -85,16 +85,8 @@ class Step:
         `start` is a frozen copy of the encoder from before training. `chunk_size` turns on gradient caching, and is the
         maximum number of sentences in one encoder pass. If it is None, the whole batch is encoded at once. With
         `record`, steps are recorded as CUDA graphs (see `training.machine.graphs`).
-
-        Raises:
-            ValueError: the objective needs a teacher but `teacher` is None, or needs the initial encoder but `start` is
-                None.
         """
         needs = state.objective.needs
-        if needs.teacher and teacher is None:
-            raise ValueError("the objective needs a teacher, but the run has none")
-        if needs.start and start is None:
-            raise ValueError("the objective needs the encoder from before training, but the run has none")
         self._state = state
         self._devices = devices
         self._clip_norm = clip_norm
@@ -158,14 +150,16 @@ class Step:
             views = self._devices.gather(in_batch_order(passes, pooled.detach()), placed.sentences).requires_grad_()
             if on_views is not None:
                 on_views(views)
-            terms = state.objective(self._views.split(views, placed.teacher, placed.start), state.rng)
+            terms: dict[str, Tensor] = state.objective(
+                self._views.split(views, placed.teacher, placed.start), state.rng
+            )
             loss = torch.stack(list(terms.values())).sum()
             self._diverged |= ~torch.isfinite(loss.detach())
             # With a non-finite loss, all later gradients become NaN, so that no later step changes the weights.
             loss = loss * torch.where(self._diverged, torch.nan, 1.0)
             state.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-            measured = state.objective.measured() if isinstance(state.objective, Measures) else {}
-            values.update({name: value.detach() for name, value in {**terms, **measured, "loss": loss}.items()})
+            found = {**terms, **state.objective.measured(), "loss": loss}
+            values.update({name: value.detach() for name, value in found.items()})
             assert views.grad is not None
             # DDP averages the encoder's gradients over processes, but each process has only the gradients of its own
             # rows.

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ from training.machine.devices import Devices
 from training.machine.graphs import RUNS_BEFORE_RECORDING
 from training.machine.hardware import autocast_dtype
 from training.objectives import OBJECTIVES
-from training.objectives.base import Needs, Views
+from training.objectives.base import Needs, Objective, Views
 from training.step import Step, can_record, initial_state, load_frozen, make_step, set_learning_rate
 
 MakeConfig = Callable[..., RunConfig]
@@ -44,7 +44,7 @@ def weights(state: State) -> list[Tensor]:
     return [weight.detach().clone() for group in state.optimiser.param_groups for weight in group["params"]]
 
 
-class Scripted(nn.Module):
+class Scripted(Objective):
     """Objective with a simple loss, multiplied by a given factor at each call."""
 
     needs = Needs()
@@ -128,7 +128,7 @@ def test_norms_and_biases_do_not_decay(make_config: MakeConfig, scripted: type[S
     assert decayed == {name for name in before if not name.endswith("bias") and "LayerNorm" not in name}
 
 
-class Steep(nn.Module):
+class Steep(Objective):
     """Objective with a simple loss, whose gradient is NaN at the third call."""
 
     needs = Needs()
@@ -193,7 +193,7 @@ def test_a_batch_in_chunks_has_the_gradient_of_the_whole(
     for size in (None, chunk_size):
         config = make_config(dropout=0.0, augmentation="span-cutoff", augmentation_rate=0.0, chunk_size=size)
         state, step, tokenise = started(config)
-        cast(nn.Module, state.objective).double()
+        state.objective.double()
         state.encoder.double()
         values = step.gradients(tokenise(sentences[:16]))
         found.append(([w.grad for group in state.optimiser.param_groups for w in group["params"]], values["loss"]))

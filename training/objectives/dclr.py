@@ -11,14 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.encoder.encoder import full_precision
-from training.objectives.base import (
-    REMOVED_SHARE,
-    Needs,
-    Preset,
-    Recipe,
-    Views,
-    minilm_presets,
-)
+from training.objectives.base import REMOVED_SHARE, Needs, Objective, Preset, Recipe, Views, minilm_presets
 from training.objectives.contrastive import MLP, cosine_logits, info_nce
 from training.objectives.noise import ascend, check_ratio, gaussian_negatives
 
@@ -129,7 +122,7 @@ class DCLRParams:
             raise ValueError(f"threshold {self.threshold} is not a cosine, from -1 to 1")
 
 
-class DCLR(nn.Module):
+class DCLR(Objective):
     """DCLR: InfoNCE with noise as additional negatives and weights alpha for all negatives, equation 6 of the paper.
 
     The loss of a sentence i is -log exp s(z_i, z'_i) / sum over c of alpha_ic exp s(z_i, c). The candidates c are the

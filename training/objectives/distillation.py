@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
 from models.encoder.encoder import full_precision
-from training.objectives.base import Needs, Preset, Recipe, Views
+from training.objectives.base import Needs, Objective, Preset, Recipe, Views
 from training.objectives.contrastive import similarity_distance
 
 NEGLIGIBLE = 1e-5
@@ -48,7 +48,7 @@ class DistillationParams:
             raise ValueError(f"aligned {self.aligned} is below 0")
 
 
-class Distillation(nn.Module):
+class Distillation(Objective):
     """Loss between the encoder's vectors and two targets: the teacher's vectors and the initial encoder's vectors.
 
     The loss is the mean over N sentences of share · (1 - cos(z_i R, t_i)) + (1 - share) · (1 - cos(z_i, s_i)). With

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from training.objectives.base import Needs, Preset, Recipe, Views, minilm_presets
+from training.objectives.base import Needs, Objective, Preset, Recipe, Views, minilm_presets
 from training.objectives.contrastive import MLP, cosine_logits, info_nce
 from training.objectives.noise import check_ratio, gaussian_negatives
 
@@ -43,7 +43,7 @@ def smoothed_logits(
     return torch.cat([in_batch, cosine_logits(anchors, noise, temperature) + math.log(noise_weight)], dim=1)
 
 
-class GSInfoNCE(nn.Module):
+class GSInfoNCE(Objective):
     """GS-InfoNCE: InfoNCE with Gaussian noise as additional negatives, equation 5 of the paper.
 
     The loss of a sentence i is -log exp s(z_i, z'_i) / (sum_j exp s(z_i, z'_j) + lambda sum_k exp s(z_i, g_k)). The

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from training.objectives.base import Needs, Preset, Recipe, Views, minilm_presets
+from training.objectives.base import Needs, Objective, Preset, Recipe, Views, minilm_presets
 from training.objectives.contrastive import (
     MLP,
     DCLForm,
@@ -90,7 +90,7 @@ def off_info_nce(positives: Tensor, negatives: Tensor, m: float, m_on: WeightOn 
     return info_nce(torch.diagonal_scatter(negatives + math.log(m), positives))
 
 
-class ImSimCSE(nn.Module):
+class ImSimCSE(Objective):
     """ImSimCSE: InfoNCE whose positives and negatives are from different passes, and terms between dimensions.
 
     InfoNCE is equation 3 of the paper. The terms between dimensions are equations 4 (Barlow Twins) and 5.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from training.objectives.base import Needs, Preset, Recipe, Views, minilm_presets
+from training.objectives.base import Needs, Objective, Preset, Recipe, Views, minilm_presets
 from training.objectives.contrastive import MLP, cosine_logits
 from training.objectives.whitening import Gradient, GroupWhitening, MomentumWhitening
 
@@ -130,7 +130,7 @@ class WhitenedCSEParams:
         return (1.0,) * (self.views - 1) if self.positive_weights is None else self.positive_weights
 
 
-class WhitenedCSE(nn.Module):
+class WhitenedCSE(Objective):
     """WhitenedCSE: whitening, the head, and InfoNCE of the first view against each other view (equations 7 and 8).
 
     Raises:
