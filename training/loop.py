@@ -32,7 +32,6 @@ from training.data.corpus import Corpus
 from training.encoding.teacher_cache import fsync_caches
 from training.machine.devices import Devices
 from training.machine.interrupt import InterruptedRun, interruptible
-from training.objectives.base import Reports
 from training.step import Step, learning_rate
 
 READ_EVERY = 20
@@ -131,15 +130,11 @@ def run_to_end(run: Run[B], headline: str, stream: TextIO) -> None:
     progress.say(headline)
     try:
         with interruptible() as stop:
-            _take_steps(run, lines.write if lines else ignore_metrics, progress, stop=stop)
+            _take_steps(run, lines.write if lines else lambda *_: None, progress, stop=stop)
     finally:
         progress.close()
         if lines:
             lines.close()
-
-
-def ignore_metrics(_kind: str, _step: int, _values: Mapping[str, float]) -> None:
-    """Do nothing. Processes other than the first use this function in place of `Record.write`."""
 
 
 def _take_steps(run: Run[B], record: WriteMetrics, progress: Progress, *, stop: Callable[[], bool]) -> None:
@@ -152,7 +147,8 @@ def _take_steps(run: Run[B], record: WriteMetrics, progress: Progress, *, stop: 
     batches = prefetch(islice(run.batches(), total - state.step))
     read_every = READ_EVERY if devices.device.type == "cuda" else 1
     run.module.train()
-    pending = PendingSteps[B]()
+    pending: list[TakenStep[B]] = []  # Steps whose losses have not been copied to the host.
+    since = time.perf_counter()
 
     with closing(batches):
         for batch in batches:
@@ -163,7 +159,8 @@ def _take_steps(run: Run[B], record: WriteMetrics, progress: Progress, *, stop: 
             due = state.step % run.eval_every == 0 or state.step == total
             if not due and state.step % read_every:
                 continue
-            _read(pending, run, record, progress)
+            _read(pending, since, run, record, progress)
+            pending.clear()
             if evaluation is not None and state.step >= TIMED_STEPS:
                 ended = (state.step - due) // run.eval_every
                 progress.say_remaining(math.ceil(total / run.eval_every) - ended, evaluation)
@@ -177,49 +174,24 @@ def _take_steps(run: Run[B], record: WriteMetrics, progress: Progress, *, stop: 
                 run.save()
             if interrupted:
                 raise InterruptedRun(f"stopped after step {state.step} of {total}")
-            pending.restart_clock()
+            since = time.perf_counter()  # The time of an evaluation does not count as time of the next steps.
 
 
-def _read(pending: PendingSteps[B], run: Run[B], record: WriteMetrics, progress: Progress) -> None:
-    """Record the metrics of all steps whose losses have not been read, with the mean speed of these steps."""
-    steps, seconds = pending.read()
-    speed = run.speed([(taken.step, taken.batch) for taken, _ in steps], seconds)
-    for taken, values in steps:
+def _read(pending: Sequence[TakenStep[B]], since: float, run: Run[B], record: WriteMetrics, progress: Progress) -> None:
+    """Record the metrics of steps, with their mean speed since the time `since`.
+
+    The copy of losses waits for the device, so one transfer copies the losses of all steps.
+    """
+    rows = torch.stack([torch.stack([value.float() for value in each.values.values()]) for each in pending]).tolist()
+    seconds = time.perf_counter() - since
+    speed = run.speed([(taken.step, taken.batch) for taken in pending], seconds)
+    for taken, row in zip(pending, rows, strict=True):
+        values = dict(zip(taken.values, row, strict=True))
         remark = run.check(taken, values)
         record("train", taken.step, {**values, "learning_rate": run.learning_rate(taken.step - 1), **speed})
-        progress.advance(values["loss"], len(taken.batch), seconds / len(steps))
+        progress.advance(values["loss"], len(taken.batch), seconds / len(pending))
         if remark:
             progress.say(remark)
-
-
-class PendingSteps(Generic[B]):
-    """Steps whose losses have not been copied to the host.
-
-    The copy waits for the device, so the losses of many steps are copied together.
-    """
-
-    def __init__(self) -> None:
-        self._steps: list[TakenStep[B]] = []
-        self.restart_clock()
-
-    def restart_clock(self) -> None:
-        """Restart the clock, so that the time of an evaluation does not count as time of the next steps."""
-        self._since = time.perf_counter()
-
-    def append(self, taken: TakenStep[B]) -> None:
-        self._steps.append(taken)
-
-    def read(self) -> tuple[list[tuple[TakenStep[B], dict[str, float]]], float]:
-        """Return the steps since the last call of `read` with their values, and their total duration in seconds.
-
-        One transfer from the device copies all values.
-        """
-        steps, self._steps = self._steps, []
-        rows = torch.stack([torch.stack([value.float() for value in each.values.values()]) for each in steps]).tolist()
-        seconds = time.perf_counter() - self._since
-        return [
-            (each, dict(zip(each.values, row, strict=True))) for each, row in zip(steps, rows, strict=True)
-        ], seconds
 
 
 def is_finite(values: Mapping[str, float]) -> bool:
@@ -312,12 +284,15 @@ class Training:
         Store the weights if the score is the best so far.
         """
         state = self.state
-        if state.step:
-            check_weights(state)
+        # An update with finite gradients can still make weights infinite.
+        if state.step and not all(bool(weights.isfinite().all()) for weights in state.encoder.parameters()):
+            raise DivergedError(
+                f"step {state.step}: the update made weights NaN or infinite; start a new run with a lower "
+                "learning_rate"
+            )
         scores = self.scores(state.encoder) if self.devices.first else {self.metric: 0.0}
-        score = self.devices.from_first(scores[self.metric])
-        report = state.objective.report() if isinstance(state.objective, Reports) else {}
-        record("evaluation", state.step, {**scores, **report})
+        score = self.devices.from_all(scores[self.metric])[0]
+        record("evaluation", state.step, {**scores, **state.objective.report()})
         best = state.best is None or score > state.best.score
         if best:
             state.best = Best(state.step, score)
@@ -331,18 +306,6 @@ class Training:
         checkpoint.save(self.state, self.folder, self.devices, corpus=self.corpus.census.digest)
         if self.devices.first:
             checkpoint.remove_outdated_best(self.state, self.folder)
-
-
-def check_weights(state: State) -> None:
-    """Check that the encoder's weights are finite before they are evaluated and stored.
-
-    Raises:
-        DivergedError: a weight is NaN or infinite, which an update with finite gradients can cause.
-    """
-    if not all(bool(weights.isfinite().all()) for weights in state.encoder.parameters()):
-        raise DivergedError(
-            f"step {state.step}: the update made weights NaN or infinite; start a new run with a lower learning_rate"
-        )
 
 
 def save_divergence(state: State, taken: TakenStep[Batch], folder: Path, devices: Devices) -> Path:

@@ -85,10 +85,6 @@ class Devices:
         sizes = [(r + 1) * sentences // self.count - r * sentences // self.count for r in range(self.count)]
         return torch.cat([share[:size] for share, size in zip(shares, sizes, strict=True)]).movedim(0, -2)
 
-    def from_first(self, value: float) -> float:
-        """Return the first process's value on all processes."""
-        return self.from_all(value)[0]
-
     def from_all(self, value: float) -> list[float]:
         """Return every process's value, ordered by rank."""
         if self._group is None:
