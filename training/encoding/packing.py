@@ -56,7 +56,7 @@ def encode_passes(encoder: Encoder, passes: Sequence[Pass], copies: int = 1, *, 
         with dropout_off(encoder):
             return torch.cat([*noisy, encode_passes(encoder, passes)])
     if not supports_packing(encoder.backbone):
-        vectors = _encode_separately(encoder, passes, copies)
+        vectors = [encoder(each.input_ids.repeat(copies, 1), each.attention_mask.repeat(copies, 1)) for each in passes]
     else:
         vectors = _encode_packed(encoder, passes, copies, clean)
     wide = [full_precision(each) for each in vectors]
@@ -69,10 +69,6 @@ def _can_exempt(backbone: PreTrainedModel) -> bool:
     """Return whether dropout can be switched off for some of the packed sentences."""
     dropouts = [module for module in backbone.modules() if isinstance(module, nn.Dropout)]
     return supports_packing(backbone) and all(isinstance(module, Dropout) for module in dropouts)
-
-
-def _encode_separately(encoder: Encoder, passes: Sequence[Pass], copies: int) -> list[Tensor]:
-    return [encoder(each.input_ids.repeat(copies, 1), each.attention_mask.repeat(copies, 1)) for each in passes]
 
 
 def _encode_packed(encoder: Encoder, passes: Sequence[Pass], copies: int, clean: bool) -> list[Tensor]:

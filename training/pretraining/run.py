@@ -269,6 +269,8 @@ def _files(folder: Path) -> set[str]:
 
 
 def _page(config: PretrainConfig, origin: Origin, census: Census, curve: Sequence[Mapping[str, float]]) -> str:
+    start = f"the weights of {config.backbone}" if config.backbone else "random weights"
+    cited = "".join(f"\n```bibtex\n{entry.strip()}\n```\n" for entry in origin.citations)
     corpus = " ".join(Path(file).name for file in config.corpus) or "the documentation inside CPython"
     return f"""---
 {_metadata(origin).to_yaml()}
@@ -276,7 +278,7 @@ def _page(config: PretrainConfig, origin: Origin, census: Census, curve: Sequenc
 
 # {Path(config.out).resolve().name}
 
-A BERT of {config.layers} layers, {config.width} wide, with {config.heads} heads, pre-trained from {_start(config)}
+A BERT of {config.layers} layers, {config.width} wide, with {config.heads} heads, pre-trained from {start}
 by Isosphere as a masked language model: whole words, {config.share:.0%} of the tokens, {config.steps} steps of
 {config.batch_size} sequences of {config.max_length} tokens.
 Corpus: {census.sentences} sentences of {corpus}.
@@ -284,7 +286,7 @@ Corpus: {census.sentences} sentences of {corpus}.
 {_judged(config, census, curve)}`{RECORD}` has the configuration, the machine and the curve.
 
 It is not yet a sentence encoder: `isosphere train simcse --backbone {shlex.quote(config.out)}` makes one.
-{"".join(_cited(entry) for entry in origin.citations)}"""
+{cited}"""
 
 
 def _metadata(origin: Origin) -> ModelCardData:
@@ -298,14 +300,6 @@ def _metadata(origin: Origin) -> ModelCardData:
         library_name="transformers",
         pipeline_tag="fill-mask",
     )
-
-
-def _cited(entry: str) -> str:
-    return f"\n```bibtex\n{entry.strip()}\n```\n"
-
-
-def _start(config: PretrainConfig) -> str:
-    return f"the weights of {config.backbone}" if config.backbone else "random weights"
 
 
 def _judged(config: PretrainConfig, census: Census, curve: Sequence[Mapping[str, float]]) -> str:

@@ -60,7 +60,7 @@ def backbone_fields(backbone: str) -> dict[str, Any]:
         ConfigError: the backbone is not a BERT.
     """
     architecture = _architecture(backbone, whole_encoder(backbone))
-    length = min(PretrainConfig.max_length, _positions(architecture))
+    length = min(PretrainConfig.max_length, architecture.max_position_embeddings)
     return {"backbone": backbone, "tokenizer": backbone, "max_length": length, **_shape(architecture)}
 
 
@@ -104,7 +104,7 @@ def _published(config: PretrainConfig, folder: Path) -> Start:
     tokenizer = _tokenizer(config, folder, lowers=bool(said.get("lower")))
     architecture = _architecture(str(config.backbone), folder)
     _check(config, architecture, len(Vocabulary.of(tokenizer)))
-    positions = _positions(architecture)
+    positions = architecture.max_position_embeddings
     tokenizer.model_max_length = min(tokenizer.model_max_length, positions, said.get("max_length") or positions)
     architecture.hidden_dropout_prob = architecture.attention_probs_dropout_prob = config.dropout
     with reading(folder):
@@ -122,7 +122,7 @@ def _check(config: PretrainConfig, architecture: BertConfig, vocabulary: int) ->
     for name, value in _shape(architecture).items():
         if getattr(config, name) != value:
             raise ConfigError(f"{name}: {getattr(config, name)}, but {config.backbone} has {value}")
-    if config.max_length > (positions := _positions(architecture)):
+    if config.max_length > (positions := architecture.max_position_embeddings):
         raise ConfigError(f"max_length: {config.max_length}, but {config.backbone} has {positions} positions")
     if vocabulary > architecture.vocab_size:
         rows = architecture.vocab_size
@@ -158,10 +158,6 @@ def _architecture(backbone: str, folder: Path) -> BertConfig:
     if architecture.is_decoder:
         raise ConfigError(f"backbone: {backbone}: a decoder, whose tokens do not attend to later tokens")
     return architecture
-
-
-def _positions(architecture: BertConfig) -> int:
-    return int(architecture.max_position_embeddings)
 
 
 def _shape(architecture: BertConfig) -> dict[str, int]:
