@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -44,19 +44,6 @@ class DeviceBatch(NamedTuple):
     """Rows that this process encodes."""
     sentences: int
     """N, the number of sentences in the whole batch."""
-
-    def tensors(self) -> list[Tensor]:
-        """Return all tensors on the device."""
-        frozen = (each for each in (self.teacher, self.start) if each is not None)
-        return [*(tensor for each in self.passes for tensor in each if isinstance(tensor, Tensor)), *frozen]
-
-    def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
-        """Return a copy with these tensors, in the order of `tensors()`."""
-        given = iter(tensors)
-        assert all(each.first is None for each in self.passes), "steps on pairs are not recorded"
-        passes = [Pass(next(given), next(given), next(given)) for _ in self.passes]
-        teacher, start = (None if each is None else next(given) for each in (self.teacher, self.start))
-        return self._replace(passes=passes, teacher=teacher, start=start)
 
 
 class Step:

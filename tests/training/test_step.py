@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from tests.conftest import soon
 from training.checkpoints.checkpoint import State
@@ -286,7 +287,7 @@ def test_what_is_copied_to_be_recorded_is_put_back_in_its_place(
     config = replace(make_config(), objective=objective, params=narrow(objective))
     _, step, tokenise = started(config, teacher=tiny_backbone)
     placed = step._on_device(tokenise(sentences[:8]))
-    copied = placed.with_tensors([each.clone() for each in placed.tensors()])
+    copied = tree_map_only(Tensor, Tensor.clone, placed)
     assert (copied.own, copied.sentences) == (placed.own, placed.sentences)
     for one, other in zip(placed.passes, copied.passes, strict=True):
         assert all(torch.equal(a, b) and a is not b for a, b in zip(one[:3], other[:3], strict=True))

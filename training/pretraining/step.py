@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -60,17 +60,6 @@ class DeviceBatch(NamedTuple):
     chunks: Sequence[MaskedTokens]
     hidden: Tensor
     """Number of masked tokens in the whole batch, or 1 if there are none, ()."""
-
-    def tensors(self) -> list[Tensor]:
-        """Return all tensors."""
-        return [*(tensor for each in self.chunks for tensor in each), self.hidden]
-
-    def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
-        """Return a copy with these tensors, in the order of `tensors()`."""
-        given = iter(tensors)
-        return self._replace(
-            chunks=[MaskedTokens(*(next(given) for _ in each)) for each in self.chunks], hidden=next(given)
-        )
 
 
 class Step:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 from transformers import DataCollatorForLanguageModeling
 
 from training.data.corpus import open_corpus
@@ -165,7 +166,7 @@ def test_questions_without_an_answer_change_nothing(
 def test_what_is_copied_to_be_recorded_is_put_back_in_its_place(config: PretrainConfig, model: MaskedLM) -> None:
     batch = next(batches_of(config.override({"chunk_size": 4}), model).after(0, START))
     placed = step_of(model)._on_device(batch)
-    copied = placed.with_tensors([each.clone() for each in placed.tensors()])
+    copied = tree_map_only(Tensor, Tensor.clone, placed)
     assert torch.equal(copied.hidden, placed.hidden) and placed.hidden.item() == batch.hidden
     assert len(copied.chunks) == len(placed.chunks) == 2
     for one, other in zip(placed.chunks, copied.chunks, strict=True):
