@@ -352,7 +352,7 @@ def _merge(adapter: Adapter, backbone: PreTrainedModel, base: Path) -> None:
 
     Raises:
         AdapterError: the adapter was made for a different base.
-        LayersError: the base does not have the adapter's layers.
+        Refused: the base does not have the adapter's layers.
     """
     adapter.identity(adapter.base, weights_sha256(base))
     if adapter.layers is not None:

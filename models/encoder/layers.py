@@ -22,22 +22,18 @@ def linear_layers(backbone: nn.Module) -> dict[str, nn.Linear]:
     }
 
 
-class LayersError(Refused):
-    """The requested layers can't be removed from a backbone. The message names them."""
-
-
 def keep_layers(backbone: PreTrainedModel, kept: Sequence[int]) -> None:
     """Keep only the layers `kept`, counted from 0, in their order.
 
     All other weights stay the same.
 
     Raises:
-        LayersError: a layer does not exist or is named twice, the order differs from the backbone's, or the layers of
+        Refused: a layer does not exist or is named twice, the order differs from the backbone's, or the layers of
             this model family differ in more than their weights.
     """
     parent, name, layers = _layers(backbone)
     if [*kept] != sorted({*kept} & {*range(len(layers))}):
-        raise LayersError(
+        raise Refused(
             f"layers: {','.join(map(str, kept))}: must be ascending numbers from 0 to {len(layers) - 1} without "
             "repetition"
         )
@@ -49,7 +45,7 @@ def _layers(backbone: PreTrainedModel) -> tuple[nn.Module, str, nn.ModuleList]:
     """Return the list of a backbone's layers, with its parent module and its attribute name in the parent.
 
     Raises:
-        LayersError: the backbone has no such list, or its configuration describes the layers one by one.
+        Refused: the backbone has no such list, or its configuration describes the layers one by one.
     """
     config = backbone.config
     found = [
@@ -59,7 +55,7 @@ def _layers(backbone: PreTrainedModel) -> tuple[nn.Module, str, nn.ModuleList]:
         if isinstance(child, nn.ModuleList) and len(child) == config.num_hidden_layers
     ]
     if len(found) != 1 or getattr(config, "layer_types", None):
-        raise LayersError(
+        raise Refused(
             f"layers: layers of a {config.model_type} can't be removed: choose a BERT, RoBERTa, MPNet or DistilBERT"
         )
     return found[0]

@@ -44,10 +44,6 @@ KEPT = ("objective", "backbone", "dim", "max_length", "pooling", "prompts", "tra
 Weights = Mapping[str, NDArray[np.float32]]
 
 
-class AssemblyError(Failed):
-    """The assembled graph does not reproduce the golden vectors."""
-
-
 def assemble(
     source: str,
     folder: Path,
@@ -62,7 +58,7 @@ def assemble(
 
     Raises:
         SourceError, AdapterError: base or adapter can't be read, or the adapter does not fit the base.
-        AssemblyError: the bundle does not reproduce the golden vectors.
+        Failed: the bundle does not reproduce the golden vectors.
         BundleError: `folder` contains files that are not part of a bundle.
         OSError: the bundle can't be written; the message names `folder`.
     """
@@ -101,9 +97,7 @@ def assemble(
         )
         cosine = golden_cosine(bundle.load(draft))
         if not cosine >= FAITHFUL:  # This form of the comparison also refuses NaN.
-            raise AssemblyError(
-                f"{source}: cosine {cosine:.6f} to a golden vector, below {FAITHFUL}: its files are damaged"
-            )
+            raise Failed(f"{source}: cosine {cosine:.6f} to a golden vector, below {FAITHFUL}: its files are damaged")
     return bundle.load(folder)
 
 
@@ -156,15 +150,15 @@ def fill(graph: onnx.ModelProto, weights: Weights) -> None:
     """Put the weights into the empty tensors of a template.
 
     Raises:
-        AssemblyError: a weight is missing or has a different shape.
+        Failed: a weight is missing or has a different shape.
     """
     for tensor in graph.graph.initializer:
         weight = tensor.name.removesuffix(TRANSPOSED)
         if weight not in weights:
-            raise AssemblyError(f"{TEMPLATE / ONNX}: the weights have no {weight}")
+            raise Failed(f"{TEMPLATE / ONNX}: the weights have no {weight}")
         array = weights[weight].T if tensor.name.endswith(TRANSPOSED) else weights[weight]
         if array.shape != tuple(tensor.dims):
-            raise AssemblyError(f"{TEMPLATE / ONNX}: {weight} is {array.shape}, expected {tuple(tensor.dims)}")
+            raise Failed(f"{TEMPLATE / ONNX}: {weight} is {array.shape}, expected {tuple(tensor.dims)}")
         tensor.raw_data = np.ascontiguousarray(array, dtype="<f4").tobytes()
 
 

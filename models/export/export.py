@@ -99,7 +99,7 @@ def export(
     Raises:
         ExportError: ONNX Runtime's vectors differ from torch's by more than `PARITY`, torch's vectors differ from the
             golden vectors of `previous`, or the float16 graph loses too much accuracy.
-        ExporterUnavailable: `exporter` is not installed, or does not support this backbone.
+        Refused: `exporter` is not installed, or does not support this backbone.
         SourceError: a vector of `encoder` is zero, or all vectors have the same direction.
         bundle.BundleError: `folder` contains files that are not part of a bundle, or the new bundle is invalid, for
             example its name.
@@ -147,7 +147,7 @@ def write_onnx(encoder: Encoder, file: Path, exporter: str = "torch") -> None:
     exporter applies that module's mode to all modules.
 
     Raises:
-        ExporterUnavailable: the exporter is not installed, or does not support this backbone.
+        Refused: the exporter is not installed, or does not support this backbone.
     """
     graph = UnitVector(encoder)
     with dropout_off(graph), warnings.catch_warnings():

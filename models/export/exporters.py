@@ -30,10 +30,6 @@ OUTPUTS: Axes = {
 }
 
 
-class ExporterUnavailable(Refused):
-    """An exporter is not installed, or does not support the backbone. The message says what to do."""
-
-
 def by_torch(graph: UnitVector, file: Path) -> None:
     encoder = graph.encoder
     example = encoder.tensors(encoder.tokenizer.encode(["an example of two texts", "short"]))
@@ -63,7 +59,7 @@ def by_optimum(graph: UnitVector, file: Path) -> None:
     together with the backbone. Token types are not an input, because the backbone sets them to zero.
 
     Raises:
-        ExporterUnavailable: optimum's exporter is not installed, or does not know the family.
+        Refused: optimum's exporter is not installed, or does not know the family.
     """
     require_optimum()
     from optimum.exporters.onnx import export
@@ -76,7 +72,7 @@ def by_optimum(graph: UnitVector, file: Path) -> None:
         )
         family = families["feature-extraction"].func
     except KeyError as error:
-        raise ExporterUnavailable(f"optimum has no exporter for {config.model_type}: use --exporter torch") from error
+        raise Refused(f"optimum has no exporter for {config.model_type}: use --exporter torch") from error
     described = type("UnitVectorOnnxConfig", (family,), {"inputs": INPUTS, "outputs": OUTPUTS})
     export(graph, described(config, task="feature-extraction"), file, opset=OPSET)
 
@@ -85,12 +81,12 @@ def require_optimum() -> None:
     """Raise an error if optimum's exporter is not installed. The check does not load torch.
 
     Raises:
-        ExporterUnavailable: optimum's exporter is not installed.
+        Refused: optimum's exporter is not installed.
     """
     try:
         version("optimum-onnx")
     except PackageNotFoundError:
-        raise ExporterUnavailable(
+        raise Refused(
             "optimum's exporter does not support this environment's version of transformers: run "
             "`make optimum`, then repeat the command with .venv-optimum/bin/python"
         ) from None

@@ -70,7 +70,7 @@ def extract(
 
     Raises:
         AdapterError: the encoders differ in architecture or vocabulary, or the rank is out of range.
-        LayersError: the base does not have these layers.
+        Refused: the base does not have these layers.
         SourceError, BundleError: an encoder can't be read, or `folder` contains files that do not belong to an adapter.
     """
     tuned, start = Encoder.load(source), Encoder.load(base)

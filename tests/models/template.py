@@ -11,7 +11,8 @@ from safetensors.numpy import load_file
 
 from models.bundle import bundle, sources
 from models.bundle.bundle import ENGINES, MANIFEST, ONNX, TOKENIZER, WEIGHTS, Bundle, Manifest
-from models.export.assembly import KEPT, TRANSPOSED, AssemblyError, Weights
+from models.errors import Failed
+from models.export.assembly import KEPT, TRANSPOSED, Weights
 
 MODULE = "encoder.backbone."
 """Prefix of the names of weights in graphs that torch has exported."""
@@ -45,7 +46,7 @@ def empty(graph: onnx.ModelProto, weights: Weights) -> None:
     Each weight's tensor is emptied, and gets the name of its weight.
 
     Raises:
-        AssemblyError: a tensor matches no weight.
+        Failed: a tensor matches no weight.
     """
     by_bytes = {(weight.T.shape, np.ascontiguousarray(weight.T).tobytes()): name for name, weight in weights.items()}
     names: dict[str, str] = {}
@@ -54,7 +55,7 @@ def empty(graph: onnx.ModelProto, weights: Weights) -> None:
         if name not in weights:
             found = by_bytes.get((tuple(tensor.dims), tensor.raw_data))
             if found is None:
-                raise AssemblyError(f"{tensor.name}: equals none of the weights, neither directly nor transposed")
+                raise Failed(f"{tensor.name}: equals none of the weights, neither directly nor transposed")
             name = found + TRANSPOSED
         names[tensor.name] = tensor.name = name
         tensor.ClearField("raw_data")
