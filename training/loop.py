@@ -25,14 +25,14 @@ from training.checkpoints import checkpoint
 from training.checkpoints.checkpoint import Best, CheckpointError, Resumable, Snapshot, State
 from training.checkpoints.progress import Progress
 from training.checkpoints.record import Record, WriteMetrics, fsync_metrics
-from training.checkpoints.speed import SpeedMeter
 from training.config import RunConfig
-from training.data.batches import Batch, Tokenise, prefetch
+from training.data.batches import Batch, prefetch
 from training.data.corpus import Corpus
 from training.encoding.teacher_cache import fsync_caches
+from training.evaluation.selection import Selection
 from training.machine.devices import Devices
 from training.machine.interrupt import InterruptedRun, interruptible
-from training.step import Step, learning_rate
+from training.step import learning_rate, make_meter, make_step, make_tokeniser
 
 READ_EVERY = 20
 """Number of steps after which losses are copied from an asynchronous device.
@@ -210,24 +210,30 @@ EASY_AT, EASY = 10, 0.01
 """If the InfoNCE loss at step `EASY_AT` is below `EASY`, the task is too easy to learn from."""
 
 
-@dataclass(kw_only=True)
 class Training:
     """A run that trains an encoder by an objective."""
 
-    state: State
-    step: Step
-    config: RunConfig
-    devices: Devices
-    corpus: Corpus
-    tokenise: Tokenise
-    meter: SpeedMeter
-    scores: Callable[[Encoder], Mapping[str, float]]
-    """Function that computes the figures of an evaluation."""
-    metric: str
-    """Name of the figure that selects the best weights. A higher value is better."""
-    folder: Path
-    total_steps: int
-    eval_every: int
+    def __init__(
+        self,
+        config: RunConfig,
+        state: State,
+        *,
+        corpus: Corpus,
+        devices: Devices,
+        teacher: Encoder | None,
+        autocast: torch.dtype | None,
+        selection: Selection,
+    ) -> None:
+        self.config, self.state, self.corpus, self.devices, self.selection = config, state, corpus, devices, selection
+        self.folder, self.eval_every = Path(config.run), config.eval_every
+        epoch = corpus.batches_per_epoch(config.batch_size, least=devices.count)
+        self.total_steps = config.max_steps or config.epochs * epoch
+        # Cache nothing with several processes, because each encodes other sentences, or with passages, because their
+        # texts differ in each epoch.
+        caches = self.total_steps > epoch and devices.count == 1 and config.positives is None
+        self.step = make_step(config, state, devices, teacher, autocast, keep=self.folder if caches else None)
+        self.tokenise = make_tokeniser(config, state.encoder, teacher, devices)
+        self.meter = make_meter(state, teacher, devices, autocast, cached_after=epoch if caches else math.inf)
 
     @property
     def module(self) -> Encoder:
@@ -290,15 +296,16 @@ class Training:
                 f"step {state.step}: the update made weights NaN or infinite; start a new run with a lower "
                 "learning_rate"
             )
-        scores = self.scores(state.encoder) if self.devices.first else {self.metric: 0.0}
-        score = self.devices.from_all(scores[self.metric])[0]
+        metric = self.selection.metric
+        scores = self.selection.scores(state.encoder.encode) if self.devices.first else {metric: 0.0}
+        score = self.devices.from_all(scores[metric])[0]
         record("evaluation", state.step, {**scores, **state.objective.report()})
         best = state.best is None or score > state.best.score
         if best:
             state.best = Best(state.step, score)
             if self.devices.first:
                 checkpoint.save_best(state, state.best, self.folder)
-        progress.say(f"step {state.step}: {self.metric} {score:.4f}{' (best so far)' if best else ''}")
+        progress.say(f"step {state.step}: {metric} {score:.4f}{' (best so far)' if best else ''}")
 
     def save(self) -> None:
         if self.devices.first:

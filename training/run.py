@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -45,7 +44,7 @@ from training.machine.environment import environment
 from training.machine.hardware import autocast_dtype, precision_name
 from training.machine.interrupt import locked
 from training.objectives import OBJECTIVES
-from training.step import initial_state, load_frozen, load_start, make_meter, make_step, make_tokeniser
+from training.step import initial_state, load_frozen, load_start, make_step, make_tokeniser
 
 REPLACE = "replace it by --force"
 
@@ -92,24 +91,8 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
             sentences = next(corpus.batches(static.SENTENCES, seed=config.seed))
             static.start(state.encoder, load_start(config, devices), sentences, autocast)
 
-        epoch = corpus.batches_per_epoch(config.batch_size, least=devices.count)
-        total = config.max_steps or config.epochs * epoch
-        # Cache nothing with several processes, because each encodes other sentences, or with passages, because their
-        # texts differ in each epoch.
-        caches = total > epoch and devices.count == 1 and config.positives is None
         training = Training(
-            state=state,
-            step=make_step(config, state, devices, teacher, autocast, keep=folder if caches else None),
-            config=config,
-            devices=devices,
-            corpus=corpus,
-            tokenise=make_tokeniser(config, state.encoder, teacher, devices),
-            meter=make_meter(state, teacher, devices, autocast, cached_after=epoch if caches else math.inf),
-            scores=lambda encoder: selection.scores(encoder.encode),
-            metric=selection.metric,
-            folder=folder,
-            total_steps=total,
-            eval_every=config.eval_every,
+            config, state, corpus=corpus, devices=devices, teacher=teacher, autocast=autocast, selection=selection
         )
         run_to_end(training, _headline(training, autocast, state.step if taken_up else None), stream)
         assert state.best is not None, "the loop evaluates before its first step"

@@ -7,7 +7,7 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
 
@@ -22,7 +22,7 @@ from training.checkpoints import checkpoint, record
 from training.checkpoints.progress import Progress
 from training.checkpoints.publish import corpus_counts
 from training.checkpoints.record import RunError, WriteMetrics
-from training.checkpoints.speed import FIGURES, OperationCount, matmul_peak
+from training.checkpoints.speed import FIGURES, matmul_peak
 from training.config import ConfigError
 from training.data.corpus import Census, Corpus, open_corpus
 from training.loop import DivergedError, TakenStep, format_terms, is_finite, run_to_end
@@ -32,7 +32,7 @@ from training.machine.hardware import autocast_dtype, precision_name
 from training.machine.interrupt import locked
 from training.pretraining.batches import Batch, Batches
 from training.pretraining.config import PretrainConfig
-from training.pretraining.model import MaskedLM, MaskedTokens
+from training.pretraining.model import MaskedLM
 from training.pretraining.start import build_model
 from training.pretraining.step import State, Step, evaluate
 from training.run import check_writable, run_environment
@@ -67,7 +67,7 @@ def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> Stat
             record.check_no_run(Path(config.run))
     corpus = open_corpus(config.corpus, column=config.text_column)
     torch.manual_seed(config.seed)
-    run = _pretraining(config, corpus, devices)
+    run = Pretraining(config, corpus, devices)
     if devices.first and not resume:
         record.create_run(config, run_environment(corpus, devices, run.precision))
     with locked(run.folder) if devices.first else nullcontext():
@@ -75,33 +75,36 @@ def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> Stat
         torch.manual_seed(devices.own_seed(config.seed))  # The seed fixes dropout.
         checkpoint.load(run.state, run.folder, devices, corpus=corpus.census.digest)
 
-        run_to_end(run, _headline(run, corpus), stream if devices.first else io.StringIO())
+        run_to_end(run, _headline(run), stream if devices.first else io.StringIO())
         if devices.first:
             publish(config, run.state.model, corpus.census)
         devices.wait()
     return run.state
 
 
-@dataclass(kw_only=True)
 class Pretraining:
     """A run that trains a masked language model."""
 
-    state: State
-    step: Step
-    config: PretrainConfig
-    devices: Devices
-    training: Batches
-    held_out: Sequence[MaskedTokens]
-    digest: str
-    """Digest of the corpus."""
-    precision: torch.dtype | None
-    """Dtype of matrix products. None is float32."""
-    work: OperationCount
-    peak: float
-    """Peak operations per second of all devices together, measured with a large matrix product."""
-    folder: Path
-    total_steps: int
-    eval_every: int
+    def __init__(self, config: PretrainConfig, corpus: Corpus, devices: Devices) -> None:
+        """Build the run at its first step: model, optimiser, batches and step."""
+        model = build_model(config, devices.device)
+        optimiser = adamw(model.parameters(), learning_rate=config.learning_rate, weight_decay=config.weight_decay)
+        self.config, self.devices, self.state = config, devices, State(model, optimiser)
+        self.folder, self.total_steps, self.eval_every = Path(config.run), config.steps, config.eval_every
+        self.precision = autocast_dtype(config.precision, devices.device)
+        self.step = Step(
+            self.state,
+            devices,
+            clip_norm=config.clip_norm,
+            precision=self.precision,
+            # Chunks are not recorded as CUDA graphs, because their numbers of masked tokens vary.
+            record=devices.single_cuda and config.chunk_size is None,
+        )
+        self.training = Batches(config, model, corpus, devices)
+        self.held_out = self.training.held_out()
+        self.corpus = corpus
+        self.work = model.work(config.share)
+        self.peak = matmul_peak(devices.device, self.precision or torch.float32) * devices.count
 
     @property
     def module(self) -> MaskedLM:
@@ -144,7 +147,7 @@ class Pretraining:
         progress.say(f"step {step}: {format_terms({name: round(value, 4) for name, value in scores.items()})}")
 
     def save(self) -> None:
-        checkpoint.save(self.state, self.folder, self.devices, corpus=self.digest)
+        checkpoint.save(self.state, self.folder, self.devices, corpus=self.corpus.census.digest)
 
 
 def _check_finite(step: int, values: Mapping[str, float]) -> None:
@@ -152,39 +155,8 @@ def _check_finite(step: int, values: Mapping[str, float]) -> None:
         raise DivergedError(f"step {step}: {format_terms(values)}; start a new run with a lower learning_rate")
 
 
-def _pretraining(config: PretrainConfig, corpus: Corpus, devices: Devices) -> Pretraining:
-    """Build the run at its first step: model, optimiser, batches and step."""
-    model = build_model(config, devices.device)
-    optimiser = adamw(model.parameters(), learning_rate=config.learning_rate, weight_decay=config.weight_decay)
-    state = State(model, optimiser)
-    precision = autocast_dtype(config.precision, devices.device)
-    batches = Batches(config, model, corpus, devices)
-    return Pretraining(
-        state=state,
-        step=Step(
-            state,
-            devices,
-            clip_norm=config.clip_norm,
-            precision=precision,
-            # Chunks are not recorded as CUDA graphs, because their numbers of masked tokens vary.
-            record=devices.single_cuda and config.chunk_size is None,
-        ),
-        config=config,
-        devices=devices,
-        training=batches,
-        held_out=batches.held_out(),
-        digest=corpus.census.digest,
-        precision=precision,
-        work=model.work(config.share),
-        peak=matmul_peak(devices.device, precision or torch.float32) * devices.count,
-        folder=Path(config.run),
-        total_steps=config.steps,
-        eval_every=config.eval_every,
-    )
-
-
-def _headline(run: Pretraining, corpus: Corpus) -> str:
-    config, state = run.config, run.state
+def _headline(run: Pretraining) -> str:
+    config, state, corpus = run.config, run.state, run.corpus
     millions = sum(weight.numel() for weight in state.model.parameters()) / 1e6
     begin = f", from step {state.step}" if state.step else ""
     return (
