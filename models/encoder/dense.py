@@ -70,23 +70,15 @@ class Layers(nn.Module):
 
     def __init__(self, *, dim: int, layers: Sequence[Mapping[str, Any]]) -> None:
         super().__init__()
-        self.sizes: dict[str, Any] = {"dim": dim, "layers": [dict(layer) for layer in layers]}
+        self.sizes = {"dim": dim, "layers": [dict(layer) for layer in layers]}
+        self.dim = dim
+        self.out: int = next((layer["out"] for layer in reversed(layers) if "out" in layer), dim)
         self.layers = nn.Sequential(
             *(
                 LAYERS[layer["kind"]](**{key: value for key, value in layer.items() if key != "kind"})
                 for layer in layers
             )
         )
-
-    @property
-    def dim(self) -> int:
-        """Input dimension D."""
-        return int(self.sizes["dim"])
-
-    @property
-    def out(self) -> int:
-        """Output dimension D'."""
-        return int(next((layer["out"] for layer in reversed(self.sizes["layers"]) if "out" in layer), self.dim))
 
     def forward(self, pooled: Tensor) -> Tensor:
         vectors: Tensor = self.layers(pooled)

@@ -77,19 +77,10 @@ class Flow(nn.Module):
         if dim % 2**levels:
             raise ValueError(f"{dim} dimensions can't be halved {levels} times, once in each of {levels} levels")
         self.sizes = {"dim": dim, "levels": levels, "depth": depth, "hidden": hidden}
+        self.dim = self.out = dim
         self.levels = nn.ModuleList(
             nn.ModuleList(Step(dim >> level, hidden) for _ in range(depth)) for level in range(levels)
         )
-
-    @property
-    def dim(self) -> int:
-        """Input dimension D."""
-        return self.sizes["dim"]
-
-    @property
-    def out(self) -> int:
-        """Output dimension D, equal to the input dimension."""
-        return self.sizes["dim"]
 
     def forward(self, pooled: Tensor) -> Tensor:
         leaving: list[Tensor] = []

@@ -28,6 +28,8 @@ class Affine(nn.Module):
 
     def __init__(self, *, dim: int, out: int) -> None:
         super().__init__()
+        self.dim, self.out = dim, out
+        self.sizes = {"dim": dim, "out": out}
         self.register_buffer("mean", torch.zeros(dim))
         self.register_buffer("matrix", torch.zeros(dim, out))
 
@@ -37,21 +39,6 @@ class Affine(nn.Module):
         made = cls(dim=matrix.shape[0], out=matrix.shape[1]).to(matrix)
         made.load_state_dict({"mean": mean, "matrix": matrix})
         return made
-
-    @property
-    def dim(self) -> int:
-        """Input dimension D."""
-        return self.matrix.shape[0]
-
-    @property
-    def out(self) -> int:
-        """Output dimension D'."""
-        return self.matrix.shape[1]
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Arguments with which the constructor builds a map of the same sizes."""
-        return {"dim": self.dim, "out": self.out}
 
     def forward(self, pooled: Tensor) -> Tensor:
         return (pooled - self.mean) @ self.matrix
