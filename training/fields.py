@@ -12,15 +12,11 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from models.errors import none_of
 
 
+@cache
 def field_types(cls: type[Any]) -> dict[str, Any]:
     """Return the type of each field of a dataclass, by name."""
-    hints = _type_hints(cls)  # type: ignore[arg-type] # mypy does not see that every class is hashable
+    hints = get_type_hints(cls)
     return {field.name: hints[field.name] for field in fields(cls)}
-
-
-@cache
-def _type_hints(cls: type[Any]) -> dict[str, Any]:
-    return get_type_hints(cls)
 
 
 def parse(text: str, kind: Any) -> Any:

@@ -28,7 +28,6 @@ from training.encoding.views import Augmentation, FrozenEncoder, Teacher, ViewEn
 from training.machine.devices import Devices
 from training.machine.graphs import CudaGraphs
 from training.objectives import OBJECTIVES
-from training.objectives.base import Objective
 from training.objectives.matryoshka import Matryoshka
 
 
@@ -239,7 +238,9 @@ def initial_state(config: RunConfig, devices: Devices, autocast: torch.dtype | N
     torch.manual_seed(config.seed)
     encoder = load_for_training(config, devices.device)
     try:
-        objective = _objective(config, encoder.dim)
+        build = partial(OBJECTIVES[config.objective].build, config.params)
+        width, widths = encoder.dim, config.matryoshka
+        objective = build(width) if widths is None else Matryoshka(build, widths, width)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     check_views_differ(encoder, config, objective.needs.views)
@@ -257,11 +258,6 @@ def initial_state(config: RunConfig, devices: Devices, autocast: torch.dtype | N
         rng=torch.Generator(devices.device).manual_seed(config.seed),
         scaler=torch.amp.GradScaler(devices.device.type, enabled=autocast == torch.float16),
     )
-
-
-def _objective(config: RunConfig, dim: int) -> Objective:
-    build = partial(OBJECTIVES[config.objective].build, config.params)
-    return build(dim) if config.matryoshka is None else Matryoshka(build, config.matryoshka, dim)
 
 
 def make_tokeniser(config: RunConfig, encoder: Encoder, teacher: Encoder | None, devices: Devices) -> Tokenise:

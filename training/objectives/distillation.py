@@ -112,14 +112,11 @@ class Distillation(Objective):
             return own
         if self._seen < self.params.aligned:
             assert start is not None, "`needs` requests these vectors"
-            self._align(start, teacher)
+            between = normalize(start, dim=1).T @ normalize(teacher, dim=1)
+            self.covariance = self.covariance + between if self._seen else between
+            self.isometry = _polar(self.covariance)
+            self._seen += len(start)
         return own @ self.isometry
-
-    def _align(self, start: Tensor, teacher: Tensor) -> None:
-        between = normalize(start, dim=1).T @ normalize(teacher, dim=1)
-        self.covariance = self.covariance + between if self._seen else between
-        self.isometry = _polar(self.covariance)
-        self._seen += len(start)
 
     def get_extra_state(self) -> Tensor:
         """Return the number of sentences seen so far, for a checkpoint.
