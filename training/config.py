@@ -88,11 +88,9 @@ class Configuration:
             raise ConfigError(f"max_length: {values['max_length']} leaves no room between the special tokens")
 
     def flat(self) -> dict[str, Any]:
-        """Return all fields by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields that `to_json` writes."""
         return self.flat()
 
     def to_json(self) -> str:
@@ -250,7 +248,6 @@ class RunConfig(Configuration):
 
     @property
     def augmented(self) -> Augmentation | None:
-        """Return the augmentation of the last view, if any."""
         if self.augmentation == "none" or self.positives is not None:
             return None
         return Augmentation(self.augmentation, self.augmentation_rate)
@@ -261,7 +258,6 @@ class RunConfig(Configuration):
         return POSITIVES.get(self.augmentation)
 
     def flat(self) -> dict[str, Any]:
-        """Return all fields by name, including the objective's parameters."""
         return {name: value for name, value in super().flat().items() if name != "params"} | asdict(self.params)
 
     def as_dict(self) -> dict[str, Any]:

@@ -93,7 +93,6 @@ def check_finite(values: Any) -> None:
 
 
 def describe_type(kind: Any) -> str:
-    """Describe a `kind` in words."""
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(str(option) for option in get_args(kind))
     if get_origin(kind) is tuple:

@@ -195,12 +195,10 @@ def _read(pending: Sequence[TakenStep[B]], since: float, run: Run[B], record: Wr
 
 
 def is_finite(values: Mapping[str, float]) -> bool:
-    """Return whether no value is NaN or infinite."""
     return all(map(math.isfinite, values.values()))
 
 
 def format_terms(values: Mapping[str, float]) -> str:
-    """Format the terms of a loss in one line."""
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 

@@ -206,7 +206,6 @@ def _pooling(config: RunConfig) -> str:
 
 
 def run_environment(corpus: Corpus, devices: Devices, autocast: torch.dtype | None) -> dict[str, Any]:
-    """Describe the environment and the corpus of a run, for its record."""
     return {
         **environment(),
         "device": str(devices.device),

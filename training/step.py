@@ -325,7 +325,6 @@ def make_meter(
     *,
     cached_after: float = math.inf,
 ) -> SpeedMeter:
-    """Create the meter of the run's speed."""
     return SpeedMeter(
         needs=state.objective.needs,
         work=OperationCount.of(state.encoder),

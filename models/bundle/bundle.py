@@ -170,7 +170,6 @@ class Bundle:
 
     @property
     def label(self) -> str:
-        """Name of a cross-encoder's output label."""
         names = _config(self.folder).get("id2label")
         return str(names.get("0")) if isinstance(names, dict) and names.get("0") else "LABEL_0"
 
@@ -315,7 +314,6 @@ def files_of(folder: Path) -> set[str]:
 
 
 def sha256(file: Path) -> str:
-    """Return the hex digest of the file's bytes."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

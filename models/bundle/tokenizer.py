@@ -48,7 +48,6 @@ class Tokens:
 
     @property
     def truncated(self) -> bool:
-        """True if the text was truncated."""
         return self.length > len(self.ids)
 
 

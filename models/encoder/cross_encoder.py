@@ -96,7 +96,6 @@ class CrossEncoder(nn.Module):
             return found
 
     def save(self, folder: Path) -> None:
-        """Save weights, architecture and tokenizer in the Hugging Face format."""
         try:
             self.model.save_pretrained(folder, max_shard_size="100GB")
         except SafetensorError as error:  # safetensors raises this error for a full disk, too

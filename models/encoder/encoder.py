@@ -148,7 +148,6 @@ class Encoder(nn.Module):
 
     @property
     def dim(self) -> int:
-        """Dimension D of the vectors."""
         return self.pooled_dim if self.transform is None else self.transform.out
 
     @property
@@ -158,7 +157,6 @@ class Encoder(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Device of the weights."""
         return self.backbone.device
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, **inputs: Tensor) -> Tensor:

@@ -60,7 +60,6 @@ def described(transform: Transform | None) -> dict[str, Any] | None:
 
 
 def save(transform: Transform, folder: Path) -> None:
-    """Write a transform's weights into the folder of an encoder."""
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in transform.state_dict().items()}
     save_file(weights, folder / TRANSFORM)
 

@@ -97,7 +97,6 @@ def _key(bundle: Bundle, options: Options) -> dict[str, Any]:
 
 
 def _file(key: dict[str, Any]) -> Path | None:
-    """Return the cache file for `key`, or None if the user has no home directory."""
     if not (folder := cache_folder()):
         return None
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
@@ -115,7 +114,6 @@ def host(options: Options) -> dict[str, Any]:
 
 
 def cpu(cpuinfo: Path = CPUINFO) -> str:
-    """Return the model name of the CPU."""
     names = re.findall(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else []
     return names[0] if names else platform.processor() or platform.machine()
 

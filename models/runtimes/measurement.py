@@ -200,7 +200,6 @@ class _Timed:
         self._seconds: list[float] = []
 
     def vectors(self) -> NDArray[np.float32]:
-        """Return the vectors (N, D) of all texts."""
         return self._encode(self._texts)
 
     def __call__(self) -> None:

@@ -59,13 +59,11 @@ class OnnxRuntime:
 
     @staticmethod
     def precisions(bundle: Bundle, options: Options) -> Sequence[str]:
-        """Return the precisions of the bundle's graphs."""
         _providers(options.device)
         return list(bundle.graphs)
 
     @staticmethod
     def facts() -> dict[str, Any]:
-        """Return the version and the providers of ONNX Runtime."""
         return {"version": onnxruntime.__version__, "providers": onnxruntime.get_available_providers()}
 
 

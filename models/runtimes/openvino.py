@@ -69,7 +69,6 @@ class OpenVino:
         self._concurrent = concurrent.result()
 
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:
-        """Run the graph once."""
         return Embedded(*self._outputs(OUTPUTS, ids, mask, alone=alone))
 
     def run_tokens(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Floats:
@@ -137,7 +136,6 @@ class OpenVino:
 
     @staticmethod
     def facts() -> dict[str, Any]:
-        """Return OpenVINO's version, and the CPU capabilities that it detects."""
         return {"version": _openvino().__version__.split("-")[0], "capabilities": capabilities()}
 
 

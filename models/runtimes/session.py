@@ -59,11 +59,9 @@ class Session:
         self.device = "cpu" if self.provider == CPU else "cuda"
 
     def run(self, ids: Ids, mask: Ids) -> Embedded:
-        """Run the graph, and return one vector for each text."""
         return Embedded(*self.outputs(OUTPUTS, ids, mask))
 
     def run_tokens(self, ids: Ids, mask: Ids) -> Floats:
-        """Run the graph, and return the token vectors (N, L, H)."""
         (vectors,) = self.outputs([TOKEN_OUTPUT], ids, mask)
         return vectors
 

@@ -64,7 +64,6 @@ class TensorRt:
 
     @staticmethod
     def precisions(bundle: Bundle, options: Options) -> Sequence[str]:  # noqa: ARG004 - any float32 graph will do
-        """Return float32 and float16."""
         if options.device == "cpu":
             raise RuntimeUnavailable("the CPU was requested, but tensorrt runs only on CUDA")
         _require()
@@ -72,7 +71,6 @@ class TensorRt:
 
     @staticmethod
     def facts() -> dict[str, Any]:
-        """Return the versions of ONNX Runtime and of TensorRT."""
         _require()
         return {"version": onnxruntime.__version__, "library": LIBRARY}
 

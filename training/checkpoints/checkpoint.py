@@ -254,7 +254,6 @@ class Snapshot:
 
     @classmethod
     def of(cls, state: State) -> Self:
-        """Copy the current state."""
         weights = {name for name, _ in state.objective.named_parameters()}
         statistics = {name: x.clone() for name, x in state.objective.state_dict().items() if name not in weights}
         scale = state.scaler.scale(torch.ones((), device=state.rng.device))

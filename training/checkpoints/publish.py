@@ -128,7 +128,6 @@ def sts_manifest_scores(scores: Mapping[str, TaskScore]) -> dict[str, float]:
 
 
 def corpus_counts(census: Census) -> dict[str, Any]:
-    """Return the numbers of sentences in the corpus, for a run's record."""
     return {
         "sentences": census.sentences,
         "held_out": len(census.held_out),

@@ -58,7 +58,6 @@ class Record:
             self._events.add_scalar(f"{kind}/{name}", value, step)
 
     def close(self) -> None:
-        """Close both files."""
         try:
             with naming(self._file):
                 self._metrics.close()
@@ -84,7 +83,6 @@ def create_run(config: Configuration, environment: Mapping[str, Any]) -> Path:
 
 
 def has_run(folder: Path) -> bool:
-    """Return whether `folder` has a run."""
     return (folder / CONFIG).exists()
 
 

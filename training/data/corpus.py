@@ -238,7 +238,6 @@ MIN_WORDS = 10
 
 
 def documentation_sentences() -> Iterator[str]:
-    """Yield the clean English sentences of all sections."""
     for section in python_docs.sections():
         yield from clean_sentences(section.text)
 

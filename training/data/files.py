@@ -238,7 +238,6 @@ def _files_of(file: str) -> list[Path]:
 
 
 def _without_compression(path: AnyFile) -> AnyFile:
-    """Return the path without a compression suffix."""
     return path.with_suffix("") if path.suffix.lower() in OPENERS else path
 
 

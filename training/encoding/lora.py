@@ -126,7 +126,6 @@ def write_adapter(factors: Factors, encoder: Encoder, folder: Path) -> Adapter:
 
 
 def _adapted(encoder: Encoder) -> Iterator[tuple[str, Any]]:
-    """Yield the name and module of each layer that `peft` has adapted."""
     return ((name, layer) for name, layer in encoder.backbone.named_modules() if hasattr(layer, "lora_A"))
 
 

@@ -89,14 +89,12 @@ class TeacherCache:
 
 
 def fsync_caches(folder: Path) -> None:
-    """Flush the cached vectors of the run in `folder` to disk."""
     for file in folder.glob(f"*{SUFFIX}"):
         with naming(file):
             fsync(file)
 
 
 def remove_caches(folder: Path) -> None:
-    """Remove the cached vectors of the run in `folder`."""
     for file in folder.glob(f"*{SUFFIX}"):
         file.unlink()
 

@@ -108,7 +108,6 @@ class ViewEncoder(nn.Module):
         return augmented if views is None else torch.cat([views[:plain], augmented, views[plain:]])
 
     def split(self, pooled: Tensor, teacher: Tensor | None, start: Tensor | None = None) -> Views:
-        """Return the output of `forward` as named views."""
         clean = pooled[self.needs.views :] if self.needs.clean else None
         return Views(noisy=pooled[: self.needs.views], clean=clean, teacher=teacher, start=start)
 

@@ -46,7 +46,6 @@ class Devices:
 
     @property
     def first(self) -> bool:
-        """True if this process evaluates, reports and writes."""
         return self.rank == 0
 
     @property
@@ -124,7 +123,6 @@ class Devices:
             yield
 
     def wait(self) -> None:
-        """Wait until every process reaches this point."""
         if self._group is not None:
             self._group.wait_for_everyone()
 
@@ -172,11 +170,9 @@ class RandomState:
 
     @classmethod
     def of(cls, device: torch.device) -> Self:
-        """Copy the current state for a computation on `device`."""
         return cls(torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None)
 
     def restore(self, device: torch.device) -> None:
-        """Restore the state, so that the same numbers follow."""
         torch.set_rng_state(self.cpu)
         if self.cuda is not None:
             torch.cuda.set_rng_state(self.cuda, device)

@@ -45,7 +45,6 @@ def autocast_dtype(precision: Precision, device: torch.device) -> torch.dtype | 
 
 
 def precision_name(dtype: torch.dtype | None) -> Precision:
-    """Return the name of the precision with this dtype of matrix products."""
     return {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "fp32")  # type: ignore[return-value, arg-type]
 
 

@@ -143,7 +143,6 @@ class DCLR(Objective):
         return Needs(views=2, teacher=judges or self.params.distillation > 0)
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
-        """Contrast anchors from the first view with candidates from the second view and the noise."""
         params = self.params
         anchors, positives = full_precision(self.head(views.noisy))
         noise = self._noise(anchors, positives, rng)

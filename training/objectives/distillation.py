@@ -126,7 +126,6 @@ class Distillation(Objective):
         return torch.tensor(self._seen)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Restore the number of sentences seen."""
         self._seen = int(state)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:

@@ -58,7 +58,6 @@ class GSInfoNCE(Objective):
         self.head = MLP(dim) if params.head else nn.Identity()
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
-        """Contrast anchors from the first view with candidates from the second view and the noise."""
         anchors, positives = self.head(views.noisy)
         noise = gaussian_negatives(anchors, self.params.noise_ratio, rng)
         logits = smoothed_logits(

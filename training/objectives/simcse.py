@@ -38,7 +38,6 @@ class SimCSE(Objective):
         self.head = MLP(dim) if params.head else nn.Identity()
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:  # noqa: ARG002 - nothing is drawn
-        """Contrast anchors from the first view with candidates from the second."""
         anchors, candidates = self.head(views.noisy)
         return {"info_nce": info_nce(cosine_logits(anchors, candidates, self.params.temperature))}
 

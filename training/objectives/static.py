@@ -43,7 +43,6 @@ class Static(Objective):
         self.params = params
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:  # noqa: ARG002 - nothing is drawn
-        """Compute the two terms of the loss."""
         assert views.start is not None, "`needs` requests these vectors"
         own = full_precision(views.noisy[0])
         target = views.start.detach().to(own)

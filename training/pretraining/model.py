@@ -65,7 +65,6 @@ class MaskedLM(nn.Module):
 
     @property
     def encoder(self) -> Encoder:
-        """Return the BERT without its head, as an `Encoder`."""
         return self._encoder[0]
 
     def forward(self, ids: Tensor, places: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

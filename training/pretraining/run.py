@@ -226,7 +226,6 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def _written(file: Path) -> set[str]:
-    """Return the files that the record of a pre-trained model lists."""
     try:
         return {RECORD, *json.loads(file.read_text(encoding="utf-8"))["files"]}
     except (OSError, ValueError, KeyError, TypeError):
