@@ -31,6 +31,11 @@ NOT_SET = ("objective", "backbone", "preset", "params")
 PATH_FIELDS = ("backbone", "corpus", "dev_data", "eval_data", "out", "run", "teacher", "tokenizer")
 """Fields that contain paths. Paths are resolved before they are compared."""
 
+PRESET_FIELDS = (
+    *("batch_size", "learning_rate", "pooling", "epochs", "dropout", "augmentation", "max_length", "layers"),
+)
+"""Fields of a run whose values come from a preset. The preset's `params` are changed by an ablation."""
+
 POSITIVE_FIELDS = (
     *("adapter_rank", "batch_size", "chunk_size", "epochs", "eval_every", "max_length", "max_steps"),
     *("learning_rate", "clip_norm", "layers", "width", "heads", "steps"),
@@ -318,14 +323,7 @@ def from_preset(objective: str, *, backbone: str = "minilm", preset: str | None 
         params=replace(values.params, **recipe.ablations.get(ablation, {})),
         backbone=backbone,
         preset=preset,
-        batch_size=values.batch_size,
-        learning_rate=values.learning_rate,
-        pooling=values.pooling,
-        epochs=values.epochs,
-        dropout=values.dropout,
-        augmentation=values.augmentation,
-        max_length=values.max_length,
-        layers=values.layers,
+        **{field: getattr(values, field) for field in PRESET_FIELDS},
         out=f"artifacts/{objective}",
         run=f"runs/{objective}",
     )

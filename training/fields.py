@@ -11,6 +11,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from models.errors import none_of
 
+TRUTH = {"true": True, "false": False}
+
 
 @cache
 def field_types(cls: type[Any]) -> dict[str, Any]:
@@ -29,7 +31,7 @@ def parse(text: str, kind: Any) -> Any:
         return tuple(parse(part, get_args(kind)[0]) for part in text.split(",") if part)
     if (inner := _optional(kind)) is not None:
         return None if text.lower() == "none" else parse(text, inner)
-    read: dict[Any, Callable[[str], Any]] = {bool: _truth, int: int, float: float}
+    read: dict[Any, Callable[[str], Any]] = {bool: lambda text: TRUTH.get(text.lower(), text), int: int, float: float}
     try:
         value = read.get(kind, str)(text)
     except ValueError:
@@ -107,10 +109,3 @@ def _optional(kind: Any) -> Any | None:
     if get_origin(kind) in (Union, types.UnionType):
         return next(inner for inner in get_args(kind) if inner is not types.NoneType)
     return None
-
-
-def _truth(text: str) -> bool:
-    try:
-        return {"true": True, "false": False}[text.lower()]
-    except KeyError:
-        raise ValueError from None

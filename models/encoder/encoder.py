@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
@@ -53,6 +53,8 @@ MIN_NORM = 1e-12
 
 class Encoder(nn.Module):
     """Encoder from token ids (N, L) to vectors (N, D), which are not normalised."""
+
+    __call__: Callable[..., Tensor]
 
     def __init__(
         self,
@@ -143,7 +145,8 @@ class Encoder(nn.Module):
         )
         with reading(folder):
             made.tokenizer.check_rows(len(backbone.get_input_embeddings().get_parameter("weight")))
-            _check_finite(made, folder)
+            fitted = made.transform.state_dict() if made.transform else {}
+            pretrained.check_finite(folder, (*backbone.named_parameters(), *fitted.items()))
         return made
 
     @property
@@ -329,18 +332,6 @@ def _backbone(folder: Path) -> PreTrainedModel:
     if absent := sorted(key for key in missing if not key.startswith("pooler.")):
         raise SourceError(f"{folder}: the weights lack {len(absent)} tensors of this architecture, e.g. {absent[0]}")
     return backbone
-
-
-def _check_finite(encoder: Encoder, folder: Path) -> None:
-    """Raise an error if a weight is not finite, because training and export would otherwise fail later.
-
-    Raises:
-        SourceError: a weight is not finite; the message names the tensor.
-    """
-    fitted = encoder.transform.state_dict() if encoder.transform else {}
-    for name, tensor in (*encoder.backbone.named_parameters(), *fitted.items()):
-        if not tensor.isfinite().all():
-            raise SourceError(f"{folder}: its weights contain NaN or infinity, in {name}")
 
 
 def _merge(adapter: Adapter, backbone: PreTrainedModel, base: Path) -> None:

@@ -5,7 +5,7 @@ The checks are needed because transformers only warns about missing weights, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import PickleError
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
+from torch import Tensor
 
 from models.bundle.sources import SourceError
 from models.errors import Failed, Refused, on_one_line, out_of_memory
@@ -124,6 +125,17 @@ def weights(kind: Any, folder: Path, **options: Any) -> Weights:
         name, there, said = min(mismatched)
         raise SourceError(f"{folder}: {name} is {tuple(there)}, but config.json says {tuple(said)}")
     return Weights(model, set(report["missing_keys"]), set(report["unexpected_keys"]))
+
+
+def check_finite(folder: Path, weights: Iterable[tuple[str, Tensor]]) -> None:
+    """Raise an error if a weight is not finite, because training and export would otherwise fail later.
+
+    Raises:
+        SourceError: a weight is not finite; the message names the tensor.
+    """
+    for name, tensor in weights:
+        if not tensor.isfinite().all():
+            raise SourceError(f"{folder}: its weights contain NaN or infinity, in {name}")
 
 
 def _tells_case(hub_tokenizer: PreTrainedTokenizerBase) -> bool:

@@ -24,7 +24,6 @@ from models.bundle import bundle, quantization
 from models.bundle.bundle import Bundle, BundleError, Golden
 from models.bundle.disk import naming
 from models.bundle.sources import SourceError
-from models.bundle.tokenizer import Tokens
 from models.encoder import transform
 from models.encoder.encoder import MIN_NORM, Encoder, UnitVector, dropout_off
 from models.errors import Failed
@@ -256,7 +255,16 @@ class _Case(NamedTuple):
 def _torch_and_onnx(encoder: Encoder, file: Path) -> Iterator[_Case]:
     """Yield the results of torch, and of ONNX Runtime with the graph `file`, for several batches of test texts."""
     session, graph = Session(file, [CPU], cpus.available()), UnitVector(encoder)
-    for name, batch in _parity_batches(encoder).items():
+    long = " ".join(GOLDEN_SENTENCES * (encoder.max_length // 40 + 1))
+    cases: dict[str, Sequence[str]] = {
+        "a short text": ["A short text."],
+        "a text of the maximal length": [long],
+        "a single token": ["a"],
+        "an empty text": [""],
+        "a padded batch": [*GOLDEN_SENTENCES, "a", "", long],
+    }
+    for name, texts in cases.items():
+        batch = encoder.tokenizer.encode(texts)
         with torch.inference_mode(), dropout_off(graph):
             *torchs, tokens = (out.float().cpu().numpy() for out in graph(*encoder.tensors(batch)))
         ids, mask = encoder.tokenizer.pad(batch)
@@ -265,18 +273,6 @@ def _torch_and_onnx(encoder: Encoder, file: Path) -> Iterator[_Case]:
         with np.errstate(invalid="ignore"):
             difference = _max_abs((got - expected) / lengths)
         yield _Case(name, Embedded(*torchs), session.run(ids, mask), difference)
-
-
-def _parity_batches(encoder: Encoder) -> dict[str, list[Tokens]]:
-    long = " ".join(GOLDEN_SENTENCES * (encoder.max_length // 40 + 1))
-    groups: dict[str, Sequence[str]] = {
-        "a short text": ["A short text."],
-        "a text of the maximal length": [long],
-        "a single token": ["a"],
-        "an empty text": [""],
-        "a padded batch": [*GOLDEN_SENTENCES, "a", "", long],
-    }
-    return {case: encoder.tokenizer.encode(texts) for case, texts in groups.items()}
 
 
 def unit_vectors(encoder: Encoder, texts: Sequence[str]) -> NDArray[np.float32]:

@@ -65,7 +65,7 @@ class Record:
             self._events.close()
 
 
-def create_run(config: Configuration, environment: Mapping[str, Any]) -> Path:
+def create_run(config: Configuration, environment: Mapping[str, Any]) -> None:
     """Create the folder of a new run, and write the run's configuration and environment to it.
 
     Raises:
@@ -79,7 +79,6 @@ def create_run(config: Configuration, environment: Mapping[str, Any]) -> Path:
         raise RunError(f"{folder}: {error.strerror}") from error
     write_whole(folder / ENVIRONMENT, json.dumps(environment, indent=2) + "\n")
     write_whole(folder / CONFIG, config.to_json())
-    return folder
 
 
 def has_run(folder: Path) -> bool:

@@ -121,23 +121,20 @@ def _at_places(encoder: Encoder, ids: Tensor, mask: Tensor, places: Tensor) -> T
         raise _no_place(encoder, "position ids")
     first = first_position(encoder.backbone)
     positions = torch.arange(first, first + mask.shape[1], device=mask.device).expand(mask.shape)
-    pooled: Tensor = encoder(ids, mask, position_ids=shuffle_positions(positions, places))
-    return pooled
+    return encoder(ids, mask, position_ids=shuffle_positions(positions, places))
 
 
 def token_cutoff(encoder: Encoder, ids: Tensor, mask: Tensor, rate: float, rng: torch.Generator | None) -> Tensor:
     """Set random tokens of the embedding layer's output to zero."""
     order = draw_token_order(mask, rng)
     with embeddings_changed(encoder, lambda embedded: cut_tokens(embedded, mask, order, rate)):
-        pooled: Tensor = encoder(ids, mask)
-    return pooled
+        return encoder(ids, mask)
 
 
 def feature_cutoff(encoder: Encoder, ids: Tensor, mask: Tensor, rate: float, rng: torch.Generator | None) -> Tensor:
     """Set random columns of the embedding layer's output to zero."""
     with embeddings_changed(encoder, lambda embedded: cut_features(embedded, draw_feature_order(embedded, rng), rate)):
-        pooled: Tensor = encoder(ids, mask)
-    return pooled
+        return encoder(ids, mask)
 
 
 def span_cutoff(encoder: Encoder, ids: Tensor, mask: Tensor, rate: float, rng: torch.Generator | None) -> Tensor:
@@ -146,8 +143,7 @@ def span_cutoff(encoder: Encoder, ids: Tensor, mask: Tensor, rate: float, rng: t
     ConSERT also sets the ids outside the span to zero. Here these ids stay, but no token attends to them. So [CLS]
     pooling works. RoBERTa computes positions from ids, so its positions of the span also stay.
     """
-    pooled: Tensor = encoder(ids, keep_span(mask, draw_span_start(mask, rate, rng), rate))
-    return pooled
+    return encoder(ids, keep_span(mask, draw_span_start(mask, rate, rng), rate))
 
 
 AUGMENTATIONS: dict[str, Callable[[Encoder, Tensor, Tensor, float, torch.Generator | None], Tensor]] = {
