@@ -6,8 +6,9 @@ This module imports no other module of the project, so its import is fast.
 from __future__ import annotations
 
 from collections import UserDict
+from collections.abc import Mapping
 from importlib import import_module
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 RUNTIME_NAMES = ("onnxruntime", "openvino", "tensorrt")
 """Names of the runtimes, which are the keys of `models.runtimes.RUNTIMES`."""
@@ -22,6 +23,9 @@ class Registry(UserDict[str, T]):
 
     Before an object is used, its entry is a text `package.module:NAME`.
     """
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        super().__init__(cast("Mapping[str, T]", places))
 
     def __getitem__(self, name: str) -> T:
         entry = super().__getitem__(name)

@@ -14,11 +14,15 @@ from models.errors import none_of
 TRUTH = {"true": True, "false": False}
 
 
-@cache
 def field_types(cls: type[Any]) -> dict[str, Any]:
     """Return the type of each field of a dataclass, by name."""
-    hints = get_type_hints(cls)
+    hints = _type_hints(cls)  # type: ignore[arg-type] # mypy does not see that every class is hashable
     return {field.name: hints[field.name] for field in fields(cls)}
+
+
+@cache
+def _type_hints(cls: type[Any]) -> dict[str, Any]:
+    return get_type_hints(cls)
 
 
 def parse(text: str, kind: Any) -> Any:
