@@ -28,7 +28,7 @@ from training.checkpoints.record import Record, WriteMetrics, fsync_metrics
 from training.config import RunConfig
 from training.data.batches import Batch, prefetch
 from training.data.corpus import Corpus
-from training.encoding.teacher_cache import fsync_caches
+from training.encoding.views import fsync_caches
 from training.evaluation.selection import Selection
 from training.machine.devices import Devices
 from training.machine.interrupt import InterruptedRun, interruptible

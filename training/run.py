@@ -28,7 +28,7 @@ from training.config import ConfigError, RunConfig, from_preset
 from training.data.corpus import HELD_OUT, Corpus, open_corpus
 from training.encoding import static
 from training.encoding.lora import load_for_training, merge_adapter
-from training.encoding.teacher_cache import remove_caches
+from training.encoding.views import remove_caches
 from training.evaluation.pairs import STS_TASKS, Subsets, sts_tasks
 from training.evaluation.selection import (
     Selection,

@@ -1,12 +1,13 @@
-"""The training step (views, loss, gradient, update), and the construction of a run's state, tokeniser and step."""
+"""The training step (views, loss, gradient, update), gradient caching, and the construction of a run's parts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +21,18 @@ from training.checkpoints.speed import OperationCount, SpeedMeter, matmul_peak
 from training.config import ConfigError, RunConfig
 from training.data.batches import Batch, Tokenise, tokeniser
 from training.encoding.attention import use_fast_operations
-from training.encoding.caching import encode_twice
 from training.encoding.lora import check_augmentation, check_views_differ, load_for_training
 from training.encoding.packing import Pass
-from training.encoding.teacher_cache import TeacherCache
-from training.encoding.views import Augmentation, FrozenEncoder, Teacher, ViewEncoder, in_batch_order, make_passes
-from training.machine.devices import Devices
+from training.encoding.views import (
+    Augmentation,
+    FrozenEncoder,
+    Teacher,
+    TeacherCache,
+    ViewEncoder,
+    in_batch_order,
+    make_passes,
+)
+from training.machine.devices import Devices, RandomState
 from training.machine.graphs import CudaGraphs
 from training.objectives import OBJECTIVES
 from training.objectives.matryoshka import Matryoshka
@@ -176,6 +183,44 @@ class Step:
             optimiser.found_inf = self._diverged.float()  # type: ignore[attr-defined]
         scaler.step(optimiser)
         scaler.update()
+
+
+# Gradient caching: the exact gradient of a batch that is larger than the memory of one pass. Source: Gao, Zhang, Han
+# and Callan, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup" (RepL4NLP 2021). A contrastive
+# loss depends on the batch only through its pooled vectors. So all parts are first encoded without gradient, and the
+# gradient of the loss with respect to the vectors is computed. Then each part is encoded again, and its share of that
+# gradient is propagated to the weights.
+
+X = TypeVar("X")
+
+
+def encode_twice(
+    encode: Callable[[X], Tensor],
+    parts: Sequence[X],
+    gradient_of: Callable[[Tensor], Sequence[Tensor]],
+    *,
+    device: torch.device,
+    no_sync: Callable[[], AbstractContextManager[None]],
+) -> None:
+    """Backpropagate through `encode`, one part at a time.
+
+    `gradient_of` takes the vectors (V, n, D) of all parts, concatenated, and returns the loss's gradient for each part.
+    Backpropagation of every part but the last is inside the context `no_sync()`, so processes exchange gradients only
+    once.
+    """
+    before, vectors = [], []
+    with torch.no_grad():
+        for part in parts:
+            before.append(RandomState.of(device))
+            vectors.append(encode(part))
+    gradients = gradient_of(torch.cat(vectors, dim=1))
+    for number, (part, drawn, gradient) in enumerate(zip(parts, before, gradients, strict=True), start=1):
+        drawn.restore(device)
+        if number < len(parts):
+            with no_sync():
+                torch.autograd.backward(encode(part), gradient)
+        else:
+            torch.autograd.backward(encode(part), gradient)
 
 
 def adamw(weights: Iterable[Tensor], *, learning_rate: float, weight_decay: float) -> torch.optim.AdamW:

@@ -13,7 +13,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,12 +27,15 @@ from models.bundle.sources import SourceError
 from models.encoder import transform
 from models.encoder.encoder import MIN_NORM, Encoder, UnitVector, dropout_off
 from models.errors import Failed
-from models.export import destination, fp16, sentence_transformers_format
+from models.export import destination, sentence_transformers_format
 from models.export.exporters import EXPORTERS
 from models.runtimes.base import Embedded, Options
 from models.runtimes.choice import Choice
 from models.runtimes.graph import golden_cosine_of
 from models.runtimes.session import CPU, Session
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 log = logging.getLogger(__name__)
 
@@ -161,13 +164,13 @@ def write_fp16(encoder: Encoder, graph: Path, file: Path) -> None:
     Raises:
         ExportError: the cosine between a float16 vector and torch's vector is below `bundle.GOLDEN_COSINE`.
     """
-    fp16.fuse(graph, file, encoder.backbone.config)
+    fuse(graph, file, encoder.backbone.config)
     try:
         check_parity(encoder, file)
     except ExportError as error:
         log.warning("the float16 graph is made without fused operators, because they change the vectors: %s", error)
         shutil.copyfile(graph, file)
-    fp16.halve(file)
+    halve(file)
     for case, torchs, got, _ in _torch_and_onnx(encoder, file):
         worst = float((torchs.vectors * got.vectors).sum(axis=1).min())
         if not worst >= bundle.GOLDEN_COSINE:  # This form of the comparison also refuses NaN.
@@ -284,3 +287,40 @@ def unit_vectors(encoder: Encoder, texts: Sequence[str]) -> NDArray[np.float32]:
 
 def _max_abs(difference: NDArray[np.float32]) -> float:
     return float(np.abs(difference).max())
+
+
+# Optimisation of a float32 graph for GPUs: attention is fused, and the backbone is converted to half precision.
+# Pooling, transform, normalisation, inputs and outputs stay in float32, so the graph's interface does not change.
+
+BACKBONE = "/backbone/"
+"""Prefix of the names of the backbone's nodes, because exporters name a node by the path of its module."""
+
+
+def fuse(graph: Path, file: Path, config: PretrainedConfig) -> None:
+    """Write `graph` to `file` with operators fused by ONNX Runtime's optimiser.
+
+    `config` is the backbone's configuration.
+    """
+    from onnxruntime.transformers.optimizer import optimize_model
+
+    # Texts are padded on the right, so a length can replace the mask. The fast attention kernels need a length.
+    fused = optimize_model(
+        str(graph), model_type="bert", num_heads=config.num_attention_heads, hidden_size=config.hidden_size, opt_level=1
+    )
+    fused.save_model_to_file(str(file))
+
+
+def halve(file: Path) -> None:
+    """Convert the backbone's weights and operators in the graph `file` to float16, in place."""
+    import onnx
+    from onnxruntime.transformers.onnx_model import OnnxModel
+
+    model = OnnxModel(onnx.load(file))
+    named = [node.name for node in model.nodes() if node.name.startswith("/")]
+    ours = [name for name in named if not name.startswith(BACKBONE)]
+    model.convert_float_to_float16(keep_io_types=True, node_block_list=ours)
+    # An output that several float32 nodes read gets one cast node for each of them, all with the same name.
+    nodes = {tuple(node.output): node for node in model.nodes()}
+    del model.graph().node[:]
+    model.graph().node.extend(nodes.values())
+    model.save_model_to_file(str(file))

@@ -26,8 +26,7 @@ from models.bundle.adapter import PREFIX, AdapterError
 from models.bundle.bundle import CARD, CONFIG, INT8, TOKENIZER, TRANSFORM, Golden, Manifest
 from models.bundle.disk import replacing_folder
 from models.encoder import transform as transforms
-from models.encoder.encoder import Encoder
-from models.encoder.layers import keep_layers, linear_layers
+from models.encoder.encoder import Encoder, keep_layers, linear_layers
 from models.export.export import GOLDEN_SENTENCES, unit_vectors
 
 JUDGES = "isosphere.judges"

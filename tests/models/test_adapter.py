@@ -22,8 +22,7 @@ from models.__main__ import main
 from models.bundle import adapter, bundle, sources
 from models.bundle.adapter import AdapterError
 from models.bundle.sources import SourceError
-from models.encoder.encoder import Encoder
-from models.encoder.layers import keep_layers
+from models.encoder.encoder import Encoder, keep_layers
 from models.errors import Refused
 from models.export.export import GOLDEN_SENTENCES, export, unit_vectors
 from models.export.extraction import cosines_between, extract, record

@@ -17,8 +17,7 @@ from models.bundle import adapter, bundle, sources
 from models.bundle.bundle import MANIFEST, ONNX, Bundle
 from models.bundle.sources import TEMPLATE
 from models.cli import commands
-from models.encoder.encoder import Encoder
-from models.encoder.layers import keep_layers
+from models.encoder.encoder import Encoder, keep_layers
 from models.errors import Failed
 from models.export import assembly
 from models.export.assembly import assemble

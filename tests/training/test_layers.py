@@ -11,8 +11,7 @@ import torch
 
 from models.bundle import adapter, bundle
 from models.bundle.adapter import AdapterError
-from models.encoder.encoder import Encoder
-from models.encoder.layers import keep_layers
+from models.encoder.encoder import Encoder, keep_layers
 from models.errors import Refused
 from models.export.extraction import cosines_between, extract
 from training import cli

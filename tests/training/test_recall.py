@@ -16,8 +16,7 @@ from models.bundle.tokenizer import Tokens
 from models.encoder.encoder import Encoder
 from training import cli
 from training.checkpoints.checkpoint import CHECKPOINT
-from training.encoding.teacher_cache import TeacherCache
-from training.encoding.views import Teacher
+from training.encoding.views import Teacher, TeacherCache
 from training.step import Step
 
 TEXTS = ["a dog .", "the man can see the river", "a woman will read this book", "the dog", "a man will see ."]

@@ -10,8 +10,7 @@ from functools import cache
 
 import torch
 
-from models.encoder.encoder import Encoder
-from models.encoder.layers import linear_layers
+from models.encoder.encoder import Encoder, linear_layers
 from training.data.batches import Batch
 from training.objectives.base import Needs
 

@@ -21,8 +21,7 @@ from models.bundle import adapter, sources
 from models.bundle.adapter import PREFIX, Adapter
 from models.bundle.sources import manifest_of
 from models.encoder import transform as transforms
-from models.encoder.encoder import Encoder
-from models.encoder.layers import keep_layers, linear_layers
+from models.encoder.encoder import Encoder, keep_layers, linear_layers
 from training.config import ConfigError, RunConfig
 from training.encoding.attention import use_fast_operations
 

@@ -32,8 +32,7 @@ from training.machine.hardware import autocast_dtype, precision_name
 from training.machine.interrupt import locked
 from training.pretraining.batches import Batch, Batches
 from training.pretraining.config import PretrainConfig
-from training.pretraining.model import MaskedLM
-from training.pretraining.start import build_model
+from training.pretraining.model import MaskedLM, build_model
 from training.pretraining.step import State, Step, evaluate
 from training.run import check_writable, run_environment
 from training.step import adamw

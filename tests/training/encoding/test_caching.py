@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from models.encoder.encoder import Encoder
-from training.encoding.caching import encode_twice
 from training.encoding.views import ViewEncoder, in_batch_order, make_passes
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs
+from training.step import encode_twice
 
 CPU = torch.device("cpu")
 

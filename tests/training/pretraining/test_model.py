@@ -21,8 +21,7 @@ from training.machine.devices import Devices
 from training.pretraining import batches
 from training.pretraining.batches import START, Batch, Batches, sentence_lengths
 from training.pretraining.config import PretrainConfig
-from training.pretraining.model import MaskedLM, MaskedTokens
-from training.pretraining.start import build_model
+from training.pretraining.model import MaskedLM, MaskedTokens, build_model
 from training.pretraining.step import State, Step, evaluate
 from training.step import adamw
 

@@ -19,8 +19,8 @@ from models.bundle.sources import SourceError
 from models.encoder.encoder import Encoder
 from tests.training.pretraining.runs import Capture, call, metrics
 from training.pretraining.config import PretrainConfig
+from training.pretraining.model import backbone_fields, build_model
 from training.pretraining.run import RECORD
-from training.pretraining.start import backbone_fields, build_model
 
 CPU = torch.device("cpu")
 WEIGHTS = "model.safetensors"
