@@ -20,7 +20,7 @@ from models.encoder.encoder import dropout_off
 from models.export import destination
 from models.export.export import GOLDEN_SENTENCES, PARITY, ExportError
 from models.export.exporters import INPUTS, trace
-from models.runtimes.pairs import SCORE, largest_difference
+from models.runtimes.graph import SCORE, largest_difference
 from models.runtimes.session import CPU, Session
 
 TYPES = "token_type_ids"

@@ -163,7 +163,7 @@ def test_a_run_of_one_epoch_keeps_nothing(train: Callable[..., Path], monkeypatc
 def test_a_checkpoint_counts_what_is_on_the_disk_for_good(
     train: Callable[..., Path], told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("training.encoding.teacher_cache.fsync", lambda _: told.append("vectors"))
+    monkeypatch.setattr("training.encoding.views.fsync", lambda _: told.append("vectors"))
     train("settled", "--max-steps", "30")
     assert told == ["vectors", "vectors", "checkpoint"] * 3, "of teacher and start"
 

@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 from models.encoder.encoder import full_precision
 from training.objectives.base import REMOVED_SHARE, Needs, Objective, Preset, Recipe, Views, minilm_presets
-from training.objectives.contrastive import MLP, cosine_logits, info_nce
-from training.objectives.noise import ascend, check_ratio, gaussian_negatives
+from training.objectives.contrastive import MLP, ascend, check_ratio, cosine_logits, gaussian_negatives, info_nce
 
 # Weights of negatives, and the terms that use them. A judge, which is the teacher or the encoder itself, sets the
 # weights.

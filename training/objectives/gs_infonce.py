@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from training.objectives.base import Needs, Objective, Preset, Recipe, Views, minilm_presets
-from training.objectives.contrastive import MLP, cosine_logits, info_nce
-from training.objectives.noise import check_ratio, gaussian_negatives
+from training.objectives.contrastive import MLP, check_ratio, cosine_logits, gaussian_negatives, info_nce
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,16 +11,17 @@ from torch import Tensor, nn
 
 from training.objectives.base import Needs, Objective, Preset, Recipe, Views, minilm_presets
 from training.objectives.contrastive import (
+    MAX_DRAWS,
     MLP,
     DCLForm,
     barlow_twins,
     cosine_logits,
     cross_correlation,
     dimension_contrast,
+    gaussian,
     info_nce,
     rank_of_cross_correlation,
 )
-from training.objectives.noise import MAX_DRAWS, gaussian
 
 MAX_ROWS = 100_000
 """Maximum of `artificial_rows`. The limit is far above useful values."""

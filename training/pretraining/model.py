@@ -1,4 +1,4 @@
-"""A BERT for masked language modelling on sequences of packed sentences: masking of words, model and initial weights."""
+"""A BERT for masked language modelling on packed sentences: masking of words, model and initial weights."""
 
 from __future__ import annotations
 
