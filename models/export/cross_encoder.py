@@ -21,7 +21,7 @@ from models.export import destination
 from models.export.export import GOLDEN_SENTENCES, PARITY, ExportError
 from models.export.exporters import INPUTS, trace
 from models.runtimes.graph import SCORE, largest_difference
-from models.runtimes.session import CPU, Session
+from models.runtimes.onnxruntime import CPU, Session
 
 TYPES = "token_type_ids"
 GOLDEN_PAIRS: Sequence[TextPair] = [("How do I read a file line by line?", text) for text in GOLDEN_SENTENCES[:5]] + [

@@ -32,7 +32,7 @@ from models.export.exporters import EXPORTERS
 from models.runtimes.base import Embedded, Options
 from models.runtimes.choice import Choice
 from models.runtimes.graph import golden_cosine_of
-from models.runtimes.session import CPU, Session
+from models.runtimes.onnxruntime import CPU, Session
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

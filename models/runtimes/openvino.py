@@ -16,7 +16,7 @@ import numpy as np
 from models.bundle.bundle import FP32, Bundle
 from models.errors import first_line
 from models.runtimes.base import CPU_BATCH_TOKENS, Embedded, Floats, Ids, Options, RuntimeUnavailable
-from models.runtimes.session import OUTPUTS, TOKEN_OUTPUT
+from models.runtimes.onnxruntime import OUTPUTS, TOKEN_OUTPUT
 from models.runtimes.unpadding import UNPAD, gather_indices, simplify, unpadded
 
 log = logging.getLogger(__name__)

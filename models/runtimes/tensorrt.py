@@ -13,7 +13,7 @@ import onnxruntime
 
 from models.bundle.bundle import FP32, ONNX, Bundle
 from models.runtimes.base import Embedded, Floats, Ids, Options, RuntimeUnavailable, cache_folder
-from models.runtimes.session import CUDA_BATCH_TOKENS, CUDA_PROVIDERS, TENSORRT, Session, warm_up
+from models.runtimes.onnxruntime import CUDA_BATCH_TOKENS, CUDA_PROVIDERS, TENSORRT, Session, warm_up
 
 log = logging.getLogger(__name__)
 

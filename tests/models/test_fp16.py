@@ -23,7 +23,7 @@ from models.export import export
 from models.export.export import ExportError, check_parity, write_fp16, write_onnx
 from models.runtimes import Pair, available
 from models.runtimes.base import Options
-from models.runtimes.session import CPU, Session
+from models.runtimes.onnxruntime import CPU, Session
 from tests.conftest import soon
 from tests.models.test_families import A_FEW_POOLINGS, FAMILIES, TEXTS, Family
 
