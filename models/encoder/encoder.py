@@ -20,17 +20,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from models.bundle import origin as origins
+from models.bundle import sources
 from models.bundle.adapter import Adapter
 from models.bundle.origin import Origin
-from models.bundle.sources import (
-    SourceError,
-    backbone_folder,
-    base_of,
-    check_fetched,
-    opened_adapter,
-    resolve,
-    weights_sha256,
-)
+from models.bundle.sources import SourceError
 from models.bundle.tokenizer import Tokenizer, Tokens
 from models.encoder import pretrained
 from models.encoder import transform as transforms
@@ -108,13 +101,13 @@ class Encoder(nn.Module):
                 a weight is not finite.
             AdapterError: the adapter does not fit its base.
         """
-        folder = resolve(str(source))
+        folder = sources.resolve(str(source))
         with reading(folder):
-            adapter = opened_adapter(folder)
-            base = base_of(adapter) if adapter else folder
-            check_fetched(base)
+            adapter = sources.opened_adapter(folder)
+            base = sources.base_of(adapter) if adapter else folder
+            sources.check_fetched(base)
             said = read_config(folder)
-            place = backbone_folder(base)
+            place = sources.backbone_folder(base)
             backbone = _backbone(place)
             if adapter:
                 _merge(adapter, backbone, base)
@@ -343,7 +336,7 @@ def _merge(adapter: Adapter, backbone: PreTrainedModel, base: Path) -> None:
         AdapterError: the adapter was made for a different base.
         Refused: the base does not have the adapter's layers.
     """
-    adapter.identity(adapter.base, weights_sha256(base))
+    adapter.identity(adapter.base, sources.weights_sha256(base))
     if adapter.layers is not None:
         keep_layers(backbone, adapter.layers)
     state = {name: tensor.numpy() for name, tensor in backbone.state_dict().items()}
