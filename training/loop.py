@@ -90,7 +90,7 @@ class Run(Protocol[B]):
         """Copy the state that is needed to repeat the next step, or return None if the run stores no diverged steps."""
 
     def take(self, batch: B, learning_rate: float) -> dict[str, Tensor]:
-        """Update the state from a batch, without waiting for the device, and count the step."""
+        """Update the state from a batch, without waiting for the device."""
 
     def speed(self, steps: Sequence[tuple[int, B]], seconds: float) -> Mapping[str, float]:
         """Compute the logged speeds.
@@ -154,6 +154,7 @@ def _take_steps(run: Run[B], record: WriteMetrics, progress: Progress, *, stop: 
         for batch in batches:
             before = run.snapshot()
             values = run.take(batch, run.learning_rate(state.step))
+            state.step += 1
             pending.append(TakenStep(state.step, batch, before, values))
 
             due = state.step % run.eval_every == 0 or state.step == total
@@ -229,9 +230,9 @@ class Training:
         # Cache nothing with several processes, because each encodes other sentences, or with passages, because their
         # texts differ in each epoch.
         caches = self.total_steps > epoch and devices.count == 1 and config.positives is None
-        self.step = make_step(config, state, devices, teacher, autocast, keep=self.folder if caches else None)
+        self.take = make_step(config, state, devices, teacher, autocast, keep=self.folder if caches else None)
         self.tokenise = make_tokeniser(config, state.encoder, teacher, devices)
-        self.meter = make_meter(state, teacher, devices, autocast, cached_after=epoch if caches else math.inf)
+        self.speed = make_meter(state, teacher, devices, autocast, cached_after=epoch if caches else math.inf)
 
     @property
     def module(self) -> Encoder:
@@ -247,14 +248,6 @@ class Training:
 
     def snapshot(self) -> Snapshot:
         return Snapshot.of(self.state)
-
-    def take(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
-        values = self.step(batch, learning_rate)
-        self.state.step += 1
-        return values
-
-    def speed(self, steps: Sequence[tuple[int, Batch]], seconds: float) -> dict[str, float]:
-        return self.meter(steps, seconds)
 
     def check(self, taken: TakenStep[Batch], values: Mapping[str, float]) -> str | None:
         """Store a diverged step for replay. Return a remark if the task is too easy to learn from."""

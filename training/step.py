@@ -19,12 +19,12 @@ from models.encoder.encoder import Encoder
 from training.checkpoints.checkpoint import State
 from training.checkpoints.speed import OperationCount, SpeedMeter, matmul_peak
 from training.config import ConfigError, RunConfig
+from training.data.augment import Augmentation
 from training.data.batches import Batch, Tokenise, tokeniser
 from training.encoding.attention import use_fast_operations
 from training.encoding.lora import check_augmentation, check_views_differ, load_for_training
 from training.encoding.packing import Pass
 from training.encoding.views import (
-    Augmentation,
     FrozenEncoder,
     Teacher,
     TeacherCache,

@@ -157,16 +157,12 @@ class Bundle:
             BundleError: the entry is not a list of dimensions.
         """
         file, config = self.folder / CONFIG, _config(self.folder)
-        if widths := config.get("matryoshka_dimensions"):
-            if not (
-                isinstance(widths, list)
-                and all(isinstance(one, int) and 0 < one <= self.manifest.dim for one in widths)
-            ):
-                raise BundleError(
-                    f"{file}: matryoshka_dimensions must be a list of widths from 1 to {self.manifest.dim}"
-                )
+        widths, dim = config.get("matryoshka_dimensions"), self.manifest.dim
+        if not widths:
+            return range(1, dim + 1) if config.get("is_matryoshka") else ()
+        if isinstance(widths, list) and all(isinstance(one, int) and 0 < one <= dim for one in widths):
             return widths
-        return range(1, self.manifest.dim + 1) if config.get("is_matryoshka") else ()
+        raise BundleError(f"{file}: matryoshka_dimensions must be a list of widths from 1 to {dim}")
 
     @property
     def label(self) -> str:

@@ -28,10 +28,9 @@ from models.bundle.tokenizer import Tokenizer, Tokens
 from models.encoder import pretrained
 from models.encoder import transform as transforms
 from models.encoder.config import read_config
-from models.encoder.dense import Layers
 from models.encoder.pooling import AVERAGED_LAYERS, parts, pool
 from models.encoder.pretrained import reading
-from models.encoder.transform import Transform
+from models.encoder.transform import Layers, Transform
 from models.errors import Refused
 
 if TYPE_CHECKING:

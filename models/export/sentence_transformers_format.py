@@ -14,11 +14,9 @@ from torch import nn
 
 from models.bundle.prompts import DOCUMENT, prompt_for
 from models.encoder.config import FLAGS
-from models.encoder.dense import Dense, Layers, Normalize, Truncate
 from models.encoder.encoder import Encoder
-from models.encoder.flow import Flow
 from models.encoder.pooling import AVERAGED_LAYERS, parts
-from models.encoder.transform import Affine, Transform
+from models.encoder.transform import Affine, Dense, Flow, Layers, Normalize, Transform, Truncate
 from models.names import STATIC
 
 UNKNOWN_MODULE = "isosphere.transform.Flow"

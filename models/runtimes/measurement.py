@@ -6,6 +6,7 @@ import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import mean, median
 from time import perf_counter
 from typing import Any, get_type_hints
@@ -127,16 +128,15 @@ def graphs(bundle: Bundle, options: Options) -> dict[Pair, Open]:
     Raises:
         RuntimeUnavailable: no runtime works on this machine.
     """
-
-    def opener(pair: Pair) -> Open:
-        return lambda: (
-            Graph(
-                bundle, runtime=pair.runtime, precision=pair.precision, threads=options.threads, device=options.device
-            ).encode
-        )
-
     order = sorted(available(bundle, options), key=lambda pair: (pair != REFERENCE, pair.precision == FP32))
-    return {pair: opener(pair) for pair in order}
+    return {pair: partial(_opened, bundle, pair, options) for pair in order}
+
+
+def _opened(bundle: Bundle, pair: Pair, options: Options) -> Encode:
+    graph = Graph(
+        bundle, runtime=pair.runtime, precision=pair.precision, threads=options.threads, device=options.device
+    )
+    return graph.encode
 
 
 def probes(bundle: Bundle) -> list[str]:

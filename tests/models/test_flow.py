@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.encoder.flow import LOG_SCALE_FACTOR, Flow
+from models.encoder.transform import LOG_SCALE_FACTOR, Flow
 
 
 def flow_of(dim: int, levels: int, depth: int, seed: int) -> Flow:

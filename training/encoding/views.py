@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from models.bundle.disk import EXHAUSTED, fsync, naming
 from models.bundle.tokenizer import Tokens
 from models.encoder.encoder import Encoder, dropout_off, full_precision
+from training.data.augment import Augmentation
 from training.encoding.packing import Pass, encode_passes, group_by_length
 from training.machine.state_file import digest
 from training.objectives.base import Needs, Views
@@ -32,9 +33,6 @@ GRANULE = {"cuda": 8}
 Other devices need no padding. Padding reduces the number of different shapes, so fewer CUDA graphs must be recorded.
 Matrix units are also faster with such lengths.
 """
-
-Augmentation = Callable[[Encoder, Tensor, Tensor], Tensor]
-"""Type of a function from an encoder, token ids and mask (n, L) to pooled vectors (n, D) of augmented sentences."""
 
 
 def make_passes(

@@ -258,7 +258,7 @@ class Pretraining:
 
     def take(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
         values = self.step(batch, learning_rate)
-        self.state.step, self.state.position = self.state.step + 1, batch.position
+        self.state.position = batch.position
         return values
 
     def speed(self, steps: Sequence[tuple[int, Batch]], seconds: float) -> dict[str, float]:
