@@ -28,7 +28,7 @@ from training.machine.devices import Devices
 from training.machine.hardware import autocast_dtype
 from training.machine.memory import reuse_memory
 from training.objectives.base import Needs
-from training.step import initial_state, load_frozen, make_step
+from training.step import Step, initial_state, load_frozen
 
 BATCH, ROUNDS, WARMUP = 64, 20, 3
 BACKBONE = "minilm"
@@ -108,7 +108,7 @@ def _ours(name: str, texts: Iterator[Sequence[str]]) -> Callable[[], None]:
     teacher = load_frozen(BACKBONE, devices) if state.objective.needs.teacher else None
     if teacher is not None:
         teacher.pooling = state.encoder.pooling
-    step = make_step(config, state, devices, teacher, autocast)
+    step = Step(config, state, devices, teacher, autocast)
     tokenise: Callable[[Sequence[str]], Batch] = tokeniser(state.encoder, teacher, max_length=LENGTH, own=devices.rows)
 
     def take() -> None:

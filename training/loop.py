@@ -32,7 +32,7 @@ from training.encoding.views import fsync_caches
 from training.evaluation.selection import Selection
 from training.machine.devices import Devices
 from training.machine.interrupt import InterruptedRun, interruptible
-from training.step import learning_rate, make_meter, make_step, make_tokeniser
+from training.step import Step, learning_rate, make_meter, make_tokeniser
 
 READ_EVERY = 20
 """Number of steps after which losses are copied from an asynchronous device.
@@ -230,7 +230,7 @@ class Training:
         # Cache nothing with several processes, because each encodes other sentences, or with passages, because their
         # texts differ in each epoch.
         caches = self.total_steps > epoch and devices.count == 1 and config.positives is None
-        self.take = make_step(config, state, devices, teacher, autocast, keep=self.folder if caches else None)
+        self.take = Step(config, state, devices, teacher, autocast, keep=self.folder if caches else None)
         self.tokenise = make_tokeniser(config, state.encoder, teacher, devices)
         self.speed = make_meter(state, teacher, devices, autocast, cached_after=epoch if caches else math.inf)
 

@@ -44,7 +44,7 @@ from training.machine.environment import environment
 from training.machine.hardware import autocast_dtype, precision_name
 from training.machine.interrupt import locked
 from training.objectives import OBJECTIVES
-from training.step import initial_state, load_frozen, load_start, make_step, make_tokeniser
+from training.step import Step, initial_state, load_frozen, load_start, make_tokeniser
 
 REPLACE = "replace it by --force"
 
@@ -385,7 +385,7 @@ def replay(config: RunConfig, file: Path) -> tuple[int, dict[str, float], list[s
     teacher = (
         load_frozen(config.teacher or teacher_config(config).out, devices) if state.objective.needs.teacher else None
     )
-    step = make_step(config, state, devices, teacher, autocast)
+    step = Step(config, state, devices, teacher, autocast)
     sentences = checkpoint.load_snapshot(state, file, devices)
     batch = make_tokeniser(config, state.encoder, teacher, devices)(sentences, state.step)
     state.encoder.train()

@@ -19,7 +19,6 @@ from models.encoder.encoder import Encoder
 from training.checkpoints.checkpoint import State
 from training.checkpoints.speed import OperationCount, SpeedMeter, matmul_peak
 from training.config import ConfigError, RunConfig
-from training.data.augment import Augmentation
 from training.data.batches import Batch, Tokenise, tokeniser
 from training.encoding.attention import use_fast_operations
 from training.encoding.lora import check_augmentation, check_views_differ, load_for_training
@@ -62,34 +61,35 @@ class Step:
 
     def __init__(
         self,
+        config: RunConfig,
         state: State,
         devices: Devices,
+        teacher: Encoder | None,
+        autocast: torch.dtype | None,
         *,
-        clip_norm: float,
-        teacher: FrozenEncoder | None = None,
-        start: FrozenEncoder | None = None,
-        autocast: torch.dtype | None = None,
-        augmentation: Augmentation | None = None,
-        chunk_size: int | None = None,
-        record: bool = False,
+        keep: Path | None = None,
     ) -> None:
-        """Set up the step.
+        """Set up the run's step.
 
-        `start` is a frozen copy of the encoder from before training. `chunk_size` turns on gradient caching, and is the
-        maximum number of sentences in one encoder pass. If it is None, the whole batch is encoded at once. With
-        `record`, steps are recorded as CUDA graphs (see `training.machine.graphs`).
+        The matrices of frozen encoders are converted once to the autocast dtype. Vectors of frozen encoders are cached
+        in the folder `keep` for later epochs.
+
+        Raises:
+            SourceError, BundleError: the objective needs the initial backbone, which no longer exists.
         """
-        needs = state.objective.needs
+        needs, counts = state.objective.needs, state.cached_vectors
+        start = load_start(config, devices) if needs.start else None
         self._state = state
         self._devices = devices
-        self._clip_norm = clip_norm
-        self._teacher = teacher if needs.teacher else None
-        self._start = start if needs.start else None
-        self._chunk_size = chunk_size
-        self._views = ViewEncoder(state.encoder, needs, autocast=autocast, augmentation=augmentation)
+        self._clip_norm = config.clip_norm
+        self._chunk_size = config.chunk_size
+        self._teacher = _frozen(teacher if needs.teacher else None, autocast, keep, "teacher", counts)
+        self._start = _frozen(start, autocast, keep, "start", counts)
+        self._views = ViewEncoder(state.encoder, needs, autocast=autocast, augmentation=config.augmented)
         self._encode = devices.parallel(self._views)
         self._diverged = torch.zeros((), dtype=torch.bool, device=devices.device)
-        self._graphs: CudaGraphs[DeviceBatch] | None = CudaGraphs([state.rng]) if record else None
+        recorded = can_record(config, state, devices)
+        self._graphs: CudaGraphs[DeviceBatch] | None = CudaGraphs([state.rng]) if recorded else None
 
     def __call__(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
         """Update the weights of encoder and objective.
@@ -110,7 +110,8 @@ class Step:
     def gradient_norm(self) -> Tensor:
         """Clip the gradient of all weights, and return its norm before clipping, without the loss scale of fp16."""
         self._state.scaler.unscale_(self._state.optimiser)
-        return clip_grad_norm_(_weights(self._state.optimiser), self._clip_norm)
+        weights = [weight for group in self._state.optimiser.param_groups for weight in group["params"]]
+        return clip_grad_norm_(weights, self._clip_norm)
 
     def gradients(self, batch: Batch, *, on_views: Callable[[Tensor], None] | None = None) -> dict[str, Tensor]:
         """Add the gradient of the loss to every weight, and return the terms, the objective's measures and `loss`.
@@ -257,10 +258,6 @@ def learning_rate(peak: float, step: int, total: int) -> float:
     return peak * (1 - step / total)
 
 
-def _weights(optimiser: torch.optim.Optimizer) -> Sequence[Tensor]:
-    return [weight for group in optimiser.param_groups for weight in group["params"]]
-
-
 # Construction of the parts of a run: state, tokeniser, step and speed meter.
 
 RECORDABLE_TYPES = frozenset(("bert",))
@@ -314,37 +311,6 @@ def make_tokeniser(config: RunConfig, encoder: Encoder, teacher: Encoder | None,
         own=devices.rows,
         positives=config.positives,
         seed=config.seed,
-    )
-
-
-def make_step(
-    config: RunConfig,
-    state: State,
-    devices: Devices,
-    teacher: Encoder | None,
-    autocast: torch.dtype | None,
-    *,
-    keep: Path | None = None,
-) -> Step:
-    """Build the run's training step.
-
-    The matrices of frozen encoders are converted once to the autocast dtype. Vectors of frozen encoders are cached in
-    the folder `keep` for later epochs.
-
-    Raises:
-        SourceError, BundleError: the objective needs the initial backbone, which no longer exists.
-    """
-    start = load_start(config, devices) if state.objective.needs.start else None
-    return Step(
-        state,
-        devices,
-        clip_norm=config.clip_norm,
-        teacher=_frozen(teacher, autocast, keep, "teacher", state.cached_vectors),
-        start=_frozen(start, autocast, keep, "start", state.cached_vectors),
-        autocast=autocast,
-        augmentation=config.augmented,
-        chunk_size=config.chunk_size,
-        record=can_record(config, state, devices),
     )
 
 

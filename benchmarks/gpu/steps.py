@@ -26,7 +26,7 @@ from training.config import from_preset
 from training.data.batches import Batch, tokeniser
 from training.machine.devices import Devices
 from training.objectives.base import Needs
-from training.step import initial_state, load_frozen, make_meter, make_step
+from training.step import Step, initial_state, load_frozen, make_meter
 
 OURS = ("simcse", "gs-infonce", "dclr", "whitenedcse", "imsimcse")
 LAUNCHED = "simcse_launched"
@@ -162,7 +162,7 @@ def _ours(name: str, backbone: Path, device: str, texts: Sequence[Sequence[str]]
     state = initial_state(config, devices, autocast(device))
     state.encoder.train()
     teacher = load_frozen(str(backbone), devices, pooling="cls") if state.objective.needs.teacher else None
-    step = make_step(config, state, devices, teacher, autocast(device))
+    step = Step(config, state, devices, teacher, autocast(device))
     tokenise = tokeniser(state.encoder, teacher, max_length=LENGTH, own=devices.rows)
     waiting = cycle(texts)
     meter = make_meter(state, teacher, devices, autocast(device))

@@ -13,7 +13,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -247,16 +247,12 @@ def check_parity(encoder: Encoder, file: Path) -> float:
     return worst
 
 
-class _Case(NamedTuple):
-    name: str
-    torchs: Embedded
-    got: Embedded
-    tokens: float
-    """Largest difference in any component of the token vectors, divided by the length of torch's token vector."""
+def _torch_and_onnx(encoder: Encoder, file: Path) -> Iterator[tuple[str, Embedded, Embedded, float]]:
+    """Yield the results of torch, and of ONNX Runtime with the graph `file`, for several batches of test texts.
 
-
-def _torch_and_onnx(encoder: Encoder, file: Path) -> Iterator[_Case]:
-    """Yield the results of torch, and of ONNX Runtime with the graph `file`, for several batches of test texts."""
+    Each batch also has a name, and the largest difference in any component of the token vectors, divided by the length
+    of torch's token vector.
+    """
     session, graph = Session(file, [CPU], cpus.available()), UnitVector(encoder)
     long = " ".join(GOLDEN_SENTENCES * (encoder.max_length // 40 + 1))
     cases: dict[str, Sequence[str]] = {
@@ -275,7 +271,7 @@ def _torch_and_onnx(encoder: Encoder, file: Path) -> Iterator[_Case]:
         lengths = np.linalg.norm(expected, axis=1, keepdims=True).clip(MIN_NORM)
         with np.errstate(invalid="ignore"):
             difference = _max_abs((got - expected) / lengths)
-        yield _Case(name, Embedded(*torchs), session.run(ids, mask), difference)
+        yield name, Embedded(*torchs), session.run(ids, mask), difference
 
 
 def unit_vectors(encoder: Encoder, texts: Sequence[str]) -> NDArray[np.float32]:

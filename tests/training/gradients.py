@@ -14,7 +14,7 @@ from training.config import RunConfig
 from training.data.batches import tokeniser
 from training.encoding.views import Teacher
 from training.machine.devices import Devices
-from training.step import initial_state, load_frozen, make_step
+from training.step import Step, initial_state, load_frozen
 
 
 def another(encoder: Encoder) -> Encoder:
@@ -40,7 +40,7 @@ def compute(files: Iterable[Path]) -> None:
         state.encoder.double().train()
         state.objective.double()
         teacher = another(load_frozen(config.teacher, devices).double()) if config.teacher else None
-        step = make_step(config, state, devices, teacher, None)
+        step = Step(config, state, devices, teacher, None)
         if isinstance(step._start, Teacher):
             step._start.encoder.double()
         sentences = Path(config.corpus[0]).read_text(encoding="utf-8").splitlines()

@@ -25,7 +25,7 @@ from training.machine.graphs import RUNS_BEFORE_RECORDING
 from training.machine.hardware import autocast_dtype
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs, Objective, Views
-from training.step import Step, can_record, initial_state, load_frozen, make_step, set_learning_rate
+from training.step import Step, can_record, initial_state, load_frozen, set_learning_rate
 
 MakeConfig = Callable[..., RunConfig]
 Started = tuple[State, Step, Callable[[Sequence[str]], Batch]]
@@ -37,7 +37,7 @@ def started(config: RunConfig, *, teacher: Path | None = None) -> Started:
     state = initial_state(config, devices, autocast)
     taught = load_frozen(str(teacher), devices) if teacher else None
     state.encoder.train()
-    step = make_step(config, state, devices, taught, autocast)
+    step = Step(config, state, devices, taught, autocast)
     return state, step, tokeniser(state.encoder, taught, max_length=config.max_length, own=devices.rows)
 
 

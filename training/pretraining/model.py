@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -19,7 +20,7 @@ from models.bundle.sources import SourceError, whole_encoder
 from models.encoder import pretrained
 from models.encoder.config import read_config
 from models.encoder.encoder import Encoder, full_precision
-from models.encoder.pretrained import Weights, reading
+from models.encoder.pretrained import reading
 from training.checkpoints.speed import OperationCount
 from training.config import ConfigError
 from training.encoding.attention import use_fast_operations
@@ -214,12 +215,8 @@ UNUSED = ("pooler.", "bert.pooler.", "cls.seq_relationship.")
 """Prefixes of a BERT's weights that masked language modelling does not train. These weights are left out."""
 
 
-class Start(NamedTuple):
-    """Initial model and tokenizer of a run, and their origin for the model card."""
-
-    bert: BertForMaskedLM
-    tokenizer: PreTrainedTokenizerBase
-    origin: Origin | None = None
+Start = tuple["BertForMaskedLM", "PreTrainedTokenizerBase", Origin]
+"""Initial model and tokenizer of a run, and their origin for the model card."""
 
 
 def build_model(config: PretrainConfig, device: torch.device) -> MaskedLM:
@@ -231,9 +228,11 @@ def build_model(config: PretrainConfig, device: torch.device) -> MaskedLM:
         SourceError: the tokenizer or backbone does not exist or can't be read.
         ConfigError: the tokenizer is not WordPiece; or the backbone is not supported or has a different shape.
     """
-    start = _random(config) if config.backbone is None else _published(config, whole_encoder(config.backbone))
-    nn.Module.to(start.bert, device)  # The model is moved first, because later optimisations depend on the device.
-    return MaskedLM(start.bert, start.tokenizer, max_length=config.max_length, origin=start.origin)
+    bert, tokenizer, source = (
+        _random(config) if config.backbone is None else _published(config, whole_encoder(config.backbone))
+    )
+    nn.Module.to(bert, device)  # The model is moved first, because later optimisations depend on the device.
+    return MaskedLM(bert, tokenizer, max_length=config.max_length, origin=source)
 
 
 def backbone_fields(backbone: str) -> dict[str, Any]:
@@ -275,7 +274,7 @@ def _random(config: PretrainConfig) -> Start:
         attention_probs_dropout_prob=config.dropout,
         pad_token_id=tokenizer.pad_token_id,
     )
-    return Start(BertForMaskedLM(architecture), tokenizer)
+    return BertForMaskedLM(architecture), tokenizer, Origin()
 
 
 def _published(config: PretrainConfig, folder: Path) -> Start:
@@ -292,9 +291,9 @@ def _published(config: PretrainConfig, folder: Path) -> Start:
     tokenizer.model_max_length = min(tokenizer.model_max_length, positions, said.get("max_length") or positions)
     architecture.hidden_dropout_prob = architecture.attention_probs_dropout_prob = config.dropout
     with reading(folder):
-        weights = pretrained.weights(BertForMaskedLM, folder, config=architecture)
-    _check_weights(weights, folder)
-    return Start(weights.model, tokenizer, origin.read(str(config.backbone), folder))
+        bert, missing, unexpected = pretrained.weights(BertForMaskedLM, folder, config=architecture)
+    _check_weights(bert, missing, unexpected, folder)
+    return bert, tokenizer, origin.read(str(config.backbone), folder)
 
 
 def _check(config: PretrainConfig, architecture: BertConfig, vocabulary: int) -> None:
@@ -315,13 +314,12 @@ def _check(config: PretrainConfig, architecture: BertConfig, vocabulary: int) ->
         )
 
 
-def _check_weights(weights: Weights, folder: Path) -> None:
+def _check_weights(bert: BertForMaskedLM, missing: Set[str], unexpected: Set[str], folder: Path) -> None:
     """Check the loaded weights.
 
     Raises:
         SourceError: the head is incomplete or has its own output embeddings, or there are weights that no BERT has.
     """
-    bert, missing, unexpected = weights
     words, head = bert.bert.embeddings.word_embeddings, bert.cls.predictions
     if head.decoder.weight is not words.weight or head.decoder.bias is not head.bias:
         raise SourceError(f"{folder}: its head has output embeddings or biases of its own, which is not supported")
