@@ -40,8 +40,7 @@ from training.evaluation.selection import (
 )
 from training.loop import Training, run_to_end
 from training.machine.devices import Devices
-from training.machine.environment import environment
-from training.machine.hardware import autocast_dtype, precision_name
+from training.machine.hardware import autocast_dtype, environment, precision_name
 from training.machine.interrupt import locked
 from training.objectives import OBJECTIVES
 from training.step import Step, initial_state, load_frozen, load_start, make_tokeniser

@@ -25,7 +25,7 @@ from training.encoding.lora import Factors
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, Subsets
 from training.evaluation.sts import TaskScore
-from training.machine.environment import environment
+from training.machine.hardware import environment
 from training.objectives import OBJECTIVES
 
 log = logging.getLogger(__name__)

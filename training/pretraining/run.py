@@ -30,9 +30,8 @@ from training.data.corpus import Census, Corpus, open_corpus
 from training.encoding.views import autocast, to_device
 from training.loop import DivergedError, TakenStep, format_terms, is_finite, run_to_end
 from training.machine.devices import Devices
-from training.machine.environment import environment
 from training.machine.graphs import CudaGraphs
-from training.machine.hardware import autocast_dtype, precision_name
+from training.machine.hardware import autocast_dtype, environment, precision_name
 from training.machine.interrupt import locked
 from training.machine.state_file import optimiser_tensors, restore_optimiser, with_prefix, without_prefix
 from training.pretraining.batches import START, Batch, Batches, Position
