@@ -120,24 +120,36 @@ def export(
         parity = check_parity(encoder, draft / bundle.ONNX)
         if fp16_graph:
             write_fp16(encoder, draft / bundle.ONNX, draft / bundle.FP16_ONNX)
-        golden = unit_vectors(encoder, GOLDEN_SENTENCES)
-        quantization.write(quantization.limit(unit_vectors(encoder, quantization.calibration())), draft / bundle.INT8)
+        write_int8_limit(encoder, draft)
         facts = {
+            **encoder_facts(encoder),
             "name": name,
             "objective": objective,
             "backbone": backbone,
-            "dim": encoder.dim,
-            "max_length": encoder.max_length,
-            "pooling": encoder.pooling,
-            "prompts": encoder.prompts,
-            "transform": transform.described(encoder.transform),
             "run": run,
             "scores": {**(scores or {}), "onnx_parity": parity},
             "adapter": adapter and dict(adapter),
-            "golden": [Golden(text=t, vector=v.tolist()) for t, v in zip(GOLDEN_SENTENCES, golden, strict=True)],
         }
         destination.seal(draft, facts, encoder.origin, citations, measure_with=measure_with, on_choice=on_choice)
     return bundle.load(folder)
+
+
+def write_int8_limit(encoder: Encoder, folder: Path) -> None:
+    limit = quantization.limit(unit_vectors(encoder, quantization.calibration()))
+    quantization.write(limit, folder / bundle.INT8)
+
+
+def encoder_facts(encoder: Encoder) -> dict[str, Any]:
+    """Return the fields of a manifest that describe the encoder, with its golden vectors."""
+    golden = unit_vectors(encoder, GOLDEN_SENTENCES)
+    return {
+        "dim": encoder.dim,
+        "max_length": encoder.max_length,
+        "pooling": encoder.pooling,
+        "prompts": encoder.prompts,
+        "transform": transform.described(encoder.transform),
+        "golden": [Golden(text=t, vector=v.tolist()) for t, v in zip(GOLDEN_SENTENCES, golden, strict=True)],
+    }
 
 
 def write_onnx(encoder: Encoder, file: Path, exporter: str = "torch") -> None:

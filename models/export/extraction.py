@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 from models.bundle import adapter, bundle, card, origin, quantization, sources
 from models.bundle.adapter import PREFIX, AdapterError
-from models.bundle.bundle import CARD, CONFIG, INT8, TOKENIZER, TRANSFORM, Golden, Manifest
+from models.bundle.bundle import CARD, CONFIG, TOKENIZER, TRANSFORM, Manifest
 from models.bundle.disk import replacing_folder
 from models.encoder import transform as transforms
 from models.encoder.encoder import Encoder, keep_layers, linear_layers
-from models.export.export import GOLDEN_SENTENCES, unit_vectors
+from models.export.export import GOLDEN_SENTENCES, encoder_facts, unit_vectors, write_int8_limit
 
 JUDGES = "isosphere.judges"
 """Group of entry points through which `training` provides its evaluation, because `models` does not import
@@ -128,23 +128,17 @@ def describe(
     `said` is the manifest of the tuned encoder `source`. The scores in it are not copied, because the merged weights
     differ from the tuned weights.
     """
-    quantization.write(quantization.limit(unit_vectors(merged, quantization.calibration())), folder / INT8)
+    write_int8_limit(merged, folder)
     opened = adapter.load(folder)
     identity = opened.identity(base, sources.weights_sha256(sources.base_of(opened)))
-    golden = unit_vectors(merged, GOLDEN_SENTENCES)
     run = without_paths({**(said.run or {} if said else {}), **({"about": about} if about else {})})
     facts: dict[str, Any] = {
+        **encoder_facts(merged),
         "name": name,
         "objective": said.objective if said else None,
         "backbone": base,
-        "dim": merged.dim,
-        "max_length": merged.max_length,
-        "pooling": merged.pooling,
-        "prompts": merged.prompts,
-        "transform": transforms.described(merged.transform),
         "run": run or None,
         "scores": None,
-        "golden": [Golden(text=t, vector=v.tolist()) for t, v in zip(GOLDEN_SENTENCES, golden, strict=True)],
         "adapter": {**identity, "rank": opened.config["r"]},
     }
     facts["fingerprint"] = _fingerprint(merged, facts)

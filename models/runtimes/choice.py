@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from models.bundle.bundle import ENGINES, Bundle, BundleError
-from models.bundle.disk import replacing
+from models.bundle.disk import write_whole
 from models.runtimes import REFERENCE, RUNTIMES, Pair, available
 from models.runtimes.base import Options, Runtime, RuntimeUnavailable, cache_folder
 from models.runtimes.measurement import Measured, error_line, measure
@@ -222,9 +222,7 @@ def remember(bundle: Bundle, options: Options, measured: Sequence[Measured]) -> 
     content = {"key": key, "measured": [asdict(row) for row in measured]}
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(file) as beside:
-            text = json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False)
-            beside.write_text(text + "\n", encoding="utf-8")
+        write_whole(file, json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
     except OSError as error:
         log.warning("%s: not written (%s); the next start measures again", file, error.strerror)
     else:
