@@ -22,7 +22,7 @@ from models.bundle.sources import resolve
 from models.encoder.encoder import Encoder
 from training.checkpoints.speed import OperationCount, matmul_peak
 from training.config import RunConfig, from_preset
-from training.data.batches import Batch, tokeniser
+from training.data.batches import Tokeniser
 from training.data.corpus import open_corpus
 from training.machine.devices import Devices
 from training.machine.hardware import autocast_dtype
@@ -109,7 +109,7 @@ def _ours(name: str, texts: Iterator[Sequence[str]]) -> Callable[[], None]:
     if teacher is not None:
         teacher.pooling = state.encoder.pooling
     step = Step(config, state, devices, teacher, autocast)
-    tokenise: Callable[[Sequence[str]], Batch] = tokeniser(state.encoder, teacher, max_length=LENGTH, own=devices.rows)
+    tokenise = Tokeniser(encoder=state.encoder, teacher=teacher, max_length=LENGTH, own=devices.rows)
 
     def take() -> None:
         step(tokenise(next(texts)), 3e-5)["loss"].item()

@@ -19,7 +19,7 @@ from models.encoder.encoder import Encoder
 from training.checkpoints.checkpoint import State
 from training.checkpoints.speed import OperationCount, SpeedMeter, matmul_peak
 from training.config import ConfigError, RunConfig
-from training.data.batches import Batch, Tokenise, tokeniser
+from training.data.batches import Batch, Tokeniser
 from training.encoding.attention import use_fast_operations
 from training.encoding.lora import check_augmentation, check_views_differ, load_for_training
 from training.encoding.packing import Pass
@@ -302,9 +302,9 @@ def initial_state(config: RunConfig, devices: Devices, autocast: torch.dtype | N
     )
 
 
-def make_tokeniser(config: RunConfig, encoder: Encoder, teacher: Encoder | None, devices: Devices) -> Tokenise:
+def make_tokeniser(config: RunConfig, encoder: Encoder, teacher: Encoder | None, devices: Devices) -> Tokeniser:
     """Return the function that tokenises the run's sentences or passages into batches."""
-    return tokeniser(
+    return Tokeniser(
         encoder,
         teacher,
         max_length=config.max_length,

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 from tests.conftest import soon
 from training.checkpoints.checkpoint import State
 from training.config import ConfigError, RunConfig
-from training.data.batches import Batch, tokeniser
+from training.data.batches import Batch, Tokeniser
 from training.machine.devices import Devices
 from training.machine.graphs import RUNS_BEFORE_RECORDING
 from training.machine.hardware import autocast_dtype
@@ -38,7 +38,7 @@ def started(config: RunConfig, *, teacher: Path | None = None) -> Started:
     taught = load_frozen(str(teacher), devices) if teacher else None
     state.encoder.train()
     step = Step(config, state, devices, taught, autocast)
-    return state, step, tokeniser(state.encoder, taught, max_length=config.max_length, own=devices.rows)
+    return state, step, Tokeniser(state.encoder, taught, max_length=config.max_length, own=devices.rows)
 
 
 def weights(state: State) -> list[Tensor]:
