@@ -23,14 +23,7 @@ from training.data.batches import Batch, Tokeniser
 from training.encoding.attention import use_fast_operations
 from training.encoding.lora import check_augmentation, check_views_differ, load_for_training
 from training.encoding.packing import Pass
-from training.encoding.views import (
-    FrozenEncoder,
-    Teacher,
-    TeacherCache,
-    ViewEncoder,
-    in_batch_order,
-    make_passes,
-)
+from training.encoding.views import FrozenEncoder, Teacher, TeacherCache, ViewEncoder, in_batch_order, make_passes
 from training.machine.devices import Devices, RandomState
 from training.machine.graphs import CudaGraphs
 from training.objectives import OBJECTIVES
