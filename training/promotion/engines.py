@@ -107,8 +107,8 @@ class Engines:
         if not kept:
             return {}
         measured = [engine.measured for engine in kept]
-        choice = Choice(fastest(measured, among=[row.pair for row in measured]), measured)
-        rows = [engine.to_json() | row for engine, row in zip(kept, choice.table(), strict=True)]
+        chosen = Choice(fastest(measured, among=[row.pair for row in measured]), measured)
+        rows = [engine.to_json() | row for engine, row in zip(kept, chosen.table(), strict=True)]
         judged = {engine.measured.pair for engine in self.engines}
         before = {pair: why for pair, why in barred(candidate).items() if pair not in judged}
         rows += [{**pair._asdict(), "barred": why} for pair, why in before.items()]
