@@ -122,16 +122,16 @@ def finish(config: RunConfig, stream: TextIO) -> Outcome:
     _check_folders(config, resume=True)
     folder = Path(config.run)
     with locked(folder):
-        kept = checkpoint.stored_progress(folder)
+        step, best, digest = checkpoint.stored_progress(folder)
         corpus = _corpus(config)
-        checkpoint.check_corpus(folder / checkpoint.CHECKPOINT, kept.corpus, corpus.census.digest)
+        checkpoint.check_corpus(folder / checkpoint.CHECKPOINT, digest, corpus.census.digest)
         selection, tasks = _selection_and_tasks(config, corpus, stream)
         encoder = load_for_training(replace(config, compile=False), torch.device("cpu"))
-        checkpoint.load_best(encoder, kept.best, folder)
-    for line in (f"ended after step {kept.step}", *_result_lines(config, selection, kept.best, kept.step, corpus)):
+        checkpoint.load_best(encoder, best, folder)
+    for line in (f"ended after step {step}", *_result_lines(config, selection, best, step, corpus)):
         print(line, file=stream)
     adapter = merge_adapter(encoder)
-    return Outcome(encoder.eval(), kept.best, kept.step, selection.metric, corpus.census, tasks, adapter=adapter)
+    return Outcome(encoder.eval(), best, step, selection.metric, corpus.census, tasks, adapter=adapter)
 
 
 def open_run_corpus(config: RunConfig, held_out: int = HELD_OUT) -> Corpus:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
 from safetensors import SafetensorError
@@ -177,17 +177,8 @@ class State:
         self.rng.set_state(tensors["rng.objective"])
 
 
-class StoredProgress(NamedTuple):
-    """A run's progress as stored in its checkpoint."""
-
-    step: int
-    best: Best
-    corpus: str
-    """Digest of the corpus."""
-
-
-def stored_progress(folder: Path) -> StoredProgress:
-    """Read the progress of a run from the checkpoint in `folder`.
+def stored_progress(folder: Path) -> tuple[int, Best, str]:
+    """Read the step, the best evaluation and the corpus's digest from the checkpoint in `folder`.
 
     Raises:
         CheckpointError: the run has no checkpoint yet, or the checkpoint is damaged.
@@ -197,7 +188,7 @@ def stored_progress(folder: Path) -> StoredProgress:
         raise CheckpointError(f"{folder}: this run has no checkpoint yet")
     with _reading(file, "a checkpoint"):
         facts = state_file.read_header(file)
-        return StoredProgress(facts["step"], Best(**facts["best"]), facts["corpus"])
+        return facts["step"], Best(**facts["best"]), facts["corpus"]
 
 
 def save_best(state: State, best: Best, folder: Path) -> None:
