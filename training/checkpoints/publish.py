@@ -26,7 +26,7 @@ from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, Subsets
 from training.evaluation.sts import TaskScore
 from training.machine.hardware import environment
-from training.objectives import OBJECTIVES
+from training.objectives import OBJECTIVES, matryoshka
 
 log = logging.getLogger(__name__)
 STS_MEAN = "STS mean"
@@ -65,7 +65,7 @@ def publish(config: RunConfig, outcome: Outcome, scores: Mapping[str, TaskScore]
             name=made.manifest.name,
             said=made.manifest,
             source=str(made.folder),
-            citations=[OBJECTIVES[config.objective].citation],
+            citations=_citations(config),
         )
     return made
 
@@ -92,9 +92,14 @@ def _export(
             "curve": record.evaluations(Path(config.run), until=outcome.steps),
         },
         scores={outcome.metric: outcome.best.score, **sts_manifest_scores(scores)},
-        citations=[OBJECTIVES[config.objective].citation],
+        citations=_citations(config),
         adapter=merged_from,
     )
+
+
+def _citations(config: RunConfig) -> list[str]:
+    own = OBJECTIVES[config.objective].citation
+    return [own] if config.matryoshka is None else [own, matryoshka.CITATION]
 
 
 def teacher_identity(source: str) -> dict[str, Any]:
