@@ -12,7 +12,7 @@ from pathlib import Path
 from models.bundle.bundle import sha256
 from models.bundle.disk import make_folder, replacing
 from training.data import strict_json
-from training.data.files import DELIMITERS, JSON_LINES, OPENERS, PARQUET, UNREAD_TABLES, CorpusError, lines, sentences
+from training.data.files import DELIMITERS, JSON_LINES, PARQUET, UNREAD_TABLES, CorpusError, kind_of, lines, sentences
 from training.data.sentences import WORDS, clean_sentences, word_starts
 
 
@@ -58,7 +58,7 @@ def texts(files: Iterable[Path]) -> Iterator[str]:
         CorpusError: a file can't be read or is of another format, or a line of JSON has no text.
     """
     for file in files:
-        kind = (file.with_suffix("") if file.suffix.lower() in OPENERS else file).suffix.lower()
+        kind = kind_of(file)
         if kind in (*DELIMITERS, PARQUET, *UNREAD_TABLES):
             raise CorpusError(
                 f"{file}: {kind} is not supported here: convert it to .jsonl, with one object with title and text per "

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from io import BufferedIOBase
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol, Self, TypeVar
+from typing import IO, Any, Literal, Protocol, Self
 
 from models.errors import Refused, first_line
 from models.remotes.base import as_remote_error
@@ -60,9 +60,6 @@ class File(Protocol):
     def suffix(self) -> str: ...
     def with_suffix(self, suffix: str, /) -> Self: ...
     def open(self, mode: Literal["rb"], /) -> IO[bytes]: ...
-
-
-AnyFile = TypeVar("AnyFile", bound=File)
 
 
 class CorpusError(Refused):
@@ -114,7 +111,7 @@ def is_table(path: File, column: str | None = None) -> bool:
         CorpusError: the suffix is that of an unsupported table format, the first bytes show that the file is not text,
             or the file is text but a `column` is given.
     """
-    kind = _without_compression(path).suffix.lower()
+    kind = kind_of(path)
     if kind in TABLES:
         return True
     if kind in UNREAD_TABLES:
@@ -134,7 +131,7 @@ def passages(paths: Iterable[Path], column: str | None = None) -> Iterator[str]:
         CorpusError: see `sentences`.
     """
     for path in paths:
-        if _without_compression(path).suffix.lower() in TABLES:
+        if kind_of(path) in TABLES:
             yield from _titled(path, COLUMNS if column is None else (column,))
         else:
             yield from sentences([path], column)
@@ -174,7 +171,7 @@ def rows(
         CorpusError: see `lines`; or the file is not a table, a row is broken, or a column is missing. The message about
             a missing column ends with `advice`.
     """
-    kind = _without_compression(path).suffix.lower()
+    kind = kind_of(path)
     if kind in DELIMITERS:
         yield from _csv_rows(path, DELIMITERS[kind], columns, advice, bad)
     elif kind in JSON_LINES:
@@ -222,7 +219,7 @@ def _files_of(file: str) -> list[Path]:
         )
     if path.is_dir():
         inside = sorted(one for one in path.rglob("[!.]*") if one.is_file())
-        kept = [one for one in inside if _without_compression(one).suffix.lower() in IN_FOLDERS]
+        kept = [one for one in inside if kind_of(one) in IN_FOLDERS]
         others = [one for one in inside if one not in kept]
         if not kept:
             raise CorpusError(f"{path}: a directory without a file of {', '.join(IN_FOLDERS)}")
@@ -237,13 +234,14 @@ def _files_of(file: str) -> list[Path]:
     return [path]
 
 
-def _without_compression(path: AnyFile) -> AnyFile:
-    return path.with_suffix("") if path.suffix.lower() in OPENERS else path
+def kind_of(path: File) -> str:
+    """Return the suffix of a file's name in lower case, without a suffix of compression."""
+    return (path.with_suffix("") if path.suffix.lower() in OPENERS else path).suffix.lower()
 
 
 @contextmanager
 def _opened(path: File) -> Iterator[IO[bytes] | BufferedIOBase]:
-    if (packed := _without_compression(path).suffix.lower()) in UNREAD:
+    if (packed := kind_of(path)) in UNREAD:
         raise CorpusError(f"{path}: {packed} is not supported: unpack it, or compress the text itself as .gz or .xz")
     try:
         with path.open("rb") as file:
