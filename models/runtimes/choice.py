@@ -1,4 +1,4 @@
-"""Choice of the fastest runtime and precision for a bundle on this machine, by measurement.
+"""Choice of the fastest runtime and precision for a bundle on this machine, by measurements that are cached.
 
 A pair of runtime and precision is only chosen if it reproduces the vectors of the float32 reference, and if the bundle
 does not exclude it.

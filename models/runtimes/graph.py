@@ -1,4 +1,4 @@
-"""Encoding of texts with a bundle's graph on this machine, in the same way as in a server."""
+"""Encoding of texts, and scores of pairs, with a bundle's graph on this machine, in the same way as in a server."""
 
 from __future__ import annotations
 

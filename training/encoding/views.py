@@ -1,4 +1,4 @@
-"""Encoding of views: the vectors of the same sentences from different encoder passes.
+"""Encoding of views, the vectors of the same sentences from different encoder passes, and a cache for frozen encoders.
 
 All encoder passes of a training step begin in this module.
 """
@@ -8,8 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,11 +134,9 @@ class Teacher:
         return in_batch_order(passes, pooled)
 
 
-@contextmanager
-def autocast(encoder: Encoder, dtype: torch.dtype | None) -> Iterator[None]:
-    """Compute matrix products in `dtype` inside the `with` block. None keeps float32."""
-    with torch.autocast(encoder.device.type, dtype=dtype, enabled=dtype is not None):
-        yield
+def autocast(encoder: Encoder, dtype: torch.dtype | None) -> torch.autocast:
+    """Return a context in which matrix products are computed in `dtype`. None keeps float32."""
+    return torch.autocast(encoder.device.type, dtype=dtype, enabled=dtype is not None)
 
 
 # Cache of a frozen encoder's vectors, which are the same in every epoch.

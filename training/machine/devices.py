@@ -9,8 +9,8 @@ process, and no objective needs to know the number of devices.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -113,14 +113,12 @@ class Devices:
                 if gradient is not None:
                     gradient.copy_(self._group.reduce(gradient, "mean"))
 
-    @contextmanager
-    def no_sync(self, module: nn.Module) -> Iterator[None]:
-        """Keep the gradients of a `parallel` module local in each backward inside the `with` block.
+    def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
+        """Return a context in which each backward keeps the gradients of a `parallel` module local.
 
-        The next backward after the block averages them over the processes.
+        The next backward after the context averages them over the processes.
         """
-        with self._group.no_sync(module) if self._group else nullcontext():
-            yield
+        return self._group.no_sync(module) if self._group else nullcontext()
 
     def wait(self) -> None:
         if self._group is not None:

@@ -1,4 +1,4 @@
-"""Contrastive losses between sentences and between dimensions, and the head before them.
+"""Contrastive losses between sentences and between dimensions, the head before them, and negatives made of noise.
 
 The losses are computed in float32 or wider under any autocast.
 """
