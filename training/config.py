@@ -235,6 +235,7 @@ class RunConfig(Configuration):
         try:
             parts(self.pooling)
             check_finite(self.params)
+            _ = self.augmented  # The augmentation checks its rate.
         except ValueError as error:
             raise ConfigError(str(error)) from error
         self.check()
@@ -246,10 +247,6 @@ class RunConfig(Configuration):
             raise ConfigError(f"augmentation_rate: {self.augmentation_rate} needs an augmentation: set one, too")
         if self.positives and self.augmentation_rate is not None:
             raise ConfigError(f"augmentation_rate: the augmentation {self.augmentation} has no rate: leave it out")
-        try:
-            _ = self.augmented
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
 
     @property
     def augmented(self) -> Augmentation | None:
