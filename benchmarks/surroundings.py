@@ -7,8 +7,8 @@ from importlib.metadata import distributions
 from typing import Any
 
 from models import cpus
-from models.runtimes import cache
-from training.machine.environment import git_state
+from models.runtimes import choice
+from training.machine.hardware import git_state
 
 PACKAGES = (
     "torch",
@@ -33,7 +33,7 @@ def surroundings() -> dict[str, Any]:
     """Return facts about the machine, the versions of the packages, and the commit."""
     installed = {package.name: package.version for package in distributions()}
     return {
-        "machine": {"cpu": cache.cpu(), "cpus": cpus.available(), "python": platform.python_version()},
+        "machine": {"cpu": choice.cpu(), "cpus": cpus.available(), "python": platform.python_version()},
         "versions": {package: installed[package] for package in PACKAGES if package in installed},
         **git_state(),
     }

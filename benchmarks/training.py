@@ -22,13 +22,13 @@ from models.bundle.sources import resolve
 from models.encoder.encoder import Encoder
 from training.checkpoints.speed import OperationCount, matmul_peak
 from training.config import RunConfig, from_preset
-from training.data.batches import Batch, tokeniser
+from training.data.batches import Tokeniser
 from training.data.corpus import open_corpus
 from training.machine.devices import Devices
 from training.machine.hardware import autocast_dtype
 from training.machine.memory import reuse_memory
 from training.objectives.base import Needs
-from training.step import initial_state, load_frozen, make_step
+from training.step import Step, initial_state, load_frozen
 
 BATCH, ROUNDS, WARMUP = 64, 20, 3
 BACKBONE = "minilm"
@@ -108,8 +108,8 @@ def _ours(name: str, texts: Iterator[Sequence[str]]) -> Callable[[], None]:
     teacher = load_frozen(BACKBONE, devices) if state.objective.needs.teacher else None
     if teacher is not None:
         teacher.pooling = state.encoder.pooling
-    step = make_step(config, state, devices, teacher, autocast)
-    tokenise: Callable[[Sequence[str]], Batch] = tokeniser(state.encoder, teacher, max_length=LENGTH, own=devices.rows)
+    step = Step(config, state, devices, teacher, autocast)
+    tokenise = Tokeniser(encoder=state.encoder, teacher=teacher, max_length=LENGTH, own=devices.rows)
 
     def take() -> None:
         step(tokenise(next(texts)), 3e-5)["loss"].item()

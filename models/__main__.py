@@ -46,7 +46,6 @@ def _fail(reason: object, code: int) -> int:
 
 
 def parser() -> Parser:
-    """Return the parser of all commands."""
     top = Parser(
         prog="isosphere", description="Export encoders as bundles or adapters, and exchange them with the hub."
     )

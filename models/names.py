@@ -5,9 +5,10 @@ This module imports no other module of the project, so its import is fast.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections import UserDict
+from collections.abc import Mapping
 from importlib import import_module
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 RUNTIME_NAMES = ("onnxruntime", "openvino", "tensorrt")
 """Names of the runtimes, which are the keys of `models.runtimes.RUNTIMES`."""
@@ -17,35 +18,18 @@ STATIC = "isosphere_static"
 T = TypeVar("T")
 
 
-class Registry(MutableMapping[str, T]):
+class Registry(UserDict[str, T]):
     """Registry of objects by name, which are imported when they are first used.
 
     Before an object is used, its entry is a text `package.module:NAME`.
     """
 
     def __init__(self, places: Mapping[str, str]) -> None:
-        self._places = dict(places)
-        self._loaded: dict[str, T] = {}
+        super().__init__(cast("Mapping[str, T]", places))
 
     def __getitem__(self, name: str) -> T:
-        if name not in self._loaded:
-            module, _, attribute = self._places[name].partition(":")
-            self._loaded[name] = getattr(import_module(module), attribute)
-        return self._loaded[name]
-
-    def __setitem__(self, name: str, entry: T) -> None:
-        self._places[name] = ""
-        self._loaded[name] = entry
-
-    def __delitem__(self, name: str) -> None:
-        del self._places[name]
-        self._loaded.pop(name, None)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._places
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
+        entry = super().__getitem__(name)
+        if isinstance(entry, str):
+            module, _, attribute = entry.partition(":")
+            entry = self.data[name] = getattr(import_module(module), attribute)
+        return entry

@@ -10,7 +10,6 @@ from training.machine import memory
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command, with memory settings for training; see `training.cli.main`."""
     memory.reuse_memory()
     return cli.main(arguments)
 

@@ -31,6 +31,11 @@ NOT_SET = ("objective", "backbone", "preset", "params")
 PATH_FIELDS = ("backbone", "corpus", "dev_data", "eval_data", "out", "run", "teacher", "tokenizer")
 """Fields that contain paths. Paths are resolved before they are compared."""
 
+PRESET_FIELDS = (
+    *("batch_size", "learning_rate", "pooling", "epochs", "dropout", "augmentation", "max_length", "layers"),
+)
+"""Fields of a run whose values come from a preset. The preset's `params` are changed by an ablation."""
+
 POSITIVE_FIELDS = (
     *("adapter_rank", "batch_size", "chunk_size", "epochs", "eval_every", "max_length", "max_steps"),
     *("learning_rate", "clip_norm", "layers", "width", "heads", "steps"),
@@ -88,11 +93,9 @@ class Configuration:
             raise ConfigError(f"max_length: {values['max_length']} leaves no room between the special tokens")
 
     def flat(self) -> dict[str, Any]:
-        """Return all fields by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields that `to_json` writes."""
         return self.flat()
 
     def to_json(self) -> str:
@@ -232,6 +235,7 @@ class RunConfig(Configuration):
         try:
             parts(self.pooling)
             check_finite(self.params)
+            _ = self.augmented  # The augmentation checks its rate.
         except ValueError as error:
             raise ConfigError(str(error)) from error
         self.check()
@@ -243,14 +247,9 @@ class RunConfig(Configuration):
             raise ConfigError(f"augmentation_rate: {self.augmentation_rate} needs an augmentation: set one, too")
         if self.positives and self.augmentation_rate is not None:
             raise ConfigError(f"augmentation_rate: the augmentation {self.augmentation} has no rate: leave it out")
-        try:
-            _ = self.augmented
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
 
     @property
     def augmented(self) -> Augmentation | None:
-        """Return the augmentation of the last view, if any."""
         if self.augmentation == "none" or self.positives is not None:
             return None
         return Augmentation(self.augmentation, self.augmentation_rate)
@@ -261,7 +260,6 @@ class RunConfig(Configuration):
         return POSITIVES.get(self.augmentation)
 
     def flat(self) -> dict[str, Any]:
-        """Return all fields by name, including the objective's parameters."""
         return {name: value for name, value in super().flat().items() if name != "params"} | asdict(self.params)
 
     def as_dict(self) -> dict[str, Any]:
@@ -322,14 +320,7 @@ def from_preset(objective: str, *, backbone: str = "minilm", preset: str | None 
         params=replace(values.params, **recipe.ablations.get(ablation, {})),
         backbone=backbone,
         preset=preset,
-        batch_size=values.batch_size,
-        learning_rate=values.learning_rate,
-        pooling=values.pooling,
-        epochs=values.epochs,
-        dropout=values.dropout,
-        augmentation=values.augmentation,
-        max_length=values.max_length,
-        layers=values.layers,
+        **{field: getattr(values, field) for field in PRESET_FIELDS},
         out=f"artifacts/{objective}",
         run=f"runs/{objective}",
     )

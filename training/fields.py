@@ -11,6 +11,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from models.errors import none_of
 
+TRUTH = {"true": True, "false": False}
+
 
 def field_types(cls: type[Any]) -> dict[str, Any]:
     """Return the type of each field of a dataclass, by name."""
@@ -33,7 +35,7 @@ def parse(text: str, kind: Any) -> Any:
         return tuple(parse(part, get_args(kind)[0]) for part in text.split(",") if part)
     if (inner := _optional(kind)) is not None:
         return None if text.lower() == "none" else parse(text, inner)
-    read: dict[Any, Callable[[str], Any]] = {bool: _truth, int: int, float: float}
+    read: dict[Any, Callable[[str], Any]] = {bool: lambda text: TRUTH.get(text.lower(), text), int: int, float: float}
     try:
         value = read.get(kind, str)(text)
     except ValueError:
@@ -97,7 +99,6 @@ def check_finite(values: Any) -> None:
 
 
 def describe_type(kind: Any) -> str:
-    """Describe a `kind` in words."""
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(str(option) for option in get_args(kind))
     if get_origin(kind) is tuple:
@@ -112,10 +113,3 @@ def _optional(kind: Any) -> Any | None:
     if get_origin(kind) in (Union, types.UnionType):
         return next(inner for inner in get_args(kind) if inner is not types.NoneType)
     return None
-
-
-def _truth(text: str) -> bool:
-    try:
-        return {"true": True, "false": False}[text.lower()]
-    except KeyError:
-        raise ValueError from None

@@ -25,15 +25,14 @@ from training.checkpoints import checkpoint
 from training.checkpoints.checkpoint import Best, CheckpointError, Resumable, Snapshot, State
 from training.checkpoints.progress import Progress
 from training.checkpoints.record import Record, WriteMetrics, fsync_metrics
-from training.checkpoints.speed import SpeedMeter
 from training.config import RunConfig
-from training.data.batches import Batch, Tokenise, prefetch
+from training.data.batches import Batch, prefetch
 from training.data.corpus import Corpus
-from training.encoding.teacher_cache import fsync_caches
+from training.encoding.views import fsync_caches
+from training.evaluation.selection import Selection
 from training.machine.devices import Devices
 from training.machine.interrupt import InterruptedRun, interruptible
-from training.objectives.base import Reports
-from training.step import Step, learning_rate
+from training.step import Step, learning_rate, make_meter, make_tokeniser
 
 READ_EVERY = 20
 """Number of steps after which losses are copied from an asynchronous device.
@@ -91,7 +90,7 @@ class Run(Protocol[B]):
         """Copy the state that is needed to repeat the next step, or return None if the run stores no diverged steps."""
 
     def take(self, batch: B, learning_rate: float) -> dict[str, Tensor]:
-        """Update the state from a batch, without waiting for the device, and count the step."""
+        """Update the state from a batch, without waiting for the device."""
 
     def speed(self, steps: Sequence[tuple[int, B]], seconds: float) -> Mapping[str, float]:
         """Compute the logged speeds.
@@ -131,15 +130,11 @@ def run_to_end(run: Run[B], headline: str, stream: TextIO) -> None:
     progress.say(headline)
     try:
         with interruptible() as stop:
-            _take_steps(run, lines.write if lines else ignore_metrics, progress, stop=stop)
+            _take_steps(run, lines.write if lines else lambda *_: None, progress, stop=stop)
     finally:
         progress.close()
         if lines:
             lines.close()
-
-
-def ignore_metrics(_kind: str, _step: int, _values: Mapping[str, float]) -> None:
-    """Do nothing. Processes other than the first use this function in place of `Record.write`."""
 
 
 def _take_steps(run: Run[B], record: WriteMetrics, progress: Progress, *, stop: Callable[[], bool]) -> None:
@@ -152,18 +147,21 @@ def _take_steps(run: Run[B], record: WriteMetrics, progress: Progress, *, stop: 
     batches = prefetch(islice(run.batches(), total - state.step))
     read_every = READ_EVERY if devices.device.type == "cuda" else 1
     run.module.train()
-    pending = PendingSteps[B]()
+    pending: list[TakenStep[B]] = []  # Steps whose losses have not been copied to the host.
+    since = time.perf_counter()
 
     with closing(batches):
         for batch in batches:
             before = run.snapshot()
             values = run.take(batch, run.learning_rate(state.step))
+            state.step += 1
             pending.append(TakenStep(state.step, batch, before, values))
 
             due = state.step % run.eval_every == 0 or state.step == total
             if not due and state.step % read_every:
                 continue
-            _read(pending, run, record, progress)
+            _read(pending, since, run, record, progress)
+            pending.clear()
             if evaluation is not None and state.step >= TIMED_STEPS:
                 ended = (state.step - due) // run.eval_every
                 progress.say_remaining(math.ceil(total / run.eval_every) - ended, evaluation)
@@ -177,58 +175,31 @@ def _take_steps(run: Run[B], record: WriteMetrics, progress: Progress, *, stop: 
                 run.save()
             if interrupted:
                 raise InterruptedRun(f"stopped after step {state.step} of {total}")
-            pending.restart_clock()
+            since = time.perf_counter()  # The time of an evaluation does not count as time of the next steps.
 
 
-def _read(pending: PendingSteps[B], run: Run[B], record: WriteMetrics, progress: Progress) -> None:
-    """Record the metrics of all steps whose losses have not been read, with the mean speed of these steps."""
-    steps, seconds = pending.read()
-    speed = run.speed([(taken.step, taken.batch) for taken, _ in steps], seconds)
-    for taken, values in steps:
+def _read(pending: Sequence[TakenStep[B]], since: float, run: Run[B], record: WriteMetrics, progress: Progress) -> None:
+    """Record the metrics of steps, with their mean speed since the time `since`.
+
+    The copy of losses waits for the device, so one transfer copies the losses of all steps.
+    """
+    rows = torch.stack([torch.stack([value.float() for value in each.values.values()]) for each in pending]).tolist()
+    seconds = time.perf_counter() - since
+    speed = run.speed([(taken.step, taken.batch) for taken in pending], seconds)
+    for taken, row in zip(pending, rows, strict=True):
+        values = dict(zip(taken.values, row, strict=True))
         remark = run.check(taken, values)
         record("train", taken.step, {**values, "learning_rate": run.learning_rate(taken.step - 1), **speed})
-        progress.advance(values["loss"], len(taken.batch), seconds / len(steps))
+        progress.advance(values["loss"], len(taken.batch), seconds / len(pending))
         if remark:
             progress.say(remark)
 
 
-class PendingSteps(Generic[B]):
-    """Steps whose losses have not been copied to the host.
-
-    The copy waits for the device, so the losses of many steps are copied together.
-    """
-
-    def __init__(self) -> None:
-        self._steps: list[TakenStep[B]] = []
-        self.restart_clock()
-
-    def restart_clock(self) -> None:
-        """Restart the clock, so that the time of an evaluation does not count as time of the next steps."""
-        self._since = time.perf_counter()
-
-    def append(self, taken: TakenStep[B]) -> None:
-        self._steps.append(taken)
-
-    def read(self) -> tuple[list[tuple[TakenStep[B], dict[str, float]]], float]:
-        """Return the steps since the last call of `read` with their values, and their total duration in seconds.
-
-        One transfer from the device copies all values.
-        """
-        steps, self._steps = self._steps, []
-        rows = torch.stack([torch.stack([value.float() for value in each.values.values()]) for each in steps]).tolist()
-        seconds = time.perf_counter() - self._since
-        return [
-            (each, dict(zip(each.values, row, strict=True))) for each, row in zip(steps, rows, strict=True)
-        ], seconds
-
-
 def is_finite(values: Mapping[str, float]) -> bool:
-    """Return whether no value is NaN or infinite."""
     return all(map(math.isfinite, values.values()))
 
 
 def format_terms(values: Mapping[str, float]) -> str:
-    """Format the terms of a loss in one line."""
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
@@ -238,24 +209,30 @@ EASY_AT, EASY = 10, 0.01
 """If the InfoNCE loss at step `EASY_AT` is below `EASY`, the task is too easy to learn from."""
 
 
-@dataclass(kw_only=True)
 class Training:
     """A run that trains an encoder by an objective."""
 
-    state: State
-    step: Step
-    config: RunConfig
-    devices: Devices
-    corpus: Corpus
-    tokenise: Tokenise
-    meter: SpeedMeter
-    scores: Callable[[Encoder], Mapping[str, float]]
-    """Function that computes the figures of an evaluation."""
-    metric: str
-    """Name of the figure that selects the best weights. A higher value is better."""
-    folder: Path
-    total_steps: int
-    eval_every: int
+    def __init__(
+        self,
+        config: RunConfig,
+        state: State,
+        *,
+        corpus: Corpus,
+        devices: Devices,
+        teacher: Encoder | None,
+        autocast: torch.dtype | None,
+        selection: Selection,
+    ) -> None:
+        self.config, self.state, self.corpus, self.devices, self.selection = config, state, corpus, devices, selection
+        self.folder, self.eval_every = Path(config.run), config.eval_every
+        epoch = corpus.batches_per_epoch(config.batch_size, least=devices.count)
+        self.total_steps = config.max_steps or config.epochs * epoch
+        # Cache nothing with several processes, because each encodes other sentences, or with passages, because their
+        # texts differ in each epoch.
+        caches = self.total_steps > epoch and devices.count == 1 and config.positives is None
+        self.take = Step(config, state, devices, teacher, autocast, keep=self.folder if caches else None)
+        self.tokenise = make_tokeniser(config, state.encoder, teacher, devices)
+        self.speed = make_meter(state, teacher, devices, autocast, cached_after=epoch if caches else math.inf)
 
     @property
     def module(self) -> Encoder:
@@ -271,14 +248,6 @@ class Training:
 
     def snapshot(self) -> Snapshot:
         return Snapshot.of(self.state)
-
-    def take(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
-        values = self.step(batch, learning_rate)
-        self.state.step += 1
-        return values
-
-    def speed(self, steps: Sequence[tuple[int, Batch]], seconds: float) -> dict[str, float]:
-        return self.meter(steps, seconds)
 
     def check(self, taken: TakenStep[Batch], values: Mapping[str, float]) -> str | None:
         """Store a diverged step for replay. Return a remark if the task is too easy to learn from."""
@@ -312,18 +281,22 @@ class Training:
         Store the weights if the score is the best so far.
         """
         state = self.state
-        if state.step:
-            check_weights(state)
-        scores = self.scores(state.encoder) if self.devices.first else {self.metric: 0.0}
-        score = self.devices.from_first(scores[self.metric])
-        report = state.objective.report() if isinstance(state.objective, Reports) else {}
-        record("evaluation", state.step, {**scores, **report})
+        # An update with finite gradients can still make weights infinite.
+        if state.step and not all(bool(weights.isfinite().all()) for weights in state.encoder.parameters()):
+            raise DivergedError(
+                f"step {state.step}: the update made weights NaN or infinite; start a new run with a lower "
+                "learning_rate"
+            )
+        metric = self.selection.metric
+        scores = self.selection.scores(state.encoder.encode) if self.devices.first else {metric: 0.0}
+        score = self.devices.from_all(scores[metric])[0]
+        record("evaluation", state.step, {**scores, **state.objective.report()})
         best = state.best is None or score > state.best.score
         if best:
             state.best = Best(state.step, score)
             if self.devices.first:
                 checkpoint.save_best(state, state.best, self.folder)
-        progress.say(f"step {state.step}: {self.metric} {score:.4f}{' (best so far)' if best else ''}")
+        progress.say(f"step {state.step}: {metric} {score:.4f}{' (best so far)' if best else ''}")
 
     def save(self) -> None:
         if self.devices.first:
@@ -331,18 +304,6 @@ class Training:
         checkpoint.save(self.state, self.folder, self.devices, corpus=self.corpus.census.digest)
         if self.devices.first:
             checkpoint.remove_outdated_best(self.state, self.folder)
-
-
-def check_weights(state: State) -> None:
-    """Check that the encoder's weights are finite before they are evaluated and stored.
-
-    Raises:
-        DivergedError: a weight is NaN or infinite, which an update with finite gradients can cause.
-    """
-    if not all(bool(weights.isfinite().all()) for weights in state.encoder.parameters()):
-        raise DivergedError(
-            f"step {state.step}: the update made weights NaN or infinite; start a new run with a lower learning_rate"
-        )
 
 
 def save_divergence(state: State, taken: TakenStep[Batch], folder: Path, devices: Devices) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -29,7 +28,7 @@ from training.config import ConfigError, RunConfig, from_preset
 from training.data.corpus import HELD_OUT, Corpus, open_corpus
 from training.encoding import static
 from training.encoding.lora import load_for_training, merge_adapter
-from training.encoding.teacher_cache import remove_caches
+from training.encoding.views import remove_caches
 from training.evaluation.pairs import STS_TASKS, Subsets, sts_tasks
 from training.evaluation.selection import (
     Selection,
@@ -41,11 +40,10 @@ from training.evaluation.selection import (
 )
 from training.loop import Training, run_to_end
 from training.machine.devices import Devices
-from training.machine.environment import environment
-from training.machine.hardware import autocast_dtype, precision_name
+from training.machine.hardware import autocast_dtype, environment, precision_name
 from training.machine.interrupt import locked
 from training.objectives import OBJECTIVES
-from training.step import initial_state, load_frozen, load_start, make_meter, make_step, make_tokeniser
+from training.step import Step, initial_state, load_frozen, load_start, make_tokeniser
 
 REPLACE = "replace it by --force"
 
@@ -92,24 +90,8 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
             sentences = next(corpus.batches(static.SENTENCES, seed=config.seed))
             static.start(state.encoder, load_start(config, devices), sentences, autocast)
 
-        epoch = corpus.batches_per_epoch(config.batch_size, least=devices.count)
-        total = config.max_steps or config.epochs * epoch
-        # Cache nothing with several processes, because each encodes other sentences, or with passages, because their
-        # texts differ in each epoch.
-        caches = total > epoch and devices.count == 1 and config.positives is None
         training = Training(
-            state=state,
-            step=make_step(config, state, devices, teacher, autocast, keep=folder if caches else None),
-            config=config,
-            devices=devices,
-            corpus=corpus,
-            tokenise=make_tokeniser(config, state.encoder, teacher, devices),
-            meter=make_meter(state, teacher, devices, autocast, cached_after=epoch if caches else math.inf),
-            scores=lambda encoder: selection.scores(encoder.encode),
-            metric=selection.metric,
-            folder=folder,
-            total_steps=total,
-            eval_every=config.eval_every,
+            config, state, corpus=corpus, devices=devices, teacher=teacher, autocast=autocast, selection=selection
         )
         run_to_end(training, _headline(training, autocast, state.step if taken_up else None), stream)
         assert state.best is not None, "the loop evaluates before its first step"
@@ -140,16 +122,16 @@ def finish(config: RunConfig, stream: TextIO) -> Outcome:
     _check_folders(config, resume=True)
     folder = Path(config.run)
     with locked(folder):
-        kept = checkpoint.stored_progress(folder)
+        step, best, digest = checkpoint.stored_progress(folder)
         corpus = _corpus(config)
-        checkpoint.check_corpus(folder / checkpoint.CHECKPOINT, kept.corpus, corpus.census.digest)
+        checkpoint.check_corpus(folder / checkpoint.CHECKPOINT, digest, corpus.census.digest)
         selection, tasks = _selection_and_tasks(config, corpus, stream)
         encoder = load_for_training(replace(config, compile=False), torch.device("cpu"))
-        checkpoint.load_best(encoder, kept.best, folder)
-    for line in (f"ended after step {kept.step}", *_result_lines(config, selection, kept.best, kept.step, corpus)):
+        checkpoint.load_best(encoder, best, folder)
+    for line in (f"ended after step {step}", *_result_lines(config, selection, best, step, corpus)):
         print(line, file=stream)
     adapter = merge_adapter(encoder)
-    return Outcome(encoder.eval(), kept.best, kept.step, selection.metric, corpus.census, tasks, adapter=adapter)
+    return Outcome(encoder.eval(), best, step, selection.metric, corpus.census, tasks, adapter=adapter)
 
 
 def open_run_corpus(config: RunConfig, held_out: int = HELD_OUT) -> Corpus:
@@ -223,7 +205,6 @@ def _pooling(config: RunConfig) -> str:
 
 
 def run_environment(corpus: Corpus, devices: Devices, autocast: torch.dtype | None) -> dict[str, Any]:
-    """Describe the environment and the corpus of a run, for its record."""
     return {
         **environment(),
         "device": str(devices.device),
@@ -403,7 +384,7 @@ def replay(config: RunConfig, file: Path) -> tuple[int, dict[str, float], list[s
     teacher = (
         load_frozen(config.teacher or teacher_config(config).out, devices) if state.objective.needs.teacher else None
     )
-    step = make_step(config, state, devices, teacher, autocast)
+    step = Step(config, state, devices, teacher, autocast)
     sentences = checkpoint.load_snapshot(state, file, devices)
     batch = make_tokeniser(config, state.encoder, teacher, devices)(sentences, state.step)
     state.encoder.train()

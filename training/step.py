@@ -1,12 +1,13 @@
-"""The training step (views, loss, gradient, update), and the construction of a run's state, tokeniser and step."""
+"""The training step (views, loss, gradient, update), gradient caching, and the construction of a run's parts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,17 +19,14 @@ from models.encoder.encoder import Encoder
 from training.checkpoints.checkpoint import State
 from training.checkpoints.speed import OperationCount, SpeedMeter, matmul_peak
 from training.config import ConfigError, RunConfig
-from training.data.batches import Batch, Tokenise, tokeniser
+from training.data.batches import Batch, Tokeniser
 from training.encoding.attention import use_fast_operations
-from training.encoding.caching import encode_twice
 from training.encoding.lora import check_augmentation, check_views_differ, load_for_training
 from training.encoding.packing import Pass
-from training.encoding.teacher_cache import TeacherCache
-from training.encoding.views import Augmentation, FrozenEncoder, Teacher, ViewEncoder, in_batch_order, make_passes
-from training.machine.devices import Devices
+from training.encoding.views import FrozenEncoder, Teacher, TeacherCache, ViewEncoder, in_batch_order, make_passes
+from training.machine.devices import Devices, RandomState
 from training.machine.graphs import CudaGraphs
 from training.objectives import OBJECTIVES
-from training.objectives.base import Measures, Objective
 from training.objectives.matryoshka import Matryoshka
 
 
@@ -45,19 +43,6 @@ class DeviceBatch(NamedTuple):
     sentences: int
     """N, the number of sentences in the whole batch."""
 
-    def tensors(self) -> list[Tensor]:
-        """Return all tensors on the device."""
-        frozen = (each for each in (self.teacher, self.start) if each is not None)
-        return [*(tensor for each in self.passes for tensor in each if isinstance(tensor, Tensor)), *frozen]
-
-    def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
-        """Return a copy with these tensors, in the order of `tensors()`."""
-        given = iter(tensors)
-        assert all(each.first is None for each in self.passes), "steps on pairs are not recorded"
-        passes = [Pass(next(given), next(given), next(given)) for _ in self.passes]
-        teacher, start = (None if each is None else next(given) for each in (self.teacher, self.start))
-        return self._replace(passes=passes, teacher=teacher, start=start)
-
 
 class Step:
     """A function that updates weights from a batch, usually without waiting for the device.
@@ -69,42 +54,35 @@ class Step:
 
     def __init__(
         self,
+        config: RunConfig,
         state: State,
         devices: Devices,
+        teacher: Encoder | None,
+        autocast: torch.dtype | None,
         *,
-        clip_norm: float,
-        teacher: FrozenEncoder | None = None,
-        start: FrozenEncoder | None = None,
-        autocast: torch.dtype | None = None,
-        augmentation: Augmentation | None = None,
-        chunk_size: int | None = None,
-        record: bool = False,
+        keep: Path | None = None,
     ) -> None:
-        """Set up the step.
+        """Set up the run's step.
 
-        `start` is a frozen copy of the encoder from before training. `chunk_size` turns on gradient caching, and is the
-        maximum number of sentences in one encoder pass. If it is None, the whole batch is encoded at once. With
-        `record`, steps are recorded as CUDA graphs (see `training.machine.graphs`).
+        The matrices of frozen encoders are converted once to the autocast dtype. Vectors of frozen encoders are cached
+        in the folder `keep` for later epochs.
 
         Raises:
-            ValueError: the objective needs a teacher but `teacher` is None, or needs the initial encoder but `start` is
-                None.
+            SourceError, BundleError: the objective needs the initial backbone, which no longer exists.
         """
-        needs = state.objective.needs
-        if needs.teacher and teacher is None:
-            raise ValueError("the objective needs a teacher, but the run has none")
-        if needs.start and start is None:
-            raise ValueError("the objective needs the encoder from before training, but the run has none")
+        needs, counts = state.objective.needs, state.cached_vectors
+        start = load_start(config, devices) if needs.start else None
         self._state = state
         self._devices = devices
-        self._clip_norm = clip_norm
-        self._teacher = teacher if needs.teacher else None
-        self._start = start if needs.start else None
-        self._chunk_size = chunk_size
-        self._views = ViewEncoder(state.encoder, needs, autocast=autocast, augmentation=augmentation)
+        self._clip_norm = config.clip_norm
+        self._chunk_size = config.chunk_size
+        self._teacher = _frozen(teacher if needs.teacher else None, autocast, keep, "teacher", counts)
+        self._start = _frozen(start, autocast, keep, "start", counts)
+        self._views = ViewEncoder(state.encoder, needs, autocast=autocast, augmentation=config.augmented)
         self._encode = devices.parallel(self._views)
         self._diverged = torch.zeros((), dtype=torch.bool, device=devices.device)
-        self._graphs: CudaGraphs[DeviceBatch] | None = CudaGraphs([state.rng]) if record else None
+        recorded = can_record(config, state, devices)
+        self._graphs: CudaGraphs[DeviceBatch] | None = CudaGraphs([state.rng]) if recorded else None
 
     def __call__(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
         """Update the weights of encoder and objective.
@@ -125,7 +103,8 @@ class Step:
     def gradient_norm(self) -> Tensor:
         """Clip the gradient of all weights, and return its norm before clipping, without the loss scale of fp16."""
         self._state.scaler.unscale_(self._state.optimiser)
-        return clip_grad_norm_(_weights(self._state.optimiser), self._clip_norm)
+        weights = [weight for group in self._state.optimiser.param_groups for weight in group["params"]]
+        return clip_grad_norm_(weights, self._clip_norm)
 
     def gradients(self, batch: Batch, *, on_views: Callable[[Tensor], None] | None = None) -> dict[str, Tensor]:
         """Add the gradient of the loss to every weight, and return the terms, the objective's measures and `loss`.
@@ -158,14 +137,16 @@ class Step:
             views = self._devices.gather(in_batch_order(passes, pooled.detach()), placed.sentences).requires_grad_()
             if on_views is not None:
                 on_views(views)
-            terms = state.objective(self._views.split(views, placed.teacher, placed.start), state.rng)
+            terms: dict[str, Tensor] = state.objective(
+                self._views.split(views, placed.teacher, placed.start), state.rng
+            )
             loss = torch.stack(list(terms.values())).sum()
             self._diverged |= ~torch.isfinite(loss.detach())
             # With a non-finite loss, all later gradients become NaN, so that no later step changes the weights.
             loss = loss * torch.where(self._diverged, torch.nan, 1.0)
             state.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-            measured = state.objective.measured() if isinstance(state.objective, Measures) else {}
-            values.update({name: value.detach() for name, value in {**terms, **measured, "loss": loss}.items()})
+            found = {**terms, **state.objective.measured(), "loss": loss}
+            values.update({name: value.detach() for name, value in found.items()})
             assert views.grad is not None
             # DDP averages the encoder's gradients over processes, but each process has only the gradients of its own
             # rows.
@@ -196,6 +177,44 @@ class Step:
             optimiser.found_inf = self._diverged.float()  # type: ignore[attr-defined]
         scaler.step(optimiser)
         scaler.update()
+
+
+# Gradient caching: the exact gradient of a batch that is larger than the memory of one pass. Source: Gao, Zhang, Han
+# and Callan, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup" (RepL4NLP 2021). A contrastive
+# loss depends on the batch only through its pooled vectors. So all parts are first encoded without gradient, and the
+# gradient of the loss with respect to the vectors is computed. Then each part is encoded again, and its share of that
+# gradient is propagated to the weights.
+
+X = TypeVar("X")
+
+
+def encode_twice(
+    encode: Callable[[X], Tensor],
+    parts: Sequence[X],
+    gradient_of: Callable[[Tensor], Sequence[Tensor]],
+    *,
+    device: torch.device,
+    no_sync: Callable[[], AbstractContextManager[None]],
+) -> None:
+    """Backpropagate through `encode`, one part at a time.
+
+    `gradient_of` takes the vectors (V, n, D) of all parts, concatenated, and returns the loss's gradient for each part.
+    Backpropagation of every part but the last is inside the context `no_sync()`, so processes exchange gradients only
+    once.
+    """
+    before, vectors = [], []
+    with torch.no_grad():
+        for part in parts:
+            before.append(RandomState.of(device))
+            vectors.append(encode(part))
+    gradients = gradient_of(torch.cat(vectors, dim=1))
+    for number, (part, drawn, gradient) in enumerate(zip(parts, before, gradients, strict=True), start=1):
+        drawn.restore(device)
+        if number < len(parts):
+            with no_sync():
+                torch.autograd.backward(encode(part), gradient)
+        else:
+            torch.autograd.backward(encode(part), gradient)
 
 
 def adamw(weights: Iterable[Tensor], *, learning_rate: float, weight_decay: float) -> torch.optim.AdamW:
@@ -232,10 +251,6 @@ def learning_rate(peak: float, step: int, total: int) -> float:
     return peak * (1 - step / total)
 
 
-def _weights(optimiser: torch.optim.Optimizer) -> Sequence[Tensor]:
-    return [weight for group in optimiser.param_groups for weight in group["params"]]
-
-
 # Construction of the parts of a run: state, tokeniser, step and speed meter.
 
 RECORDABLE_TYPES = frozenset(("bert",))
@@ -258,7 +273,9 @@ def initial_state(config: RunConfig, devices: Devices, autocast: torch.dtype | N
     torch.manual_seed(config.seed)
     encoder = load_for_training(config, devices.device)
     try:
-        objective = _objective(config, encoder.dim)
+        build = partial(OBJECTIVES[config.objective].build, config.params)
+        width, widths = encoder.dim, config.matryoshka
+        objective = build(width) if widths is None else Matryoshka(build, widths, width)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     check_views_differ(encoder, config, objective.needs.views)
@@ -278,51 +295,15 @@ def initial_state(config: RunConfig, devices: Devices, autocast: torch.dtype | N
     )
 
 
-def _objective(config: RunConfig, dim: int) -> Objective:
-    build = partial(OBJECTIVES[config.objective].build, config.params)
-    return build(dim) if config.matryoshka is None else Matryoshka(build, config.matryoshka, dim)
-
-
-def make_tokeniser(config: RunConfig, encoder: Encoder, teacher: Encoder | None, devices: Devices) -> Tokenise:
+def make_tokeniser(config: RunConfig, encoder: Encoder, teacher: Encoder | None, devices: Devices) -> Tokeniser:
     """Return the function that tokenises the run's sentences or passages into batches."""
-    return tokeniser(
+    return Tokeniser(
         encoder,
         teacher,
         max_length=config.max_length,
         own=devices.rows,
         positives=config.positives,
         seed=config.seed,
-    )
-
-
-def make_step(
-    config: RunConfig,
-    state: State,
-    devices: Devices,
-    teacher: Encoder | None,
-    autocast: torch.dtype | None,
-    *,
-    keep: Path | None = None,
-) -> Step:
-    """Build the run's training step.
-
-    The matrices of frozen encoders are converted once to the autocast dtype. Vectors of frozen encoders are cached in
-    the folder `keep` for later epochs.
-
-    Raises:
-        SourceError, BundleError: the objective needs the initial backbone, which no longer exists.
-    """
-    start = load_start(config, devices) if state.objective.needs.start else None
-    return Step(
-        state,
-        devices,
-        clip_norm=config.clip_norm,
-        teacher=_frozen(teacher, autocast, keep, "teacher", state.cached_vectors),
-        start=_frozen(start, autocast, keep, "start", state.cached_vectors),
-        autocast=autocast,
-        augmentation=config.augmented,
-        chunk_size=config.chunk_size,
-        record=can_record(config, state, devices),
     )
 
 
@@ -348,7 +329,6 @@ def make_meter(
     *,
     cached_after: float = math.inf,
 ) -> SpeedMeter:
-    """Create the meter of the run's speed."""
     return SpeedMeter(
         needs=state.objective.needs,
         work=OperationCount.of(state.encoder),

@@ -23,10 +23,10 @@ from benchmarks.loops import LENGTH, PEERS
 from models.encoder.encoder import Encoder
 from training.checkpoints.speed import OperationCount, SpeedMeter, matmul_peak
 from training.config import from_preset
-from training.data.batches import Batch, tokeniser
+from training.data.batches import Batch, Tokeniser
 from training.machine.devices import Devices
 from training.objectives.base import Needs
-from training.step import initial_state, load_frozen, make_meter, make_step
+from training.step import Step, initial_state, load_frozen, make_meter
 
 OURS = ("simcse", "gs-infonce", "dclr", "whitenedcse", "imsimcse")
 LAUNCHED = "simcse_launched"
@@ -162,8 +162,8 @@ def _ours(name: str, backbone: Path, device: str, texts: Sequence[Sequence[str]]
     state = initial_state(config, devices, autocast(device))
     state.encoder.train()
     teacher = load_frozen(str(backbone), devices, pooling="cls") if state.objective.needs.teacher else None
-    step = make_step(config, state, devices, teacher, autocast(device))
-    tokenise = tokeniser(state.encoder, teacher, max_length=LENGTH, own=devices.rows)
+    step = Step(config, state, devices, teacher, autocast(device))
+    tokenise = Tokeniser(state.encoder, teacher, max_length=LENGTH, own=devices.rows)
     waiting = cycle(texts)
     meter = make_meter(state, teacher, devices, autocast(device))
     return Contestant(lambda: step(tokenise(next(waiting)), config.learning_rate), meter)

@@ -24,7 +24,7 @@ from models.encoder.encoder import Encoder
 from training import run
 from training.checkpoints import record
 from training.config import from_preset
-from training.data.batches import tokeniser
+from training.data.batches import Tokeniser
 from training.data.corpus import open_corpus
 from training.machine.devices import Devices
 from training.machine.interrupt import InterruptedRun
@@ -67,7 +67,7 @@ def _steps(weights: Path, setting: Setting, size: Size, report: Report) -> None:
     corpus = open_corpus(setting.corpus, held_out=0).batches(size.batch, seed=0)
     texts = list(islice(corpus, size.steps * (size.rounds + size.warmup)))
     encoder = Encoder.load(weights, pooling="cls")
-    tokenise = tokeniser(encoder, None, max_length=LENGTH, own=Devices(setting.device).rows)
+    tokenise = Tokeniser(encoder, None, max_length=LENGTH, own=Devices(setting.device).rows)
     batches = [tokenise(batch) for batch in texts[: size.steps]]
     taking = steps.contestants(weights, setting.device, texts, report)
     steps.measure(taking, setting.device, batches, size, lambda found: report.keep("steps", found))

@@ -63,6 +63,8 @@ A runtime and precision with a lower cosine may not serve the bundle.
 
 VOLATILE_CONFIG = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"}
 """Keys of config.json that don't affect the encoder's results."""
+MERGED_FROM = ("base_sha256", "sha256", "merge_version")
+"""Keys of the manifest's `adapter` that identify merged weights."""
 
 
 class BundleError(Refused):
@@ -155,20 +157,15 @@ class Bundle:
             BundleError: the entry is not a list of dimensions.
         """
         file, config = self.folder / CONFIG, _config(self.folder)
-        if widths := config.get("matryoshka_dimensions"):
-            if not (
-                isinstance(widths, list)
-                and all(isinstance(one, int) and 0 < one <= self.manifest.dim for one in widths)
-            ):
-                raise BundleError(
-                    f"{file}: matryoshka_dimensions must be a list of widths from 1 to {self.manifest.dim}"
-                )
+        widths, dim = config.get("matryoshka_dimensions"), self.manifest.dim
+        if not widths:
+            return range(1, dim + 1) if config.get("is_matryoshka") else ()
+        if isinstance(widths, list) and all(isinstance(one, int) and 0 < one <= dim for one in widths):
             return widths
-        return range(1, self.manifest.dim + 1) if config.get("is_matryoshka") else ()
+        raise BundleError(f"{file}: matryoshka_dimensions must be a list of widths from 1 to {dim}")
 
     @property
     def label(self) -> str:
-        """Name of a cross-encoder's output label."""
         names = _config(self.folder).get("id2label")
         return str(names.get("0")) if isinstance(names, dict) and names.get("0") else "LABEL_0"
 
@@ -269,8 +266,9 @@ def fingerprint(folder: Path, manifest: Manifest) -> str:
     Raises:
         BundleError: `config.json` is not a JSON object.
     """
+    merged = manifest.adapter
     decides = {
-        "weights": _merged(manifest.adapter) if manifest.adapter else manifest.files[WEIGHTS],
+        "weights": {name: merged[name] for name in MERGED_FROM} if merged else manifest.files[WEIGHTS],
         "config": {key: value for key, value in _config(folder).items() if key not in VOLATILE_CONFIG},
         "tokenizer": manifest.files[TOKENIZER],
         "pooling": manifest.pooling,
@@ -283,10 +281,6 @@ def fingerprint(folder: Path, manifest: Manifest) -> str:
     if manifest.kind != ENCODER:
         decides["kind"] = manifest.kind
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
-
-
-def _merged(adapter: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: adapter[name] for name in ("base_sha256", "sha256", "merge_version")}
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -316,7 +310,6 @@ def files_of(folder: Path) -> set[str]:
 
 
 def sha256(file: Path) -> str:
-    """Return the hex digest of the file's bytes."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -436,12 +429,8 @@ def _object(value: object) -> TypeGuard[dict[str, object]]:
     return isinstance(value, dict)
 
 
-def _texts(value: object) -> bool:
-    return _object(value) and all(map(_text, value.values()))
-
-
-def _numbers(value: object) -> bool:
-    return _object(value) and all(map(_number, value.values()))
+def _object_of(fits: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: _object(value) and all(map(fits, value.values()))
 
 
 def _transform(value: object) -> bool:
@@ -456,20 +445,15 @@ def _adapter(value: object) -> bool:
     )
 
 
-def _golden(value: object) -> bool:
+def _golden_vectors(value: object) -> bool:
     return isinstance(value, list) and all(map(_golden_vector, value))
 
 
 def _golden_vector(value: object) -> bool:
     if not _object(value) or value.keys() - {"text_pair"} != {"text", "vector"}:
         return False
-    vector = value["vector"]
-    return (
-        _text(value["text"])
-        and _text(value.get("text_pair", ""))
-        and isinstance(vector, list)
-        and all(map(_number, vector))
-    )
+    texts, vector = (value["text"], value.get("text_pair", "")), value["vector"]
+    return all(map(_text, texts)) and isinstance(vector, list) and all(map(_number, vector))
 
 
 def _or_null(fits: Callable[[object], bool]) -> Callable[[object], bool]:
@@ -484,13 +468,13 @@ FIELD_KINDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "dim": (_count, "a positive integer"),
     "max_length": (_count, "a positive integer"),
     "pooling": (_text, "text"),
-    "prompts": (_texts, "an object of names and texts"),
+    "prompts": (_object_of(_text), "an object of names and texts"),
     "transform": (_or_null(_transform), "an object whose kind is a text, or null"),
-    "files": (_texts, "an object of names and hashes"),
+    "files": (_object_of(_text), "an object of names and hashes"),
     "fingerprint": (_text, "text"),
     "run": (_or_null(_object), "an object or null"),
-    "scores": (_or_null(_numbers), "an object of names and finite numbers, or null"),
-    "golden": (_golden, "a list of objects, each with a text and its vector"),
+    "scores": (_or_null(_object_of(_number)), "an object of names and finite numbers, or null"),
+    "golden": (_golden_vectors, "a list of objects, each with a text and its vector"),
     "adapter": (
         _or_null(_adapter),
         "an object whose base, base_sha256 and sha256 are texts and whose merge_version is a number, or null",

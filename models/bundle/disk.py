@@ -10,7 +10,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
@@ -73,10 +73,10 @@ def replacing(file: Path) -> Iterator[Path]:
     Raises:
         OSError: the file can't be written; the message names `file`.
     """
-    with naming(file):
+    with naming(file), ExitStack() as holding:
         file = Path(os.path.realpath(file))
-        _sweep_parts(file)
-        beside, descriptor = _new_part(file)
+        _sweep_drafts(file.parent, f".*.{glob.escape(file.name)}.part")
+        beside = _locked_draft(lambda: _new_part(file), holding)
         try:
             yield beside
             fsync(beside)
@@ -84,7 +84,6 @@ def replacing(file: Path) -> Iterator[Path]:
             fsync(file.parent)
         finally:
             beside.unlink(missing_ok=True)
-            os.close(descriptor)
 
 
 def write_whole(file: Path, text: str) -> None:
@@ -97,28 +96,10 @@ def write_whole(file: Path, text: str) -> None:
         beside.write_text(text, encoding="utf-8")
 
 
-def _new_part(file: Path) -> tuple[Path, int]:
-    """Create a temporary file beside `file`, and return its path with a locked file descriptor.
-
-    The lock prevents `_sweep_parts` from deleting the file.
-    """
-    while True:
-        beside = file.with_name(f".{uuid4().hex[:8]}.{file.name}.part")
-        descriptor = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if beside.exists():  # If the check fails, another writer deleted the file before it was locked.
-            return beside, descriptor
-        os.close(descriptor)
-
-
-def _sweep_parts(file: Path) -> None:
-    """Delete the temporary files of killed writers, which no process has locked.
-
-    Errors are ignored, because the temporary files do no harm.
-    """
-    for left in file.parent.glob(f".*.{glob.escape(file.name)}.part"):
-        with suppress(OSError), locked_exclusively(left):
-            left.unlink()
+def _new_part(file: Path) -> Path:
+    part = file.with_name(f".{uuid4().hex[:8]}.{file.name}.part")
+    part.touch(exist_ok=False)
+    return part
 
 
 @contextmanager
@@ -133,9 +114,10 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
     back. If several writers run at the same time, the last writer wins. The next writer deletes the drafts of killed
     writers.
     """
-    _sweep_drafts(folder)
+    prefix = f".{folder.name}.draft-bundle-"
+    _sweep_drafts(folder.parent, f"{glob.escape(prefix)}*")
     with ExitStack() as holding:
-        draft = _new_draft(folder, holding)
+        draft = _locked_draft(lambda: Path(tempfile.mkdtemp(prefix=prefix, dir=folder.parent)), holding)
         try:
             yield draft
             for path in (*draft.rglob("*"), draft):
@@ -159,17 +141,30 @@ def restore_folder(folder: Path) -> None:
     shutil.rmtree(previous, ignore_errors=True)
 
 
-def _new_draft(folder: Path, holding: ExitStack) -> Path:
-    """Create a draft beside `folder`.
+def _locked_draft(create: Callable[[], Path], holding: ExitStack) -> Path:
+    """Create a temporary file or folder, the draft, and lock it until `holding` is closed.
 
-    The draft is locked until `holding` is closed, so that `_sweep_drafts` does not delete it.
+    The lock prevents `_sweep_drafts` from deleting the draft.
     """
     while True:
-        draft = Path(tempfile.mkdtemp(prefix=_draft_prefix(folder), dir=folder.parent))
+        draft = create()
         with suppress(BlockingIOError, FileNotFoundError):  # Another writer has locked or deleted the draft.
             holding.enter_context(locked_exclusively(draft))
             if draft.exists():
                 return draft
+
+
+def _sweep_drafts(folder: Path, pattern: str) -> None:
+    """Delete the drafts of killed writers, which no process has locked.
+
+    Errors are ignored, because the drafts do no harm.
+    """
+    for draft in folder.glob(pattern):
+        with suppress(OSError), locked_exclusively(draft):
+            if draft.is_dir():
+                shutil.rmtree(draft, ignore_errors=True)
+            else:
+                draft.unlink()
 
 
 def _swap(draft: Path, folder: Path) -> None:
@@ -202,17 +197,6 @@ def _took_free_name(draft: Path, folder: Path) -> bool:
 
 def _previous(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.previous-bundle")
-
-
-def _draft_prefix(folder: Path) -> str:
-    return f".{folder.name}.draft-bundle-"
-
-
-def _sweep_drafts(folder: Path) -> None:
-    """Delete the drafts of killed writers, which no process has locked."""
-    for draft in folder.parent.glob(f"{glob.escape(_draft_prefix(folder))}*"):
-        with suppress(OSError), locked_exclusively(draft):
-            shutil.rmtree(draft, ignore_errors=True)
 
 
 @contextmanager

@@ -71,11 +71,12 @@ def read(name: str, folder: Path) -> Origin:
     said = _front_matter(card) if text else {}
     licence = {key: said[key] for key in LICENCE if isinstance(said.get(key), str)}
     on_the_hub = hub_id(name)
+    cited = re.findall(r"^```bibtex\s*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     return Origin(
         base_models=(on_the_hub,) if on_the_hub else _strings(said.get("base_model")),
         licence={} if licence.get("license") == UNKNOWN_LICENCE else licence,
         languages=_strings(said.get("language")),
-        citations=MINILM_CITATIONS if name == MINILM else tuple(map(str.strip, _bibtex(text))),
+        citations=MINILM_CITATIONS if name == MINILM else tuple(map(str.strip, cited)),
     )
 
 
@@ -96,10 +97,6 @@ def _front_matter(card: Path) -> Mapping[str, Any]:
     except (ValueError, yaml.YAMLError) as error:  # An invalid card must not prevent the use of an encoder.
         log.warning("%s: %s; its licence and languages are treated as unknown", card, str(error).splitlines()[0])
         return {}
-
-
-def _bibtex(text: str) -> list[str]:
-    return re.findall(r"^```bibtex\s*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 def _strings(value: object) -> tuple[str, ...]:

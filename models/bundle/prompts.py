@@ -11,7 +11,6 @@ DOCUMENT = ("document", "passage", "corpus")
 
 
 def nonempty(prompts: Mapping[str, str]) -> dict[str, str]:
-    """Return the prompts that are not empty."""
     return {name: prompt for name, prompt in prompts.items() if prompt}
 
 

@@ -8,7 +8,6 @@ space. Separate ranges lower STS scores by 0.5 to 0.7 points, but a shared range
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -29,7 +28,8 @@ paragraphs, but STS scores are the same.
 
 def calibration() -> list[str]:
     """Return the sentences for calibration, which are the first sentences of paragraphs in CPython's documentation."""
-    return [paragraph.split(". ")[0] for paragraph in islice(_paragraphs(), SENTENCES)]
+    paragraphs = (paragraph for section in python_docs.sections() for paragraph in section.text.split("\n\n"))
+    return [paragraph.split(". ")[0] for paragraph in islice(paragraphs, SENTENCES)]
 
 
 def limit(unit: Floats) -> float:
@@ -84,8 +84,3 @@ def binary(vectors: Floats) -> NDArray[np.int8]:
 def _flip_sign_bit(codes: NDArray[np.int8]) -> NDArray[np.int8]:
     """Flip the sign bit, which converts between signed and unsigned bytes."""
     return codes ^ np.int8(-128)
-
-
-def _paragraphs() -> Iterator[str]:
-    for section in python_docs.sections():
-        yield from section.text.split("\n\n")

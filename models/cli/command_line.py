@@ -53,7 +53,6 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Print the message without the usage text, and exit with code 2."""
         suggestion = ""
         if choice := INVALID_CHOICE.search(message):
             suggestion = did_you_mean(choice["word"], re.findall(r"[^\s',]+", choice["names"]))
@@ -63,7 +62,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_key(parser: argparse.ArgumentParser) -> None:
-    """Add the option for the key of a running server."""
     parser.add_argument(
         "--key",
         type=_key,

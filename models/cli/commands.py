@@ -175,18 +175,17 @@ def _inspect(arguments: argparse.Namespace) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> None:
-    from models.runtimes import pairs
-    from models.runtimes.graph import golden_cosine
+    from models.runtimes.graph import GOLDEN_DIFFERENCE, golden_cosine, golden_difference
 
     folder = arguments.folder
     if isinstance(opened := transfer.opened(folder), Adapter):
         print(f"{folder}: {len(_manifest(opened).files)} files verified; `export` compares the golden vectors")
         return
     if opened.manifest.kind == CROSS_ENCODER:
-        difference = pairs.golden_difference(opened)
-        if not difference <= pairs.GOLDEN_DIFFERENCE:
+        difference = golden_difference(opened)
+        if not difference <= GOLDEN_DIFFERENCE:
             raise BundleError(
-                f"{opened.onnx}: differs from a golden score by {difference:.6f}, more than {pairs.GOLDEN_DIFFERENCE}"
+                f"{opened.onnx}: differs from a golden score by {difference:.6f}, more than {GOLDEN_DIFFERENCE}"
             )
         print(f"{folder}: {len(opened.manifest.files)} files verified, golden scores within {difference:.1e}")
         return

@@ -9,7 +9,7 @@ from typing import Any
 
 from models.bundle import adapter, sources
 from models.bundle.bundle import CROSS_ENCODER, MANIFEST
-from models.bundle.sources import MODULES, Module, SourceError, backbone_folder, base_of, opened_adapter, read_json
+from models.bundle.sources import MODULES, Module, SourceError, backbone_folder, base_of, opened_adapter, read_object
 from models.encoder.pooling import JOINED, parts
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         SourceError: a file can't be read, or describes an unsupported encoder; the message names the file.
     """
     for name in (MANIFEST, adapter.MANIFEST):
-        if manifest := _json(file := folder / name):
+        if manifest := read_object(file := folder / name):
             return _bundled(file, manifest)
     if opened := opened_adapter(folder):
         return read_config(base_of(opened))
@@ -53,9 +53,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"after_pooling": after_pooling}
     if pooling:
         found["pooling"] = _pooling(file := pooling / "config.json")
-        found["prompts_left_out"] = _json(file).get("include_prompt") is False
+        found["prompts_left_out"] = read_object(file).get("include_prompt") is False
     backbone = backbone_folder(folder)
-    read, file = next(((said, one) for name in SETTINGS if (said := _json(one := backbone / name))), ({}, backbone))
+    read, file = next(
+        ((said, one) for name in SETTINGS if (said := read_object(one := backbone / name))), ({}, backbone)
+    )
     if (length := read.get("max_seq_length")) is not None:
         if type(length) is not int or length < 1:
             raise SourceError(f"{file}: max_seq_length must be a whole number above 0, not {length!r}")
@@ -63,7 +65,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if (task := read.get("transformer_task", "feature-extraction")) != "feature-extraction":
         raise SourceError(f"{file}: transformer_task {task!r} is not supported")
     found["lower"] = read.get("do_lower_case")
-    said = _json(file := folder / "config_sentence_transformers.json")
+    said = read_object(file := folder / "config_sentence_transformers.json")
     found["prompts"] = _prompts(file, said)
     if (cut := said.get("truncate_dim")) is not None and (type(cut) is not int or cut < 1):
         raise SourceError(f"{file}: truncate_dim must be a whole number above 0, not {cut!r}")
@@ -129,9 +131,7 @@ def _pooling(file: Path) -> str:
 
     Names of several poolings are joined, because their vectors are concatenated.
     """
-    if not file.is_file():
-        raise SourceError(f"{file}: missing, but {MODULES} names its folder")
-    said = _json(file)
+    said = read_object(file, required=True)
     by_flags = [mode for flag, mode in FLAGS.items() if said.get(flag)] or "mean"
     modes = said.get("pooling_mode", by_flags)
     names = [modes] if isinstance(modes, str) else modes
@@ -139,10 +139,3 @@ def _pooling(file: Path) -> str:
     if unknown or not isinstance(names, list) or not names or not all(name in FLAGS.values() for name in names):
         raise SourceError(f"{file}: pooling must be of {', '.join(FLAGS.values())}, not {unknown or modes}")
     return JOINED.join(names)
-
-
-def _json(file: Path) -> dict[str, Any]:
-    said = read_json(file) if file.is_file() else {}
-    if not isinstance(said, dict):
-        raise SourceError(f"{file}: not an object of JSON")
-    return said

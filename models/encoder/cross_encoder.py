@@ -63,9 +63,7 @@ class CrossEncoder(nn.Module):
                 raise SourceError(f"{folder}: the weights lack {len(missing)} tensors, e.g. {min(missing)}")
             if model.config.num_labels != 1:
                 raise SourceError(f"{folder}: has {model.config.num_labels} outputs, but a cross-encoder has one")
-            for name, tensor in model.named_parameters():
-                if not tensor.isfinite().all():
-                    raise SourceError(f"{folder}: its weights contain NaN or infinity, in {name}")
+            pretrained.check_finite(folder, model.named_parameters())
             hub_tokenizer = pretrained.tokenizer(folder)
             longest = min(hub_tokenizer.model_max_length, DEFAULT_MAX_LENGTH) if max_length is None else max_length
             made = cls(
@@ -96,7 +94,6 @@ class CrossEncoder(nn.Module):
             return found
 
     def save(self, folder: Path) -> None:
-        """Save weights, architecture and tokenizer in the Hugging Face format."""
         try:
             self.model.save_pretrained(folder, max_shard_size="100GB")
         except SafetensorError as error:  # safetensors raises this error for a full disk, too

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
@@ -20,26 +20,18 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from models.bundle import origin as origins
+from models.bundle import sources
 from models.bundle.adapter import Adapter
 from models.bundle.origin import Origin
-from models.bundle.sources import (
-    SourceError,
-    backbone_folder,
-    base_of,
-    check_fetched,
-    opened_adapter,
-    resolve,
-    weights_sha256,
-)
+from models.bundle.sources import SourceError
 from models.bundle.tokenizer import Tokenizer, Tokens
 from models.encoder import pretrained
 from models.encoder import transform as transforms
 from models.encoder.config import read_config
-from models.encoder.dense import Layers
-from models.encoder.layers import keep_layers
 from models.encoder.pooling import AVERAGED_LAYERS, parts, pool
 from models.encoder.pretrained import reading
-from models.encoder.transform import Transform
+from models.encoder.transform import Layers, Transform
+from models.errors import Refused
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -53,6 +45,8 @@ MIN_NORM = 1e-12
 
 class Encoder(nn.Module):
     """Encoder from token ids (N, L) to vectors (N, D), which are not normalised."""
+
+    __call__: Callable[..., Tensor]
 
     def __init__(
         self,
@@ -106,13 +100,13 @@ class Encoder(nn.Module):
                 a weight is not finite.
             AdapterError: the adapter does not fit its base.
         """
-        folder = resolve(str(source))
+        folder = sources.resolve(str(source))
         with reading(folder):
-            adapter = opened_adapter(folder)
-            base = base_of(adapter) if adapter else folder
-            check_fetched(base)
+            adapter = sources.opened_adapter(folder)
+            base = sources.base_of(adapter) if adapter else folder
+            sources.check_fetched(base)
             said = read_config(folder)
-            place = backbone_folder(base)
+            place = sources.backbone_folder(base)
             backbone = _backbone(place)
             if adapter:
                 _merge(adapter, backbone, base)
@@ -143,12 +137,12 @@ class Encoder(nn.Module):
         )
         with reading(folder):
             made.tokenizer.check_rows(len(backbone.get_input_embeddings().get_parameter("weight")))
-            _check_finite(made, folder)
+            fitted = made.transform.state_dict() if made.transform else {}
+            pretrained.check_finite(folder, (*backbone.named_parameters(), *fitted.items()))
         return made
 
     @property
     def dim(self) -> int:
-        """Dimension D of the vectors."""
         return self.pooled_dim if self.transform is None else self.transform.out
 
     @property
@@ -158,7 +152,6 @@ class Encoder(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Device of the weights."""
         return self.backbone.device
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, **inputs: Tensor) -> Tensor:
@@ -333,18 +326,6 @@ def _backbone(folder: Path) -> PreTrainedModel:
     return backbone
 
 
-def _check_finite(encoder: Encoder, folder: Path) -> None:
-    """Raise an error if a weight is not finite, because training and export would otherwise fail later.
-
-    Raises:
-        SourceError: a weight is not finite; the message names the tensor.
-    """
-    fitted = encoder.transform.state_dict() if encoder.transform else {}
-    for name, tensor in (*encoder.backbone.named_parameters(), *fitted.items()):
-        if not tensor.isfinite().all():
-            raise SourceError(f"{folder}: its weights contain NaN or infinity, in {name}")
-
-
 def _merge(adapter: Adapter, backbone: PreTrainedModel, base: Path) -> None:
     """Merge an adapter into the backbone.
 
@@ -352,9 +333,9 @@ def _merge(adapter: Adapter, backbone: PreTrainedModel, base: Path) -> None:
 
     Raises:
         AdapterError: the adapter was made for a different base.
-        LayersError: the base does not have the adapter's layers.
+        Refused: the base does not have the adapter's layers.
     """
-    adapter.identity(adapter.base, weights_sha256(base))
+    adapter.identity(adapter.base, sources.weights_sha256(base))
     if adapter.layers is not None:
         keep_layers(backbone, adapter.layers)
     state = {name: tensor.numpy() for name, tensor in backbone.state_dict().items()}
@@ -375,17 +356,64 @@ def fast_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, max_length: int) -> T
         return Tokenizer(file, max_length=max_length)
 
 
-def position_embeddings(backbone: PreTrainedModel) -> nn.Embedding | None:
-    """Return the table of learnt position embeddings, or None if the backbone has no such table."""
+def first_position(backbone: PreTrainedModel) -> int:
+    """Return the position of a text's first token. RoBERTa's positions begin after the padding index."""
     table = getattr(getattr(backbone, "embeddings", None), "position_embeddings", None)
-    return table if isinstance(table, nn.Embedding) else None
+    padding = table.padding_idx if isinstance(table, nn.Embedding) else None
+    return 0 if padding is None else padding + 1
 
 
 def positions(backbone: PreTrainedModel) -> int:
-    """Return the maximum number of tokens that the position embeddings allow.
+    """Return the maximum number of tokens that the position embeddings allow."""
+    return int(getattr(backbone.config, "max_position_embeddings", DEFAULT_MAX_LENGTH)) - first_position(backbone)
 
-    RoBERTa's positions begin after the padding index, so they allow fewer tokens than the table has rows.
+
+# The linear layers of a backbone, and the removal of some of its layers.
+
+
+def linear_layers(backbone: nn.Module) -> dict[str, nn.Linear]:
+    """Return the linear layers by name. The pooler is left out, because vectors don't depend on it."""
+    return {
+        name: module
+        for name, module in backbone.named_modules()
+        if isinstance(module, nn.Linear) and not name.startswith("pooler")
+    }
+
+
+def keep_layers(backbone: PreTrainedModel, kept: Sequence[int]) -> None:
+    """Keep only the layers `kept`, counted from 0, in their order.
+
+    All other weights stay the same.
+
+    Raises:
+        Refused: a layer does not exist or is named twice, the order differs from the backbone's, or the layers of
+            this model family differ in more than their weights.
     """
-    count = int(getattr(backbone.config, "max_position_embeddings", DEFAULT_MAX_LENGTH))
-    table = position_embeddings(backbone)
-    return count if table is None or table.padding_idx is None else count - table.padding_idx - 1
+    parent, name, layers = _layers(backbone)
+    if [*kept] != sorted({*kept} & {*range(len(layers))}):
+        raise Refused(
+            f"layers: {','.join(map(str, kept))}: must be ascending numbers from 0 to {len(layers) - 1} without "
+            "repetition"
+        )
+    setattr(parent, name, nn.ModuleList(layers[i] for i in kept))
+    backbone.config.num_hidden_layers = len(kept)
+
+
+def _layers(backbone: PreTrainedModel) -> tuple[nn.Module, str, nn.ModuleList]:
+    """Return the list of a backbone's layers, with its parent module and its attribute name in the parent.
+
+    Raises:
+        Refused: the backbone has no such list, or its configuration describes the layers one by one.
+    """
+    config = backbone.config
+    found = [
+        (parent, name, child)
+        for parent in backbone.modules()
+        for name, child in parent.named_children()
+        if isinstance(child, nn.ModuleList) and len(child) == config.num_hidden_layers
+    ]
+    if len(found) != 1 or getattr(config, "layer_types", None):
+        raise Refused(
+            f"layers: layers of a {config.model_type} can't be removed: choose a BERT, RoBERTa, MPNet or DistilBERT"
+        )
+    return found[0]

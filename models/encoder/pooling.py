@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -25,25 +26,10 @@ def mean(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
     return _mean_over_tokens(hidden_states[-1], mask)
 
 
-def first_last(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Average the embedding layer's output and the last layer, over layers and tokens.
-
-    With this "first-last" pooling, the published STS average of BERT-base is 56.70.
-    """
-    return _mean_over_tokens((hidden_states[0] + hidden_states[-1]) / 2, mask)
-
-
-def first_last_1(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Average the outputs of the first and the last layer, over layers and tokens.
-
-    SimCSE's code has computed this since January 2022. With this pooling, the STS average of BERT-base is 60.7.
-    """
-    return _mean_over_tokens((hidden_states[1] + hidden_states[-1]) / 2, mask)
-
-
-def last2(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Average the last two layers over layers and tokens (SimCSE's `avg_top2`)."""
-    return _mean_over_tokens((hidden_states[-2] + hidden_states[-1]) / 2, mask)
+def mean_of_layers(hidden_states: Sequence[Tensor], mask: Tensor, layers: tuple[int, int]) -> Tensor:
+    """Average the outputs of two layers, over layers and tokens."""
+    first, second = layers
+    return _mean_over_tokens((hidden_states[first] + hidden_states[second]) / 2, mask)
 
 
 def max_over_tokens(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
@@ -69,25 +55,23 @@ def lasttoken(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
     return _mean_over_tokens(hidden_states[-1], last.to(mask.dtype))
 
 
+AVERAGED_LAYERS: dict[str, tuple[int, int]] = {
+    "first_last": (0, -1),  # With this "first-last" pooling, the published STS average of BERT-base is 56.70.
+    "first_last_1": (1, -1),  # SimCSE's code has computed this since January 2022: 60.7 for BERT-base.
+    "last2": (-2, -1),  # SimCSE's `avg_top2`.
+}
+"""Indices of the `hidden_states` that a pooling averages. Poolings without an entry read only the last layer."""
+
 POOLINGS: dict[str, Pooling] = {
     "cls": cls,
     "mean": mean,
-    "first_last": first_last,
-    "first_last_1": first_last_1,
-    "last2": last2,
+    **{name: partial(mean_of_layers, layers=layers) for name, layers in AVERAGED_LAYERS.items()},
     "max": max_over_tokens,
     "mean_sqrt_len_tokens": mean_sqrt_len_tokens,
     "weightedmean": weightedmean,
     "lasttoken": lasttoken,
 }
 """Poolings by name. The poolings that average layers are from SimCSE. The others have sentence-transformers' names."""
-
-AVERAGED_LAYERS: dict[str, tuple[int, int]] = {
-    "first_last": (0, -1),
-    "first_last_1": (1, -1),
-    "last2": (-2, -1),
-}
-"""Indices of the `hidden_states` that a pooling averages. Poolings without an entry read only the last layer."""
 
 JOINED = "+"
 """Separator in the names of concatenated poolings."""

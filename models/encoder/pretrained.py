@@ -5,15 +5,16 @@ The checks are needed because transformers only warns about missing weights, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import PickleError
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
+from torch import Tensor
 
 from models.bundle.sources import SourceError
 from models.errors import Failed, Refused, on_one_line, out_of_memory
@@ -27,16 +28,6 @@ LIBRARY_ERRORS = (
     *(LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError),
 )
 """Errors that transformers, tokenizers, safetensors and torch raise while they load an encoder."""
-
-
-class Weights(NamedTuple):
-    """A transformers model, and the tensors in which it differs from its files."""
-
-    model: Any
-    missing: Set[str]
-    """Tensors of the model that the files lack. They have random values."""
-    unexpected: Set[str]
-    """Tensors in the files that the model does not have."""
 
 
 @contextmanager
@@ -104,8 +95,11 @@ def encoder_class(folder: Path) -> Any:
     return AutoModel
 
 
-def weights(kind: Any, folder: Path, **options: Any) -> Weights:
+def weights(kind: Any, folder: Path, **options: Any) -> tuple[Any, Set[str], Set[str]]:
     """Load the weights in `folder` in float32 as a model of `kind`, a class of transformers.
+
+    Return the model, the names of tensors that the files lack, which have random values, and the names of tensors in
+    the files that the model does not have.
 
     Raises:
         SourceError: the shape of a tensor does not agree with config.json.
@@ -123,7 +117,18 @@ def weights(kind: Any, folder: Path, **options: Any) -> Weights:
     if mismatched := report["mismatched_keys"]:
         name, there, said = min(mismatched)
         raise SourceError(f"{folder}: {name} is {tuple(there)}, but config.json says {tuple(said)}")
-    return Weights(model, set(report["missing_keys"]), set(report["unexpected_keys"]))
+    return model, set(report["missing_keys"]), set(report["unexpected_keys"])
+
+
+def check_finite(folder: Path, weights: Iterable[tuple[str, Tensor]]) -> None:
+    """Raise an error if a weight is not finite, because training and export would otherwise fail later.
+
+    Raises:
+        SourceError: a weight is not finite; the message names the tensor.
+    """
+    for name, tensor in weights:
+        if not tensor.isfinite().all():
+            raise SourceError(f"{folder}: its weights contain NaN or infinity, in {name}")
 
 
 def _tells_case(hub_tokenizer: PreTrainedTokenizerBase) -> bool:

@@ -21,9 +21,9 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
 from models.bundle import bundle, origin, sources
-from models.bundle.bundle import CONFIG, ENGINES, INT8, MANIFEST, ONNX, TOKENIZER, WEIGHTS, Bundle, Manifest
+from models.bundle.bundle import CONFIG, INT8, MANIFEST, ONNX, TOKENIZER, WEIGHTS, Bundle
 from models.bundle.disk import naming
-from models.bundle.sources import TEMPLATE
+from models.bundle.sources import MODULES, TEMPLATE
 from models.errors import Failed
 from models.export import destination
 from models.runtimes.base import Options
@@ -32,9 +32,6 @@ from models.runtimes.graph import golden_cosine
 
 TRANSPOSED = ".T"
 """Suffix of the names of weights that the exporter stores transposed."""
-MODULES = "modules.json"
-MODULE = "encoder.backbone."
-"""Prefix of the names of weights in graphs that torch has exported."""
 FAITHFUL = 0.9999
 """Minimum cosine between an assembled bundle's vectors and the golden vectors from torch."""
 UNUSED = "embeddings.position_ids"
@@ -45,10 +42,6 @@ KEPT = ("objective", "backbone", "dim", "max_length", "pooling", "prompts", "tra
 """Fields of a bundle's manifest, copied from the adapter's manifest or, for `minilm`, from the template's manifest."""
 
 Weights = Mapping[str, NDArray[np.float32]]
-
-
-class AssemblyError(Failed):
-    """The assembled graph does not reproduce the golden vectors."""
 
 
 def assemble(
@@ -65,7 +58,7 @@ def assemble(
 
     Raises:
         SourceError, AdapterError: base or adapter can't be read, or the adapter does not fit the base.
-        AssemblyError: the bundle does not reproduce the golden vectors.
+        Failed: the bundle does not reproduce the golden vectors.
         BundleError: `folder` contains files that are not part of a bundle.
         OSError: the bundle can't be written; the message names `folder`.
     """
@@ -104,9 +97,7 @@ def assemble(
         )
         cosine = golden_cosine(bundle.load(draft))
         if not cosine >= FAITHFUL:  # This form of the comparison also refuses NaN.
-            raise AssemblyError(
-                f"{source}: cosine {cosine:.6f} to a golden vector, below {FAITHFUL}: its files are damaged"
-            )
+            raise Failed(f"{source}: cosine {cosine:.6f} to a golden vector, below {FAITHFUL}: its files are damaged")
     return bundle.load(folder)
 
 
@@ -159,61 +150,16 @@ def fill(graph: onnx.ModelProto, weights: Weights) -> None:
     """Put the weights into the empty tensors of a template.
 
     Raises:
-        AssemblyError: a weight is missing or has a different shape.
+        Failed: a weight is missing or has a different shape.
     """
     for tensor in graph.graph.initializer:
         weight = tensor.name.removesuffix(TRANSPOSED)
         if weight not in weights:
-            raise AssemblyError(f"{TEMPLATE / ONNX}: the weights have no {weight}")
+            raise Failed(f"{TEMPLATE / ONNX}: the weights have no {weight}")
         array = weights[weight].T if tensor.name.endswith(TRANSPOSED) else weights[weight]
         if array.shape != tuple(tensor.dims):
-            raise AssemblyError(f"{TEMPLATE / ONNX}: {weight} is {array.shape}, expected {tuple(tensor.dims)}")
+            raise Failed(f"{TEMPLATE / ONNX}: {weight} is {array.shape}, expected {tuple(tensor.dims)}")
         tensor.raw_data = np.ascontiguousarray(array, dtype="<f4").tobytes()
-
-
-def empty(graph: onnx.ModelProto, weights: Weights) -> None:
-    """Convert a graph that torch has exported to a template, in place.
-
-    Each weight's tensor is emptied, and gets the name of its weight.
-
-    Raises:
-        AssemblyError: a tensor matches no weight.
-    """
-    by_bytes = {(weight.T.shape, np.ascontiguousarray(weight.T).tobytes()): name for name, weight in weights.items()}
-    names: dict[str, str] = {}
-    for tensor in graph.graph.initializer:
-        name = tensor.name.removeprefix(MODULE)
-        if name not in weights:
-            found = by_bytes.get((tuple(tensor.dims), tensor.raw_data))
-            if found is None:
-                raise AssemblyError(f"{tensor.name}: equals none of the weights, neither directly nor transposed")
-            name = found + TRANSPOSED
-        names[tensor.name] = tensor.name = name
-        tensor.ClearField("raw_data")
-    for node in graph.graph.node:
-        node.input[:] = [names.get(one, one) for one in node.input]
-
-
-def write_template(made: Bundle, folder: Path) -> None:
-    """Write a template from a bundle that torch has exported.
-
-    Scores in the manifest of an existing template are kept.
-    """
-    before = folder / MANIFEST
-    scores = bundle.parse_manifest(before.read_bytes(), str(before), required=()).scores if before.is_file() else None
-    shutil.rmtree(folder, ignore_errors=True)
-    for path in made.manifest.files.keys() - {WEIGHTS, TOKENIZER, ONNX, bundle.CARD, ENGINES}:
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(made.folder / path, folder / path)
-    graph = onnx.load(made.onnx)
-    empty(graph, load_file(made.folder / WEIGHTS))
-    (folder / ONNX).parent.mkdir()
-    (folder / ONNX).write_bytes(graph.SerializeToString(deterministic=True))
-    facts = {field: getattr(made.manifest, field) for field in KEPT}
-    golden = bundle.rounded(made.manifest.golden)
-    fields = {"name": sources.MINILM, "files": {}, "fingerprint": made.manifest.fingerprint}
-    manifest = Manifest(**{**facts, **fields, "scores": scores, "golden": golden})
-    before.write_text(bundle.dumped(manifest), encoding="utf-8")
 
 
 def _copy_small_files(draft: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from models import cpus
 from models.bundle import bundle
@@ -20,9 +19,9 @@ from models.encoder.cross_encoder import CrossEncoder
 from models.encoder.encoder import dropout_off
 from models.export import destination
 from models.export.export import GOLDEN_SENTENCES, PARITY, ExportError
-from models.export.exporters import INPUTS, OPSET
-from models.runtimes.pairs import SCORE, largest_difference
-from models.runtimes.session import CPU, Session
+from models.export.exporters import INPUTS, trace
+from models.runtimes.graph import SCORE, largest_difference
+from models.runtimes.onnxruntime import CPU, Session
 
 TYPES = "token_type_ids"
 GOLDEN_PAIRS: Sequence[TextPair] = [("How do I read a file line by line?", text) for text in GOLDEN_SENTENCES[:5]] + [
@@ -72,21 +71,12 @@ def export(
 
 def write_onnx(encoder: CrossEncoder, file: Path) -> None:
     """Write the float32 graph from token ids, mask and types (N, L) to scores (N,), with dynamic batch and length."""
-    inputs = INPUTS | ({TYPES: {0: "batch", 1: "length"}} if encoder.reads_types else {})
+    inputs = {**INPUTS, TYPES: {0: "batch", 1: "length"}} if encoder.reads_types else INPUTS
     example = encoder.tensors(encoder.tokenizer.encode_pairs([("a question", "an example of a text"), ("a", "short")]))
     with dropout_off(encoder), warnings.catch_warnings():
         # The tracer warns about every shape that it reads. The warnings are not needed, because parity is checked.
         warnings.simplefilter("ignore")
-        torch.onnx.export(
-            encoder,
-            example,
-            str(file),
-            dynamo=False,
-            opset_version=OPSET,
-            input_names=list(inputs),
-            output_names=[SCORE],
-            dynamic_axes=inputs | {SCORE: {0: "batch"}},
-        )
+        trace(encoder, example, file, inputs=inputs, outputs={SCORE: {0: "batch"}})
 
 
 def check_parity(encoder: CrossEncoder, file: Path) -> float:

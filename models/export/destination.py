@@ -14,7 +14,7 @@ from typing import Any
 from models.bundle import bundle, card, disk
 from models.bundle.bundle import MANIFEST, Bundle, BundleError, files_of, read_manifest
 from models.bundle.origin import Origin
-from models.runtimes import cache, choice
+from models.runtimes import choice
 from models.runtimes.base import Options
 from models.runtimes.choice import Choice
 
@@ -58,7 +58,7 @@ def seal(
         on_choice(fastest)
         # The measurements in the bundle are only for information. Each host that serves the bundle measures again.
         if table := fastest.table():
-            said = {"host": cache.host(measure_with), "measured": table}
+            said = {"host": choice.host(measure_with), "measured": table}
             text = json.dumps(said, ensure_ascii=False, indent=1, allow_nan=False)
             (written / bundle.ENGINES).write_text(text + "\n", encoding="utf-8")
     (written / bundle.CARD).write_text(card.text(manifest, origin, citations), encoding="utf-8")

@@ -13,7 +13,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,16 +24,18 @@ from models.bundle import bundle, quantization
 from models.bundle.bundle import Bundle, BundleError, Golden
 from models.bundle.disk import naming
 from models.bundle.sources import SourceError
-from models.bundle.tokenizer import Tokens
 from models.encoder import transform
 from models.encoder.encoder import MIN_NORM, Encoder, UnitVector, dropout_off
 from models.errors import Failed
-from models.export import destination, fp16, sentence_transformers_format
+from models.export import destination, sentence_transformers_format
 from models.export.exporters import EXPORTERS
 from models.runtimes.base import Embedded, Options
 from models.runtimes.choice import Choice
 from models.runtimes.graph import golden_cosine_of
-from models.runtimes.session import CPU, Session
+from models.runtimes.onnxruntime import CPU, Session
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +101,7 @@ def export(
     Raises:
         ExportError: ONNX Runtime's vectors differ from torch's by more than `PARITY`, torch's vectors differ from the
             golden vectors of `previous`, or the float16 graph loses too much accuracy.
-        ExporterUnavailable: `exporter` is not installed, or does not support this backbone.
+        Refused: `exporter` is not installed, or does not support this backbone.
         SourceError: a vector of `encoder` is zero, or all vectors have the same direction.
         bundle.BundleError: `folder` contains files that are not part of a bundle, or the new bundle is invalid, for
             example its name.
@@ -118,24 +120,36 @@ def export(
         parity = check_parity(encoder, draft / bundle.ONNX)
         if fp16_graph:
             write_fp16(encoder, draft / bundle.ONNX, draft / bundle.FP16_ONNX)
-        golden = unit_vectors(encoder, GOLDEN_SENTENCES)
-        quantization.write(quantization.limit(unit_vectors(encoder, quantization.calibration())), draft / bundle.INT8)
+        write_int8_limit(encoder, draft)
         facts = {
+            **encoder_facts(encoder),
             "name": name,
             "objective": objective,
             "backbone": backbone,
-            "dim": encoder.dim,
-            "max_length": encoder.max_length,
-            "pooling": encoder.pooling,
-            "prompts": encoder.prompts,
-            "transform": transform.described(encoder.transform),
             "run": run,
             "scores": {**(scores or {}), "onnx_parity": parity},
             "adapter": adapter and dict(adapter),
-            "golden": [Golden(text=t, vector=v.tolist()) for t, v in zip(GOLDEN_SENTENCES, golden, strict=True)],
         }
         destination.seal(draft, facts, encoder.origin, citations, measure_with=measure_with, on_choice=on_choice)
     return bundle.load(folder)
+
+
+def write_int8_limit(encoder: Encoder, folder: Path) -> None:
+    limit = quantization.limit(unit_vectors(encoder, quantization.calibration()))
+    quantization.write(limit, folder / bundle.INT8)
+
+
+def encoder_facts(encoder: Encoder) -> dict[str, Any]:
+    """Return the fields of a manifest that describe the encoder, with its golden vectors."""
+    golden = unit_vectors(encoder, GOLDEN_SENTENCES)
+    return {
+        "dim": encoder.dim,
+        "max_length": encoder.max_length,
+        "pooling": encoder.pooling,
+        "prompts": encoder.prompts,
+        "transform": transform.described(encoder.transform),
+        "golden": [Golden(text=t, vector=v.tolist()) for t, v in zip(GOLDEN_SENTENCES, golden, strict=True)],
+    }
 
 
 def write_onnx(encoder: Encoder, file: Path, exporter: str = "torch") -> None:
@@ -147,7 +161,7 @@ def write_onnx(encoder: Encoder, file: Path, exporter: str = "torch") -> None:
     exporter applies that module's mode to all modules.
 
     Raises:
-        ExporterUnavailable: the exporter is not installed, or does not support this backbone.
+        Refused: the exporter is not installed, or does not support this backbone.
     """
     graph = UnitVector(encoder)
     with dropout_off(graph), warnings.catch_warnings():
@@ -162,13 +176,13 @@ def write_fp16(encoder: Encoder, graph: Path, file: Path) -> None:
     Raises:
         ExportError: the cosine between a float16 vector and torch's vector is below `bundle.GOLDEN_COSINE`.
     """
-    fp16.fuse(graph, file, encoder.backbone.config)
+    fuse(graph, file, encoder.backbone.config)
     try:
         check_parity(encoder, file)
     except ExportError as error:
         log.warning("the float16 graph is made without fused operators, because they change the vectors: %s", error)
         shutil.copyfile(graph, file)
-    fp16.halve(file)
+    halve(file)
     for case, torchs, got, _ in _torch_and_onnx(encoder, file):
         worst = float((torchs.vectors * got.vectors).sum(axis=1).min())
         if not worst >= bundle.GOLDEN_COSINE:  # This form of the comparison also refuses NaN.
@@ -245,18 +259,23 @@ def check_parity(encoder: Encoder, file: Path) -> float:
     return worst
 
 
-class _Case(NamedTuple):
-    name: str
-    torchs: Embedded
-    got: Embedded
-    tokens: float
-    """Largest difference in any component of the token vectors, divided by the length of torch's token vector."""
+def _torch_and_onnx(encoder: Encoder, file: Path) -> Iterator[tuple[str, Embedded, Embedded, float]]:
+    """Yield the results of torch, and of ONNX Runtime with the graph `file`, for several batches of test texts.
 
-
-def _torch_and_onnx(encoder: Encoder, file: Path) -> Iterator[_Case]:
-    """Yield the results of torch, and of ONNX Runtime with the graph `file`, for several batches of test texts."""
+    Each batch also has a name, and the largest difference in any component of the token vectors, divided by the length
+    of torch's token vector.
+    """
     session, graph = Session(file, [CPU], cpus.available()), UnitVector(encoder)
-    for name, batch in _parity_batches(encoder).items():
+    long = " ".join(GOLDEN_SENTENCES * (encoder.max_length // 40 + 1))
+    cases: dict[str, Sequence[str]] = {
+        "a short text": ["A short text."],
+        "a text of the maximal length": [long],
+        "a single token": ["a"],
+        "an empty text": [""],
+        "a padded batch": [*GOLDEN_SENTENCES, "a", "", long],
+    }
+    for name, texts in cases.items():
+        batch = encoder.tokenizer.encode(texts)
         with torch.inference_mode(), dropout_off(graph):
             *torchs, tokens = (out.float().cpu().numpy() for out in graph(*encoder.tensors(batch)))
         ids, mask = encoder.tokenizer.pad(batch)
@@ -264,19 +283,7 @@ def _torch_and_onnx(encoder: Encoder, file: Path) -> Iterator[_Case]:
         lengths = np.linalg.norm(expected, axis=1, keepdims=True).clip(MIN_NORM)
         with np.errstate(invalid="ignore"):
             difference = _max_abs((got - expected) / lengths)
-        yield _Case(name, Embedded(*torchs), session.run(ids, mask), difference)
-
-
-def _parity_batches(encoder: Encoder) -> dict[str, list[Tokens]]:
-    long = " ".join(GOLDEN_SENTENCES * (encoder.max_length // 40 + 1))
-    groups: dict[str, Sequence[str]] = {
-        "a short text": ["A short text."],
-        "a text of the maximal length": [long],
-        "a single token": ["a"],
-        "an empty text": [""],
-        "a padded batch": [*GOLDEN_SENTENCES, "a", "", long],
-    }
-    return {case: encoder.tokenizer.encode(texts) for case, texts in groups.items()}
+        yield name, Embedded(*torchs), session.run(ids, mask), difference
 
 
 def unit_vectors(encoder: Encoder, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -288,3 +295,40 @@ def unit_vectors(encoder: Encoder, texts: Sequence[str]) -> NDArray[np.float32]:
 
 def _max_abs(difference: NDArray[np.float32]) -> float:
     return float(np.abs(difference).max())
+
+
+# Optimisation of a float32 graph for GPUs: attention is fused, and the backbone is converted to half precision.
+# Pooling, transform, normalisation, inputs and outputs stay in float32, so the graph's interface does not change.
+
+BACKBONE = "/backbone/"
+"""Prefix of the names of the backbone's nodes, because exporters name a node by the path of its module."""
+
+
+def fuse(graph: Path, file: Path, config: PretrainedConfig) -> None:
+    """Write `graph` to `file` with operators fused by ONNX Runtime's optimiser.
+
+    `config` is the backbone's configuration.
+    """
+    from onnxruntime.transformers.optimizer import optimize_model
+
+    # Texts are padded on the right, so a length can replace the mask. The fast attention kernels need a length.
+    fused = optimize_model(
+        str(graph), model_type="bert", num_heads=config.num_attention_heads, hidden_size=config.hidden_size, opt_level=1
+    )
+    fused.save_model_to_file(str(file))
+
+
+def halve(file: Path) -> None:
+    """Convert the backbone's weights and operators in the graph `file` to float16, in place."""
+    import onnx
+    from onnxruntime.transformers.onnx_model import OnnxModel
+
+    model = OnnxModel(onnx.load(file))
+    named = [node.name for node in model.nodes() if node.name.startswith("/")]
+    ours = [name for name in named if not name.startswith(BACKBONE)]
+    model.convert_float_to_float16(keep_io_types=True, node_block_list=ours)
+    # An output that several float32 nodes read gets one cast node for each of them, all with the same name.
+    nodes = {tuple(node.output): node for node in model.nodes()}
+    del model.graph().node[:]
+    model.graph().node.extend(nodes.values())
+    model.save_model_to_file(str(file))

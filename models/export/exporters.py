@@ -7,7 +7,7 @@ not load torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,35 +15,40 @@ from typing import TYPE_CHECKING
 from models.errors import Refused
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from models.encoder.encoder import UnitVector
 
 OPSET = 17
-INPUTS = {"input_ids": {0: "batch", 1: "length"}, "attention_mask": {0: "batch", 1: "length"}}
-OUTPUTS = {
+Axes = Mapping[str, Mapping[int, str]]
+"""Names of inputs or outputs, with their dynamic axes."""
+INPUTS: Axes = {"input_ids": {0: "batch", 1: "length"}, "attention_mask": {0: "batch", 1: "length"}}
+OUTPUTS: Axes = {
     "sentence_embedding": {0: "batch"},
     "norm": {0: "batch"},
     "token_embeddings": {0: "batch", 1: "length"},
 }
 
 
-class ExporterUnavailable(Refused):
-    """An exporter is not installed, or does not support the backbone. The message says what to do."""
-
-
 def by_torch(graph: UnitVector, file: Path) -> None:
+    encoder = graph.encoder
+    example = encoder.tensors(encoder.tokenizer.encode(["an example of two texts", "short"]))
+    trace(graph, example, file, inputs=INPUTS, outputs=OUTPUTS)
+
+
+def trace(module: nn.Module, example: tuple[Tensor, ...], file: Path, *, inputs: Axes, outputs: Axes) -> None:
     """Export with torch's TorchScript exporter. ADR 0003 has the reasons for this exporter."""
     import torch
 
-    encoder = graph.encoder
     torch.onnx.export(
-        graph,
-        encoder.tensors(encoder.tokenizer.encode(["an example of two texts", "short"])),
+        module,
+        example,
         str(file),
         dynamo=False,
         opset_version=OPSET,
-        input_names=list(INPUTS),
-        output_names=list(OUTPUTS),
-        dynamic_axes=INPUTS | OUTPUTS,
+        input_names=list(inputs),
+        output_names=list(outputs),
+        dynamic_axes={**inputs, **outputs},
     )
 
 
@@ -54,7 +59,7 @@ def by_optimum(graph: UnitVector, file: Path) -> None:
     together with the backbone. Token types are not an input, because the backbone sets them to zero.
 
     Raises:
-        ExporterUnavailable: optimum's exporter is not installed, or does not know the family.
+        Refused: optimum's exporter is not installed, or does not know the family.
     """
     require_optimum()
     from optimum.exporters.onnx import export
@@ -67,7 +72,7 @@ def by_optimum(graph: UnitVector, file: Path) -> None:
         )
         family = families["feature-extraction"].func
     except KeyError as error:
-        raise ExporterUnavailable(f"optimum has no exporter for {config.model_type}: use --exporter torch") from error
+        raise Refused(f"optimum has no exporter for {config.model_type}: use --exporter torch") from error
     described = type("UnitVectorOnnxConfig", (family,), {"inputs": INPUTS, "outputs": OUTPUTS})
     export(graph, described(config, task="feature-extraction"), file, opset=OPSET)
 
@@ -76,12 +81,12 @@ def require_optimum() -> None:
     """Raise an error if optimum's exporter is not installed. The check does not load torch.
 
     Raises:
-        ExporterUnavailable: optimum's exporter is not installed.
+        Refused: optimum's exporter is not installed.
     """
     try:
         version("optimum-onnx")
     except PackageNotFoundError:
-        raise ExporterUnavailable(
+        raise Refused(
             "optimum's exporter does not support this environment's version of transformers: run "
             "`make optimum`, then repeat the command with .venv-optimum/bin/python"
         ) from None

@@ -20,16 +20,14 @@ import ml_dtypes
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from models.bundle import adapter, bundle, card, origin, quantization, sources
 from models.bundle.adapter import PREFIX, AdapterError
-from models.bundle.bundle import CARD, CONFIG, INT8, TOKENIZER, TRANSFORM, Golden, Manifest
+from models.bundle.bundle import CARD, CONFIG, TOKENIZER, TRANSFORM, Manifest
 from models.bundle.disk import replacing_folder
 from models.encoder import transform as transforms
-from models.encoder.encoder import Encoder
-from models.encoder.layers import keep_layers
-from models.export.export import GOLDEN_SENTENCES, unit_vectors
+from models.encoder.encoder import Encoder, keep_layers, linear_layers
+from models.export.export import GOLDEN_SENTENCES, encoder_facts, unit_vectors, write_int8_limit
 
 JUDGES = "isosphere.judges"
 """Group of entry points through which `training` provides its evaluation, because `models` does not import
@@ -71,7 +69,7 @@ def extract(
 
     Raises:
         AdapterError: the encoders differ in architecture or vocabulary, or the rank is out of range.
-        LayersError: the base does not have these layers.
+        Refused: the base does not have these layers.
         SourceError, BundleError: an encoder can't be read, or `folder` contains files that do not belong to an adapter.
     """
     tuned, start = Encoder.load(source), Encoder.load(base)
@@ -130,23 +128,17 @@ def describe(
     `said` is the manifest of the tuned encoder `source`. The scores in it are not copied, because the merged weights
     differ from the tuned weights.
     """
-    quantization.write(quantization.limit(unit_vectors(merged, quantization.calibration())), folder / INT8)
+    write_int8_limit(merged, folder)
     opened = adapter.load(folder)
     identity = opened.identity(base, sources.weights_sha256(sources.base_of(opened)))
-    golden = unit_vectors(merged, GOLDEN_SENTENCES)
     run = without_paths({**(said.run or {} if said else {}), **({"about": about} if about else {})})
     facts: dict[str, Any] = {
+        **encoder_facts(merged),
         "name": name,
         "objective": said.objective if said else None,
         "backbone": base,
-        "dim": merged.dim,
-        "max_length": merged.max_length,
-        "pooling": merged.pooling,
-        "prompts": merged.prompts,
-        "transform": transforms.described(merged.transform),
         "run": run or None,
         "scores": None,
-        "golden": [Golden(text=t, vector=v.tolist()) for t, v in zip(GOLDEN_SENTENCES, golden, strict=True)],
         "adapter": {**identity, "rank": opened.config["r"]},
     }
     facts["fingerprint"] = _fingerprint(merged, facts)
@@ -203,12 +195,8 @@ def _check_alike(tuned: Encoder, start: Encoder, source: str, base: str) -> None
 
 
 def _linear_modules(start: Encoder, rank: int) -> list[str]:
-    modules = {
-        name: module.weight
-        for name, module in start.backbone.named_modules()
-        if isinstance(module, nn.Linear) and not name.startswith("pooler")
-    }
-    largest = min((min(weight.shape) for weight in modules.values()), default=0)
+    modules = linear_layers(start.backbone)
+    largest = min((min(module.weight.shape) for module in modules.values()), default=0)
     if not 1 <= rank <= largest:
         raise AdapterError(f"rank: {rank} does not fit: the narrowest layer of the base allows 1 to {largest}")
     return list(modules)
@@ -254,7 +242,6 @@ def _biases(tuned: Encoder, modules: Sequence[str]) -> dict[str, NDArray[Any]]:
 
 
 def _fingerprint(merged: Encoder, facts: Mapping[str, Any]) -> str:
-    """Return the fingerprint that a bundle of the merged encoder will have."""
     with TemporaryDirectory() as scratch:
         saved = Path(scratch)
         merged.save(saved)

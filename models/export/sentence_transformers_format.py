@@ -14,11 +14,9 @@ from torch import nn
 
 from models.bundle.prompts import DOCUMENT, prompt_for
 from models.encoder.config import FLAGS
-from models.encoder.dense import Dense, Layers, Normalize, Truncate
 from models.encoder.encoder import Encoder
-from models.encoder.flow import Flow
 from models.encoder.pooling import AVERAGED_LAYERS, parts
-from models.encoder.transform import Affine, Transform
+from models.encoder.transform import Affine, Dense, Flow, Layers, Normalize, Transform, Truncate
 from models.names import STATIC
 
 UNKNOWN_MODULE = "isosphere.transform.Flow"
@@ -28,11 +26,6 @@ Without `modules.json`, sentence-transformers would silently average the last la
 """
 OLD_FLAGS = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
 """Flags of poolings that every version of sentence-transformers knows."""
-
-
-def can_say(encoder: Encoder) -> bool:
-    """Return whether sentence-transformers' format can describe the encoder. It can't describe a normalising flow."""
-    return not isinstance(encoder.transform, Flow)
 
 
 def write(encoder: Encoder, folder: Path) -> None:
@@ -45,7 +38,7 @@ def write(encoder: Encoder, folder: Path) -> None:
     If the format can't describe the encoder, only a modules.json is written, with which other programs fail with an
     error.
     """
-    if not can_say(encoder):
+    if isinstance(encoder.transform, Flow):
         _write_modules(folder, [("", UNKNOWN_MODULE)])
         return
     if encoder.backbone.config.model_type == STATIC:

@@ -80,18 +80,15 @@ def as_remote_error(remote: object, secret: Set[str] = frozenset(), *, fetching:
 
 
 def too_large(remote: object, path: str) -> RemoteError:
-    """Return the error for a JSON file that is too large to read into memory."""
     return RemoteError(f"{remote}: {path}: has more than {MOST_JSON_BYTES} bytes, the maximum for a JSON file")
 
 
 def remote_error(remote: object, error: Exception, secret: Set[str] = frozenset()) -> RemoteError:
-    """Return a `RemoteError` with the name of the remote and the first line of `error`."""
     lines = [line.strip() for line in without_secrets(str(error), secret).splitlines() if line.strip()]
     return RemoteError(f"{remote}: {lines[0] if lines else type(error).__name__}")
 
 
 def without_user(url: str) -> str:
-    """Return the URL without user and password."""
     return USER.sub("", url)
 
 

@@ -64,13 +64,11 @@ class Filesystem:
         return self._name
 
     def files(self) -> set[str]:
-        """Return the names of all files below the folder."""
         with self._remote_errors():
             self._fs.invalidate_cache()
             return {path[len(self._root) :].strip("/") or "." for path in self._fs.find(self._root)}
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of a file, or None if the file or the folder does not exist."""
         with self._remote_errors():
             try:
                 with self._fs.open(self._at(path), "rb") as stream:
@@ -100,7 +98,6 @@ class Filesystem:
                 return hashlib.file_digest(stream, "sha256").hexdigest() == sha256(file)
 
     def begins(self, path: str, file: Path, /) -> bool:
-        """Return whether the remote file is the beginning of `file`."""
         with self._remote_errors(), self._fs.open(self._at(path), "rb") as theirs, file.open("rb") as ours:
             while part := theirs.read(READ_AT_ONCE):
                 if part != ours.read(len(part)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from models.bundle import adapter, bundle, disk
@@ -16,13 +15,6 @@ from models.remotes.base import Remote, RemoteError
 
 DOWNLOADS = ".cache"
 """Folder in which the hub's client stores metadata."""
-
-
-class TransferError(Refused):
-    """The destination contains a different bundle or adapter, or other files.
-
-    The message names them, and says what to do.
-    """
 
 
 Package = Bundle | Adapter
@@ -45,25 +37,25 @@ def publish(source: Package, remote: Remote, *, replace: bool = False) -> int:
     therefore can't be pulled.
 
     Raises:
-        TransferError: the remote contains a different bundle and `replace` is false, or files that belong to no bundle.
+        Refused: the remote contains a different bundle and `replace` is false, or files that belong to no bundle.
         RemoteError: the remote fails, or its bytes are wrong after the upload.
     """
     if source.manifest is None:
-        raise TransferError(f"{source.folder}: has no {adapter.MANIFEST}, so the upload could not be verified")
+        raise Refused(f"{source.folder}: has no {adapter.MANIFEST}, so the upload could not be verified")
     main = adapter.MANIFEST if isinstance(source, Adapter) else MANIFEST
     paths = {*source.manifest.files, main}
     there = remote.files()
     same = {path for path in paths & there if remote.holds(path, source.folder / path)}
     others = there - same
     if foreign := others - paths - _listed(remote):
-        raise TransferError(
+        raise Refused(
             f"{remote}: contains {min(foreign)}, which is not part of a bundle, so it is not "
             "replaced; choose a new place"
         )
     if main not in same and not replace:
         cut = {path for path in others & paths if remote.begins(path, source.folder / path)}
         if others - cut:
-            raise TransferError(
+            raise Refused(
                 f"{remote}: contains another {min(others - cut)}; replace it with {source.folder} by --replace"
             )
     stale = others - paths
@@ -89,7 +81,7 @@ def pull(remote: Remote, folder: Path, *, replace: bool = False) -> tuple[Packag
     Raises:
         BundleError, AdapterError: the remote has neither a bundle nor an adapter, or `folder` has files that belong to
             neither.
-        TransferError: `folder` contains a different package and `replace` is false.
+        Refused: `folder` contains a different package and `replace` is false.
         RemoteError: the remote fails, or the hash of a file differs from the manifest.
         OSError: `folder` can't be written; the message names it.
     """
@@ -104,19 +96,16 @@ def pull(remote: Remote, folder: Path, *, replace: bool = False) -> tuple[Packag
         return present, 0
     if folder.is_dir() and any(folder.iterdir()) and not replace:
         _refuse_foreign(folder)
-        raise TransferError(f"{folder}: contains another bundle, or a damaged one; replace it by --replace")
-    with naming(folder), _writing(folder) as written:
-        (written / name).write_bytes(content)
-        _fetch(remote, manifest, written)
-        opened(written)
+        raise Refused(f"{folder}: contains another bundle, or a damaged one; replace it by --replace")
+    with naming(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        disk.restore_folder(folder)
+        _refuse_foreign(folder)
+        with disk.replacing_folder(folder) as written:
+            (written / name).write_bytes(content)
+            _fetch(remote, manifest, written)
+            opened(written)
     return opened(folder), len(manifest.files) + 1
-
-
-def _writing(folder: Path) -> AbstractContextManager[Path]:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    disk.restore_folder(folder)
-    _refuse_foreign(folder)
-    return disk.replacing_folder(folder)
 
 
 def _refuse_foreign(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Encoding of texts with a bundle's graph on this machine, in the same way as in a server."""
+"""Encoding of texts, and scores of pairs, with a bundle's graph on this machine, in the same way as in a server."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from models.bundle.bundle import ENCODER, FP32, Bundle, BundleError
-from models.bundle.tokenizer import Tokens
+from models.bundle.bundle import CROSS_ENCODER, ENCODER, FP32, Bundle, BundleError
+from models.bundle.tokenizer import TextPair, Tokens, padded_types
 from models.names import Device
 from models.runtimes import RUNTIMES
-from models.runtimes.base import Embedded, Options, Runtime
+from models.runtimes.base import Embedded, Floats, Ids, Options, Runtime
 from models.runtimes.onnxruntime import OnnxRuntime
 
 
@@ -98,9 +98,9 @@ def _by_length(tokens: Sequence[Tokens], budget: int) -> Iterator[list[int]]:
         yield batch
 
 
-def golden_cosine(bundle: Bundle, *, runtime: str = OnnxRuntime.name, precision: str = FP32) -> float:
-    """Return the minimum cosine between vectors of `runtime` and the golden vectors in the manifest."""
-    return golden_cosine_of(Graph(bundle, runtime=runtime, precision=precision).encode, bundle)
+def golden_cosine(bundle: Bundle, *, precision: str = FP32) -> float:
+    """Return the minimum cosine between vectors of ONNX Runtime and the golden vectors in the manifest."""
+    return golden_cosine_of(Graph(bundle, precision=precision).encode, bundle)
 
 
 def golden_cosine_of(encode: Callable[[Sequence[str]], NDArray[np.float32]], bundle: Bundle) -> float:
@@ -109,3 +109,56 @@ def golden_cosine_of(encode: Callable[[Sequence[str]], NDArray[np.float32]], bun
     embedded = encode([one.text for one in golden])
     remembered = np.array([one.vector for one in golden], dtype=np.float32)
     return float((embedded * remembered).sum(axis=1).min())
+
+
+# Cross-encoder graphs on ONNX Runtime in float32: scores of pairs of texts.
+
+SCORE = "score"
+"""Name of the graph's output with the scores (N,)."""
+GOLDEN_DIFFERENCE = 0.01
+"""Maximum difference from a golden score at which a runtime may serve the bundle.
+
+For scores above 1, the difference is relative.
+"""
+
+
+class PairRuntime(OnnxRuntime):
+    """ONNX Runtime with a cross-encoder's graph. Each score is returned as a vector of one dimension."""
+
+    def __init__(self, bundle: Bundle, options: Options) -> None:
+        if bundle.manifest.kind != CROSS_ENCODER:
+            raise BundleError(f"{bundle.folder}: an encoder, which can't score pairs")
+        super().__init__(bundle, FP32, options)
+
+    def run(self, ids: Ids, mask: Ids, types: Ids | None = None, *, alone: bool = False) -> Embedded:
+        session = self._alone if alone else self._concurrent
+        (scores,) = session.outputs([SCORE], ids, mask, types)
+        return Embedded(scores[:, None], np.ones_like(scores))
+
+
+def scores(bundle: Bundle, pairs: Sequence[TextPair]) -> Floats:
+    """Return the scores (N,) of pairs on the CPU.
+
+    Raises:
+        BundleError: the bundle is not a cross-encoder.
+    """
+    runtime, tokenizer = PairRuntime(bundle, Options("cpu")), bundle.tokenizer
+    batch = tokenizer.encode_pairs(pairs)
+    ids, mask = tokenizer.pad(batch)
+    return runtime.run(ids, mask, padded_types(batch, ids.shape), alone=True).vectors[:, 0]
+
+
+def golden_difference(bundle: Bundle) -> float:
+    """Return the largest difference between computed scores and the golden scores in the manifest."""
+    golden = bundle.manifest.golden
+    found = scores(bundle, [(one.text, one.text_pair or "") for one in golden])
+    return largest_difference(found, [one.vector[0] for one in golden])
+
+
+def largest_difference(found: Floats, expected: Sequence[float]) -> float:
+    """Return the largest difference between two lists of scores, or NaN if a score is NaN.
+
+    For scores above 1, the difference is relative.
+    """
+    remembered = np.array(expected)
+    return float(np.max(np.abs(found - remembered) / np.maximum(np.abs(remembered), 1)))

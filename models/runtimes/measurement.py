@@ -6,6 +6,7 @@ import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import mean, median
 from time import perf_counter
 from typing import Any, get_type_hints
@@ -127,16 +128,15 @@ def graphs(bundle: Bundle, options: Options) -> dict[Pair, Open]:
     Raises:
         RuntimeUnavailable: no runtime works on this machine.
     """
-
-    def opener(pair: Pair) -> Open:
-        return lambda: (
-            Graph(
-                bundle, runtime=pair.runtime, precision=pair.precision, threads=options.threads, device=options.device
-            ).encode
-        )
-
     order = sorted(available(bundle, options), key=lambda pair: (pair != REFERENCE, pair.precision == FP32))
-    return {pair: opener(pair) for pair in order}
+    return {pair: partial(_opened, bundle, pair, options) for pair in order}
+
+
+def _opened(bundle: Bundle, pair: Pair, options: Options) -> Encode:
+    graph = Graph(
+        bundle, runtime=pair.runtime, precision=pair.precision, threads=options.threads, device=options.device
+    )
+    return graph.encode
 
 
 def probes(bundle: Bundle) -> list[str]:
@@ -165,61 +165,40 @@ def compared(
     After `seconds`, each remaining pair is measured in only two rounds. `describe` returns the error message for a pair
     that fails.
     """
-    reference = _Timed(graphs[REFERENCE](), texts, clock)
-    exact = reference.vectors()
-    reference()
-    began = clock()
+    some = texts[::EVERY]
 
-    def beside_reference(pair: Pair, timed: _Timed) -> Measured:
-        closeness = _closeness(timed.vectors(), exact)
-        timed()  # The first run is not timed, because new shapes are slower.
+    def time(encode: Encode) -> float:
+        started = clock()
+        encode(some)
+        return clock() - started
+
+    reference = graphs[REFERENCE]()
+    exact = reference(texts)
+    first = time(reference)
+    began = clock()
+    of_reference: list[float] = []
+
+    def beside_reference(pair: Pair, encode: Encode) -> Measured:
+        closeness = _closeness(encode(texts), exact)
+        time(encode)  # This duration is not used, because a graph is slower when its shapes are new.
+        durations: list[float] = []
         ratios: list[float] = []
         while len(ratios) < 2 or (len(ratios) < rounds and clock() - began <= seconds):
-            reference()
-            timed()
-            ratios.append(reference.last / timed.last)
-        return Measured(*pair, timed.texts_per_second, median(ratios), *closeness)
+            of_reference.append(time(reference))
+            durations.append(time(encode))
+            ratios.append(of_reference[-1] / durations[-1])
+        return Measured(*pair, len(some) / median(durations), median(ratios), *closeness)
 
     rows: list[Measured] = []
     for pair, load in graphs.items():
         if pair != REFERENCE:
             try:
-                rows.append(beside_reference(pair, _Timed(load(), texts, clock)))
+                rows.append(beside_reference(pair, load()))
             except Exception as error:  # Errors of runtimes have no common base class.
                 log.warning("%s does not run on this machine: %s", pair, error)
                 rows.append(Measured(*pair, error=describe(error)))
-    return [Measured(*REFERENCE, reference.texts_per_second, 1.0, *_closeness(exact, exact)), *rows]
-
-
-class _Timed:
-    """Timer of a graph. Each call embeds some of the probes with the graph, and stores the duration."""
-
-    def __init__(self, encode: Encode, texts: Sequence[str], clock: Clock) -> None:
-        self._encode, self._texts, self._clock = encode, texts, clock
-        self._some = texts[::EVERY]
-        self._seconds: list[float] = []
-
-    def vectors(self) -> NDArray[np.float32]:
-        """Return the vectors (N, D) of all texts."""
-        return self._encode(self._texts)
-
-    def __call__(self) -> None:
-        started = self._clock()
-        self._encode(self._some)
-        self._seconds.append(self._clock() - started)
-
-    @property
-    def last(self) -> float:
-        """Duration of the last run in seconds."""
-        return self._seconds[-1]
-
-    @property
-    def texts_per_second(self) -> float:
-        """Texts per second in the median run.
-
-        If there are several runs, the first one is left out, because a graph is slower when its shapes are new.
-        """
-        return len(self._some) / median(self._seconds[1:] or self._seconds)
+    speed = len(some) / median(of_reference or [first])
+    return [Measured(*REFERENCE, speed, 1.0, *_closeness(exact, exact)), *rows]
 
 
 def error_line(error: Exception, bundle: Bundle) -> str:

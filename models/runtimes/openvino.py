@@ -16,7 +16,7 @@ import numpy as np
 from models.bundle.bundle import FP32, Bundle
 from models.errors import first_line
 from models.runtimes.base import CPU_BATCH_TOKENS, Embedded, Floats, Ids, Options, RuntimeUnavailable
-from models.runtimes.session import OUTPUTS, TOKEN_OUTPUT
+from models.runtimes.onnxruntime import OUTPUTS, TOKEN_OUTPUT
 from models.runtimes.unpadding import UNPAD, gather_indices, simplify, unpadded
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,6 @@ class OpenVino:
         self._concurrent = concurrent.result()
 
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:
-        """Run the graph once."""
         return Embedded(*self._outputs(OUTPUTS, ids, mask, alone=alone))
 
     def run_tokens(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Floats:
@@ -137,7 +136,6 @@ class OpenVino:
 
     @staticmethod
     def facts() -> dict[str, Any]:
-        """Return OpenVINO's version, and the CPU capabilities that it detects."""
         return {"version": _openvino().__version__.split("-")[0], "capabilities": capabilities()}
 
 

@@ -13,7 +13,7 @@ import onnxruntime
 
 from models.bundle.bundle import FP32, ONNX, Bundle
 from models.runtimes.base import Embedded, Floats, Ids, Options, RuntimeUnavailable, cache_folder
-from models.runtimes.session import CUDA_BATCH_TOKENS, CUDA_PROVIDERS, TENSORRT, Session, warm_up
+from models.runtimes.onnxruntime import CUDA_BATCH_TOKENS, CUDA_PROVIDERS, TENSORRT, Session, warm_up
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,6 @@ class TensorRt:
 
     @staticmethod
     def precisions(bundle: Bundle, options: Options) -> Sequence[str]:  # noqa: ARG004 - any float32 graph will do
-        """Return float32 and float16."""
         if options.device == "cpu":
             raise RuntimeUnavailable("the CPU was requested, but tensorrt runs only on CUDA")
         _require()
@@ -72,7 +71,6 @@ class TensorRt:
 
     @staticmethod
     def facts() -> dict[str, Any]:
-        """Return the versions of ONNX Runtime and of TensorRT."""
         _require()
         return {"version": onnxruntime.__version__, "library": LIBRARY}
 

@@ -46,9 +46,22 @@ def gather_indices(mask: Ids) -> dict[str, NDArray[np.int32]]:
 
 
 def simplify(graph: Any) -> None:
-    """Rewrite the attention of `graph` in place, so that OpenVINO computes the same with fewer operators."""
+    """Rewrite the attention of `graph` in place, so that OpenVINO computes the same with fewer operators.
+
+    A reshape that splits or merges heads gets a constant shape. The product of queries and keys transposes the keys
+    itself, so that OpenVINO can compute this transposition as a part of attention.
+    """
+    from openvino import opset13
+
     for op in graph.get_ordered_ops():
-        _simplify(op)
+        if _splits_heads(op):
+            width = op.get_output_partial_shape(0)[3].get_length()
+            op.input(1).replace_source_output(_constant([0, 0, -1, width]))
+        elif _merges_heads(op):
+            op.input(1).replace_source_output(_constant([0, 0, -1]))
+        elif _is_plain_product(op) and _order(transposed := op.input_value(1).get_node()) == KEYS:
+            keys = opset13.transpose(transposed.input_value(0), _constant(SPLIT))
+            op.output(0).replace(opset13.matmul(op.input_value(0), keys, False, True).output(0))
     graph.validate_nodes_and_infer_types()
 
 
@@ -136,24 +149,6 @@ class _Rewriting:
             value.get_tensor().set_names(set())
             padded.get_tensor().set_names(names)
         return padded
-
-
-def _simplify(op: Node) -> None:
-    """Simplify an operator of attention in place, and ignore all other operators.
-
-    A reshape that splits or merges heads gets a constant shape. The product of queries and keys transposes the keys
-    itself, so that OpenVINO can compute this transposition as a part of attention.
-    """
-    from openvino import opset13
-
-    if _splits_heads(op):
-        width = op.get_output_partial_shape(0)[3].get_length()
-        op.input(1).replace_source_output(_constant([0, 0, -1, width]))
-    elif _merges_heads(op):
-        op.input(1).replace_source_output(_constant([0, 0, -1]))
-    elif _is_plain_product(op) and _order(transposed := op.input_value(1).get_node()) == KEYS:
-        keys = opset13.transpose(transposed.input_value(0), _constant(SPLIT))
-        op.output(0).replace(opset13.matmul(op.input_value(0), keys, False, True).output(0))
 
 
 def _is_plain_product(op: Node) -> bool:

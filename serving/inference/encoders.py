@@ -19,7 +19,7 @@ import numpy as np
 
 from models.bundle.bundle import CROSS_ENCODER, ENCODER, GOLDEN_COSINE, BundleError
 from models.cli.ending import in_native_thread
-from models.runtimes.pairs import GOLDEN_DIFFERENCE, largest_difference
+from models.runtimes.graph import GOLDEN_DIFFERENCE, largest_difference
 from serving.errors import Backend, Conflict, Forbidden, Invalid, NotFound, ServiceError, Unhealthy
 from serving.inference.embedder import Embedder, check_kind
 from serving.inference.engine import EngineError, EngineOptions, Model

@@ -13,7 +13,7 @@ from models.bundle.tokenizer import Direction, Piece, TextPair, Tokenizer, Token
 from models.runtimes import REFERENCE, RUNTIMES
 from models.runtimes.base import Floats, Runtime, RuntimeUnavailable
 from models.runtimes.choice import Choice, candidates, open_fastest
-from models.runtimes.pairs import PairRuntime
+from models.runtimes.graph import PairRuntime
 from serving.inference import fake_engine
 from serving.inference.engine import Embedded, EngineError, EngineOptions, Model
 

@@ -21,7 +21,7 @@ from benchmarks.gpu.steps import Size
 from benchmarks.loops import PEERS
 from models.bundle.sources import SourceError
 from models.encoder.encoder import Encoder
-from training.data.batches import tokeniser
+from training.data.batches import Tokeniser
 from training.studies.description import Study
 
 HEAD = {"part", "command", "tiny", "device", "machine", "versions", "git_commit", "seconds", "figures"}
@@ -184,7 +184,7 @@ def test_contestants_take_turns(tiny_backbone: Path, setting: Setting, monkeypat
     monkeypatch.setattr(steps, "OURS", ("simcse", "whitenedcse"))
     texts = [["the man can see the river", "a dog", "the old teacher"]] * 4
     encoder = Encoder.load(tiny_backbone, pooling="cls")
-    batch = tokeniser(encoder, None, max_length=32, own=range)(texts[0])
+    batch = Tokeniser(encoder, None, max_length=32, own=range)(texts[0])
     report, told = Report(setting.file("training"), {}), list[Mapping[str, Any]]()
     taking = steps.contestants(tiny_backbone, "cpu", texts, report)
     steps.measure(taking, "cpu", [batch, batch], Size(batch=3, steps=2, rounds=2, warmup=1), told.append)

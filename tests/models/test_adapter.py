@@ -22,8 +22,8 @@ from models.__main__ import main
 from models.bundle import adapter, bundle, sources
 from models.bundle.adapter import AdapterError
 from models.bundle.sources import SourceError
-from models.encoder.encoder import Encoder
-from models.encoder.layers import LayersError, keep_layers
+from models.encoder.encoder import Encoder, keep_layers
+from models.errors import Refused
 from models.export.export import GOLDEN_SENTENCES, export, unit_vectors
 from models.export.extraction import cosines_between, extract, record
 from models.remotes import open_remote, transfer
@@ -119,7 +119,7 @@ def test_an_adapter_that_leaves_layers_out_is_opened_by_peft_and_exported(
     assert "| layers | 1 of" in (tmp_path / "last" / bundle.CARD).read_text(encoding="utf-8")
     of_another_layer = replace(last, config={**last.config, adapter.LAYERS: [[0, 1]]})
     assert of_another_layer.sha256 != last.sha256
-    with pytest.raises(LayersError, match="must be ascending numbers from 0 to 1"):
+    with pytest.raises(Refused, match="must be ascending numbers from 0 to 1"):
         extract(str(other_bundle), tmp_path / "c", base=str(tiny_backbone), rank=1, layers=[2])
 
 
@@ -350,7 +350,7 @@ def test_there_and_back_by_publish_and_pull(extracted: Path, tmp_path: Path, cop
     back, fetched = transfer.pull(place, tmp_path / "back")
     assert fetched == 5 and back.manifest == opened.manifest
     assert transfer.pull(place, tmp_path / "back")[1] == 0
-    with pytest.raises(transfer.TransferError, match=r"no adapter\.json"):
+    with pytest.raises(Refused, match=r"no adapter\.json"):
         transfer.publish(transfer.opened(copied), place)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from models.bundle import bundle
 from models.bundle.bundle import Bundle
-from models.runtimes import REFERENCE, Pair, cache, choice
+from models.runtimes import REFERENCE, Pair, choice
 from models.runtimes.base import Options, RuntimeUnavailable
 from models.runtimes.choice import Choice, choose
 from models.runtimes.measurement import Measured
@@ -42,8 +42,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Bundle]:
         found.append(source)
         return [Measured(*REFERENCE, 10.0, 1.0, 1.0, 0.0), Measured("openvino", "bf16", 40.0, 4.0, 0.99998, 0.003)]
 
-    for module in (choice, cache):
-        monkeypatch.setattr(module, "available", lambda *_, **__: pairs)
+    monkeypatch.setattr(choice, "available", lambda *_, **__: pairs)
     monkeypatch.setattr(choice, "measure", measure)
     return found
 
@@ -64,10 +63,10 @@ def test_another_bundle_graph_host_or_number_of_threads_is_measured(
     choose(replace(opened, manifest=replace(opened.manifest, files=files)), OPTIONS)
     choose(opened, Options("cpu", 2))
     assert len(counted) == 4
-    monkeypatch.setattr(cache, "cpu", lambda: "another CPU")
+    monkeypatch.setattr(choice, "cpu", lambda: "another CPU")
     choose(opened, OPTIONS)
     assert len(counted) == 5
-    monkeypatch.setattr(cache, "_facts", lambda _: {"version": "another"})
+    monkeypatch.setattr(choice, "_facts", lambda _: {"version": "another"})
     choose(opened, OPTIONS)
     assert len(counted) == 6
 
@@ -190,5 +189,5 @@ def test_a_named_pair_is_not_measured(opened: Bundle, counted: list[Bundle]) -> 
 def test_the_cpu_is_named_by_the_kernel_or_by_the_platform(tmp_path: Path) -> None:
     file = tmp_path / "cpuinfo"
     file.write_text("processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\nflags: a b\n")
-    assert cache.cpu(file) == "Some CPU @ 2 GHz"
-    assert cache.cpu(tmp_path / "none")
+    assert choice.cpu(file) == "Some CPU @ 2 GHz"
+    assert choice.cpu(tmp_path / "none")

@@ -20,7 +20,7 @@ from models.encoder.encoder import Encoder
 from models.export import cross_encoder
 from models.export.export import ExportError
 from models.remotes import transfer
-from models.runtimes import pairs
+from models.runtimes import graph
 from models.runtimes.graph import Graph
 
 PAIRS = [
@@ -48,8 +48,8 @@ def opened(cross_bundle: Path) -> Bundle:
 
 
 def test_scores_are_those_of_transformers(tiny_cross_encoder: Path, opened: Bundle) -> None:
-    np.testing.assert_allclose(pairs.scores(opened, PAIRS), transformers_scores(tiny_cross_encoder, PAIRS), atol=1e-4)
-    assert len(set(pairs.scores(opened, PAIRS).round(3).tolist())) == len(PAIRS), "random weights tell pairs apart"
+    np.testing.assert_allclose(graph.scores(opened, PAIRS), transformers_scores(tiny_cross_encoder, PAIRS), atol=1e-4)
+    assert len(set(graph.scores(opened, PAIRS).round(3).tolist())) == len(PAIRS), "random weights tell pairs apart"
 
 
 def test_pairs_are_truncated_as_by_transformers(tiny_cross_encoder: Path, opened: Bundle) -> None:
@@ -73,7 +73,7 @@ def test_the_manifest_has_its_kind_and_golden_scores(tiny_cross_encoder: Path, o
     expected = transformers_scores(tiny_cross_encoder, golden)
     np.testing.assert_allclose([one.vector[0] for one in manifest.golden], expected, atol=1e-5)
     assert (manifest.scores or {})["onnx_parity"] < 1e-4
-    assert pairs.golden_difference(opened) < 1e-4
+    assert graph.golden_difference(opened) < 1e-4
     card = (opened.folder / "README.md").read_text()
     assert "A cross-encoder." in card
     assert "text-ranking" in card
@@ -130,7 +130,7 @@ def test_it_is_no_encoder(cross_bundle: Path, opened: Bundle, tiny_bundle: Path)
     with pytest.raises(BundleError, match="a cross-encoder, which computes no vectors of texts"):
         Graph(opened)
     with pytest.raises(BundleError, match="an encoder, which can't score pairs"):
-        pairs.scores(bundle.load(tiny_bundle), PAIRS)
+        graph.scores(bundle.load(tiny_bundle), PAIRS)
 
 
 def test_an_altered_graph_fails_the_export_and_leaves_nothing(

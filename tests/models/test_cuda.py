@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.bundle.bundle import Bundle
-from models.runtimes import RUNTIMES, session
+from models.runtimes import RUNTIMES
+from models.runtimes import onnxruntime as session
 from models.runtimes.base import Ids, Options, RuntimeUnavailable
-from models.runtimes.session import CPU, CUDA
+from models.runtimes.onnxruntime import CPU, CUDA
 
 
 @given(st.integers(1, 2048))

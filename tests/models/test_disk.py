@@ -3,11 +3,12 @@ from __future__ import annotations
 import errno
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from models.bundle.disk import error_line_and_status, make_folder, replacing, size, write_whole
+from models.bundle.disk import error_line_and_status, locked_exclusively, make_folder, replacing, size, write_whole
 
 
 def test_what_was_written_beside_takes_the_place(tmp_path: Path) -> None:
@@ -58,8 +59,10 @@ def test_what_a_killed_writer_left_is_swept(tmp_path: Path) -> None:
 def test_what_can_not_be_swept_keeps_nobody_from_writing(
     error: type[OSError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(_path: Path) -> None:
-        raise error
+    def refused(path: Path) -> AbstractContextManager[None]:
+        if path == left:
+            raise error
+        return locked_exclusively(path)
 
     left, file = tmp_path / ".0.a.txt.part", tmp_path / "a.txt"
     left.write_text("of another user")

@@ -27,7 +27,7 @@ from models.encoder.pooling import POOLINGS
 from models.encoder.transform import Affine
 from models.export import export
 from models.export.export import GOLDEN_SENTENCES, ExportError, check_parity, write_onnx
-from models.runtimes import available, cache, choice, measurement
+from models.runtimes import available, choice, measurement
 from models.runtimes.base import Options
 from models.runtimes.graph import golden_cosine
 from models.runtimes.measurement import Measured
@@ -240,7 +240,7 @@ def test_the_engines_of_this_machine_are_measured_into_the_bundle(
         return measurements[-1]
 
     monkeypatch.setattr(choice, "measure", measured_again)
-    monkeypatch.setattr(cache, "recall", lambda *_: [])
+    monkeypatch.setattr(choice, "recall", lambda *_: [])
     assert main(["export", str(tiny_backbone), "--out", str(tmp_path / "measured")]) == 0
     measured = bundle.load(tmp_path / "measured")
     assert measured.manifest.fingerprint == plain.manifest.fingerprint
@@ -250,7 +250,7 @@ def test_the_engines_of_this_machine_are_measured_into_the_bundle(
         pytest.skip("there is nothing to choose from on this machine")
     assert len(measurements) == 1, "what is printed is what was measured"
     table = json.loads((tmp_path / "measured" / bundle.ENGINES).read_text())
-    assert table["host"] == cache.host(options)
+    assert table["host"] == choice.host(options)
     (chosen,) = (row for row in table["measured"] if row["chosen"])
     assert said.startswith("fastest engine on this machine") and f"{chosen['runtime']} {chosen['precision']}" in said
 

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from models.runtimes.session import CPU, Session
+from models.runtimes.onnxruntime import CPU, Session
 
 PLACES = ["../secret", "inner/../../secret", "link", "absolute"]
 

@@ -19,11 +19,11 @@ from models.bundle import bundle
 from models.bundle.bundle import Bundle
 from models.encoder.encoder import Encoder
 from models.encoder.transform import Affine
-from models.export import export, fp16
+from models.export import export
 from models.export.export import ExportError, check_parity, write_fp16, write_onnx
 from models.runtimes import Pair, available
 from models.runtimes.base import Options
-from models.runtimes.session import CPU, Session
+from models.runtimes.onnxruntime import CPU, Session
 from tests.conftest import soon
 from tests.models.test_families import A_FEW_POOLINGS, FAMILIES, TEXTS, Family
 
@@ -61,7 +61,7 @@ def test_every_family_keeps_its_vectors_fused_and_halved(family: tuple[Family, P
     encoder = Encoder.load(folder, pooling="mean")
     graph, fused, half = (tmp_path / f"{name}.onnx" for name in ("graph", "fused", "half"))
     write_onnx(encoder, graph)
-    fp16.fuse(graph, fused, encoder.backbone.config)
+    export.fuse(graph, fused, encoder.backbone.config)
     assert check_parity(encoder, fused) <= export.PARITY
     assert operators(fused)["Attention"] == (2 if kind.name in FUSED else 0)
     write_fp16(encoder, graph, half)
@@ -124,7 +124,7 @@ def test_fusing_that_changes_vectors_is_not_used(
         model.graph.initializer.append(onnx.numpy_helper.from_array(changed, bias.name))
         onnx.save(model, file)
 
-    monkeypatch.setattr(fp16, "fuse", fuse_wrongly)
+    monkeypatch.setattr(export, "fuse", fuse_wrongly)
     with caplog.at_level(logging.WARNING):
         write_fp16(encoder, opened.onnx, half)
     assert "made without fused operators" in caplog.text

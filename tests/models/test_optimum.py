@@ -13,9 +13,8 @@ import torch
 from models.bundle import bundle
 from models.bundle.bundle import Bundle
 from models.encoder.encoder import Encoder
-from models.encoder.flow import Flow
 from models.encoder.pooling import POOLINGS
-from models.encoder.transform import Affine, Transform
+from models.encoder.transform import Affine, Flow, Transform
 from models.export.export import GOLDEN_SENTENCES, export
 from models.runtimes.graph import Graph
 from tests.models.test_families import FAMILIES, Family

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from models.bundle.bundle import Bundle
-from models.runtimes import session
-from models.runtimes.session import CPU, CUDA, Session
+from models.runtimes import onnxruntime as session
+from models.runtimes.onnxruntime import CPU, CUDA, Session
 
 OUTPUTS = ["sentence_embedding", "norm"]
 

@@ -10,9 +10,10 @@ import onnxruntime
 import pytest
 
 from models.bundle.bundle import ONNX, Bundle
-from models.runtimes import RUNTIMES, Pair, available, session, tensorrt
+from models.runtimes import RUNTIMES, Pair, available, tensorrt
+from models.runtimes import onnxruntime as session
 from models.runtimes.base import Options, RuntimeUnavailable
-from models.runtimes.session import CPU, CUDA, TENSORRT
+from models.runtimes.onnxruntime import CPU, CUDA, TENSORRT
 from tests.models.runner import TEXTS, Runner
 
 

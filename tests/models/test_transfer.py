@@ -20,12 +20,12 @@ from models import remotes
 from models.__main__ import main
 from models.bundle import bundle
 from models.bundle.bundle import MANIFEST, BundleError
+from models.errors import Refused
 from models.remotes import base, filesystem, transfer
 from models.remotes import hub as hub_of_models
 from models.remotes.base import Remote, RemoteError
 from models.remotes.filesystem import Filesystem
 from models.remotes.hub import Hub
-from models.remotes.transfer import TransferError
 from models.runtimes.graph import golden_cosine
 from tests.models.fake_hub import FakeHub
 
@@ -80,9 +80,9 @@ def test_another_bundle_is_replaced_on_demand_only(
     _published(longer, place)
     kept = Path(shutil.copytree(longer, tmp_path / "kept"))
 
-    with pytest.raises(TransferError, match=r"contains another .*--replace"):
+    with pytest.raises(Refused, match=r"contains another .*--replace"):
         _published(other_bundle, place)
-    with pytest.raises(TransferError, match=r"kept: contains another bundle.*--replace"):
+    with pytest.raises(Refused, match=r"kept: contains another bundle.*--replace"):
         _published(other_bundle, str(tmp_path / "others"))
         _pulled(str(tmp_path / "others"), kept)
     assert _contents(_pulled(place, tmp_path / "pulled")) == _contents(longer) == _contents(kept)
@@ -102,7 +102,7 @@ def test_files_that_are_of_no_bundle_are_left_alone(tiny_bundle: Path, place: st
         with fsspec.open(f"{place}/thesis.tex", "wb") as file:
             file.write(b"years of work")
     for replace in (False, True):
-        with pytest.raises(TransferError, match=r"contains thesis\.tex, which is not part of a bundle"):
+        with pytest.raises(Refused, match=r"contains thesis\.tex, which is not part of a bundle"):
             _published(tiny_bundle, place, replace=replace)
     assert remotes.open_remote(place).files() == {"thesis.tex"}
 
@@ -230,7 +230,7 @@ def test_what_was_cut_in_the_middle_of_a_file_goes_on_and_nothing_else_does(
     strange = bytearray(whole[cut][:length])
     strange[at] ^= 1
     filesystem.pipe_file(f"{root}/{cut}", bytes(strange))
-    with pytest.raises(TransferError, match=f"contains another {cut}; .*--replace"):
+    with pytest.raises(Refused, match=f"contains another {cut}; .*--replace"):
         _published(tiny_bundle, place)
     filesystem.pipe_file(f"{root}/{cut}", whole[cut][:length])
     assert _published(tiny_bundle, place) == len(order) - done
@@ -289,7 +289,7 @@ def test_a_link_at_the_remote_is_refused(tiny_bundle: Path, tmp_path: Path, link
         _pulled(shelf.as_uri(), tmp_path / "pulled")
     assert not (tmp_path / "pulled").exists()
     with pytest.raises(
-        (RemoteError, TransferError), match=f"{link}: is a link|contains {link}, which is not part of a bundle"
+        (RemoteError, Refused), match=f"{link}: is a link|contains {link}, which is not part of a bundle"
     ):
         _published(tiny_bundle, str(shelf))
 

@@ -15,10 +15,8 @@ from models.bundle import bundle
 from models.bundle.bundle import BundleError
 from models.bundle.sources import SourceError
 from models.encoder import transform
-from models.encoder.dense import Layers
 from models.encoder.encoder import Encoder
-from models.encoder.flow import Flow
-from models.encoder.transform import TRANSFORMS, Affine, Transform
+from models.encoder.transform import TRANSFORMS, Affine, Flow, Layers, Transform
 from models.export.export import export
 
 TEXTS = ["The man plays the guitar.", "a", "", "The river runs to the sea. " * 20]
@@ -165,7 +163,7 @@ def test_a_transform_of_another_width_can_not_be_attached(tiny_backbone: Path) -
 def test_training_around_a_transform_leaves_it_alone(made: tuple[Encoder, Path]) -> None:
     encoder = Encoder.load(made[1])
     assert encoder.transform is not None
-    encoder(*encoder.tensors(encoder.tokenizer.encode(TEXTS))).sum().backward()
+    encoder(*encoder.tensors(encoder.tokenizer.encode(TEXTS))).sum().backward()  # type: ignore[no-untyped-call]
     assert all(weights.grad is None for weights in encoder.transform.parameters())
     assert encoder.backbone.get_parameter("embeddings.word_embeddings.weight").grad is not None
 

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 
 from models.bundle import bundle
 from models.bundle.bundle import BundleError
-from models.runtimes import pairs
+from models.runtimes import graph
 from serving.app import create_app
 from serving.commands.starting import local_corpora
 from serving.corpora.stores import STORES
@@ -47,7 +47,7 @@ def beside(
 
 @pytest.fixture(scope="module")
 def logits(cross_bundle: Path) -> Any:
-    return pairs.scores(bundle.load(cross_bundle), [(QUERY, text) for text in TEXTS])
+    return graph.scores(bundle.load(cross_bundle), [(QUERY, text) for text in TEXTS])
 
 
 def sigmoid(scores: Any) -> Any:

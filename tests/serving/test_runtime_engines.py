@@ -15,7 +15,7 @@ from fastapi.testclient import TestClient
 
 from models.bundle import bundle
 from models.bundle.bundle import Bundle, BundleError
-from models.runtimes import REFERENCE, RUNTIMES, Pair, available, cache, choice
+from models.runtimes import REFERENCE, RUNTIMES, Pair, available, choice
 from models.runtimes.graph import golden_cosine
 from models.runtimes.measurement import Measured
 from serving import settings
@@ -124,16 +124,15 @@ def remembered(tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     pairs = {REFERENCE.runtime: [REFERENCE], "openvino": [Pair("openvino", "fp32")]}
-    for module in (choice, cache):
-        monkeypatch.setattr(
-            module,
-            "available",
-            lambda *_, runtimes=RUNTIMES: [pair for name in runtimes for pair in pairs.get(name, [])],
-        )
+    monkeypatch.setattr(
+        choice,
+        "available",
+        lambda *_, runtimes=RUNTIMES: [pair for name in runtimes for pair in pairs.get(name, [])],
+    )
     monkeypatch.setitem(RUNTIMES, "openvino", type("Broken", (), {"__init__": broken, "facts": dict}))
     rows = [Measured(*REFERENCE, 10.0, 1.0, 1.0, 0.0), Measured("openvino", "fp32", 20.0, 2.0, 1.0, 0.0)]
     opened = bundle.load(tiny_bundle)
-    cache.remember(opened, EngineOptions("cpu"), rows)
+    choice.remember(opened, EngineOptions("cpu"), rows)
     return opened
 
 
@@ -147,7 +146,7 @@ def test_what_loads_no_more_is_forgotten_and_the_next_one_taken(
     assert rows[REFERENCE.runtime]["chosen"]
     assert rows["openvino"]["error"] == "onnx/model.onnx: no such instruction", "a line, without the bundle's folder"
     assert "openvino fp32 does not load, so onnxruntime fp32 is used" in caplog.text
-    assert cache.recall(remembered, EngineOptions("cpu")) == []
+    assert choice.recall(remembered, EngineOptions("cpu")) == []
 
 
 def test_what_was_named_is_not_replaced(remembered: Bundle) -> None:

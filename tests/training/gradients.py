@@ -11,10 +11,10 @@ from torch import nn
 
 from models.encoder.encoder import Encoder
 from training.config import RunConfig
-from training.data.batches import tokeniser
+from training.data.batches import Tokeniser
 from training.encoding.views import Teacher
 from training.machine.devices import Devices
-from training.step import initial_state, load_frozen, make_step
+from training.step import Step, initial_state, load_frozen
 
 
 def another(encoder: Encoder) -> Encoder:
@@ -40,11 +40,11 @@ def compute(files: Iterable[Path]) -> None:
         state.encoder.double().train()
         state.objective.double()
         teacher = another(load_frozen(config.teacher, devices).double()) if config.teacher else None
-        step = make_step(config, state, devices, teacher, None)
+        step = Step(config, state, devices, teacher, None)
         if isinstance(step._start, Teacher):
             step._start.encoder.double()
         sentences = Path(config.corpus[0]).read_text(encoding="utf-8").splitlines()
-        tokenise = tokeniser(state.encoder, teacher, max_length=32, own=devices.rows)
+        tokenise = Tokeniser(state.encoder, teacher, max_length=32, own=devices.rows)
         for start in (0, 9):  # Of 9 sentences, one process has 4, which is a single chunk, and the other has 5.
             step(tokenise(sentences[start : start + 9]), 1e-3)
         state.optimiser.zero_grad()

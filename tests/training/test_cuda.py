@@ -20,7 +20,6 @@ from tests.training.test_step import narrow, started, weights
 from training.checkpoints.publish import Outcome
 from training.config import RunConfig
 from training.encoding.attention import use_fast_operations
-from training.encoding.caching import encode_twice
 from training.encoding.packing import encode_passes
 from training.encoding.views import ViewEncoder, in_batch_order, make_passes
 from training.loop import DivergedError
@@ -28,7 +27,7 @@ from training.machine import graphs
 from training.machine.graphs import RUNS_BEFORE_RECORDING
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs, Views
-from training.step import Step
+from training.step import Step, encode_twice
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 Fit = Callable[..., tuple[Outcome, str]]

@@ -14,9 +14,8 @@ from torch.nn import functional as F
 from tests.training.oracles.arrays import ViewArrays
 from tests.training.oracles.dclr import oracle
 from training.objectives.base import Needs, Views
-from training.objectives.contrastive import cosine_logits, info_nce
+from training.objectives.contrastive import ascend, cosine_logits, info_nce
 from training.objectives.dclr import DCLR, RECIPE, DCLRParams, binary_cross_entropy, distillation, instance_weights
-from training.objectives.noise import ascend
 
 TAU = 0.05
 

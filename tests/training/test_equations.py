@@ -11,8 +11,7 @@ from torch import Tensor
 
 from training.objectives import OBJECTIVES
 from training.objectives.base import Views
-from training.objectives.contrastive import barlow_twins, cross_correlation, dimension_contrast
-from training.objectives.noise import ascend
+from training.objectives.contrastive import ascend, barlow_twins, cross_correlation, dimension_contrast
 from training.objectives.whitenedcse import MultiPositive, multi_positive_loss, positive_logits
 from training.objectives.whitening import Statistics, group_whitening, shuffled_group_whitening
 

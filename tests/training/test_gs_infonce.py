@@ -10,9 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.objectives.contrastive import info_nce
+from training.objectives.contrastive import gaussian_negatives, info_nce
 from training.objectives.gs_infonce import GSInfoNCEParams, smoothed_logits
-from training.objectives.noise import gaussian_negatives
 
 TAU = 0.05
 

@@ -11,8 +11,8 @@ import torch
 
 from models.bundle import adapter, bundle
 from models.bundle.adapter import AdapterError
-from models.encoder.encoder import Encoder
-from models.encoder.layers import LayersError, keep_layers
+from models.encoder.encoder import Encoder, keep_layers
+from models.errors import Refused
 from models.export.extraction import cosines_between, extract
 from training import cli
 from training.config import ConfigError, from_preset
@@ -35,14 +35,14 @@ def test_a_student_computes_the_layers_that_it_keeps(tiny_backbone: Path) -> Non
 
 @pytest.mark.parametrize("kept", [(2,), (-1,), (1, 0), (0, 0)])
 def test_layers_that_are_not_there_or_out_of_order_are_refused(kept: tuple[int, ...], tiny_backbone: Path) -> None:
-    with pytest.raises(LayersError, match=r"^layers: .*: must be ascending numbers from 0 to 1 without repetition$"):
+    with pytest.raises(Refused, match=r"^layers: .*: must be ascending numbers from 0 to 1 without repetition$"):
         keep_layers(Encoder.load(tiny_backbone).backbone, kept)
 
 
 def test_a_family_whose_layers_differ_is_refused(tiny_backbone: Path) -> None:
     encoder = Encoder.load(tiny_backbone)
     encoder.backbone.config.layer_types = ["full_attention", "sliding_attention"]
-    with pytest.raises(LayersError, match="layers: layers of a bert can't be removed"):
+    with pytest.raises(Refused, match="layers: layers of a bert can't be removed"):
         keep_layers(encoder.backbone, [1])
 
 

@@ -28,7 +28,7 @@ from training.evaluation import vectors
 from training.evaluation.pairs import DataError
 from training.loop import DivergedError
 from training.objectives import OBJECTIVES
-from training.objectives.base import Needs, Preset, Recipe
+from training.objectives.base import Needs, Objective, Preset, Recipe
 from training.step import Step
 
 Fit = Callable[..., tuple[Outcome, str]]
@@ -214,7 +214,7 @@ def test_the_pooling_is_said_first_and_with_the_result(make_config: MakeConfig, 
     assert ": the result has these weights with last2 pooling\n" in said
 
 
-class Broken(torch.nn.Module):
+class Broken(Objective):
     """Plain until its fourth call."""
 
     needs = Needs()
@@ -273,7 +273,7 @@ def test_metrics_are_on_disk_before_the_checkpoint_that_follows_them(
     assert told == 2 * ["metrics.jsonl", "checkpoint"]
 
 
-class Demanding(torch.nn.Module):
+class Demanding(Objective):
     """Asks for more views, a clean pass, weights of its own and random numbers: the loop must not care."""
 
     needs = Needs(views=3, clean=True)

@@ -89,5 +89,7 @@ def test_the_bundle_of_a_run_says_its_widths(
     command += ["--max-steps", "2", "--set", "batch_size=8", "--set", "eval_every=1", "--set", "matryoshka=8,16"]
     assert cli.main(command) == 0
     assert bundle.load(Path("artifacts/simcse")).matryoshka == [8, 16, 32]
+    card = Path("artifacts/simcse/README.md").read_text()
+    assert card.index("gao2021simcse") < card.index("kusupati2022matryoshka")
     steps = [json.loads(line) for line in Path("runs/simcse/metrics.jsonl").read_text().splitlines()]
     assert {"info_nce", "info_nce@8", "info_nce@16"} <= next(step.keys() for step in steps if step["kind"] == "train")

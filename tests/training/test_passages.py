@@ -38,7 +38,7 @@ from training.machine.devices import Devices
 from training.objectives.imsimcse import ImSimCSEParams
 from training.promotion.yardsticks import KNOWN_ITEMS, SelfRetrievalYardstick, choose_yardstick
 from training.run import fit
-from training.step import initial_state, make_step, make_tokeniser
+from training.step import Step, initial_state, make_tokeniser
 
 Fit = Callable[..., tuple[Outcome, str]]
 RIVER, STONE = "A river is long. It ends.", "A stone is hard. It stays."
@@ -87,7 +87,7 @@ def test_the_first_view_is_of_the_sentence_and_the_others_of_what_is_left(
     texts = next(open_corpus(config.corpus, held_out=0, passages=True).batches(6, seed=0))
     batch = make_tokeniser(config, state.encoder, None, devices)(texts, 3)
     seen: list[torch.Tensor] = []
-    make_step(config, state, devices, None, None).gradients(batch, on_views=seen.append)
+    Step(config, state, devices, None, None).gradients(batch, on_views=seen.append)
     draw = Random(f"{config.seed}/3")
     pairs = [cloze(text, draw) for text in texts]
     sides = [state.encoder.encode(side) for side in zip(*pairs, strict=True)]
@@ -102,7 +102,7 @@ def test_parts_of_a_batch_are_of_the_same_pairs(make_config: MakeConfig, passage
         devices = Devices("cpu")
         state = initial_state(config, devices, None)
         texts = next(open_corpus(config.corpus, held_out=0, passages=True).batches(6, seed=0))
-        step = make_step(config, state, devices, None, None)
+        step = Step(config, state, devices, None, None)
         values = step.gradients(make_tokeniser(config, state.encoder, None, devices)(texts))
         losses.append([values["loss"].item(), step.gradient_norm().item()])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)

@@ -16,8 +16,7 @@ from models.bundle.tokenizer import Tokens
 from models.encoder.encoder import Encoder
 from training import cli
 from training.checkpoints.checkpoint import CHECKPOINT
-from training.encoding.teacher_cache import TeacherCache
-from training.encoding.views import Teacher
+from training.encoding.views import Teacher, TeacherCache
 from training.step import Step
 
 TEXTS = ["a dog .", "the man can see the river", "a woman will read this book", "the dog", "a man will see ."]
@@ -164,7 +163,7 @@ def test_a_run_of_one_epoch_keeps_nothing(train: Callable[..., Path], monkeypatc
 def test_a_checkpoint_counts_what_is_on_the_disk_for_good(
     train: Callable[..., Path], told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("training.encoding.teacher_cache.fsync", lambda _: told.append("vectors"))
+    monkeypatch.setattr("training.encoding.views.fsync", lambda _: told.append("vectors"))
     train("settled", "--max-steps", "30")
     assert told == ["vectors", "vectors", "checkpoint"] * 3, "of teacher and start"
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tests.training.conftest import WORDS
 from training.data.corpus import MONITORED, open_corpus
-from training.data.excerpt import Excerpt
+from training.data.documents import Excerpt
 from training.evaluation import sts, vectors
 from training.evaluation.pairs import SICKR_DEV, STSB_DEV, DataError, TaskFiles
 from training.evaluation.selection import by_own_pairs, by_self_retrieval, by_sts_dev, by_stsb_dev

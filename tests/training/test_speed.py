@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from models.encoder.encoder import Encoder
 from training.checkpoints.speed import FIGURES, OperationCount, SpeedMeter, matmul_peak
-from training.data.batches import tokeniser
+from training.data.batches import Tokeniser
 from training.encoding import lora
 from training.machine.devices import Devices
 from training.objectives.base import Needs
@@ -28,7 +28,7 @@ def test_what_is_frozen_has_no_gradient_to_compute(tiny_backbone: Path) -> None:
     tokens = encoder.tokenizer.encode(["the man can see the river", "a woman will read this book"])
     lora.attach_adapter(encoder, 4, backbone=str(tiny_backbone))
     with FlopCounterMode(display=False) as counted:
-        encoder(*encoder.tensors(tokens)).sum().backward()
+        encoder(*encoder.tensors(tokens)).sum().backward()  # type: ignore[no-untyped-call]
     spared = 3 * 2 * 2 * 8 * 32 * 32  # what the embeddings, frozen too, would get from query, key and value
     spared += 3 * 2 * 2 * 8 * 32 * 4
     assert OperationCount.of(encoder).training([8, 8]) == counted.get_total_flops() + spared
@@ -36,7 +36,7 @@ def test_what_is_frozen_has_no_gradient_to_compute(tiny_backbone: Path) -> None:
 
 def test_a_meter_counts_every_pass_and_a_backward_as_two(tiny_backbone: Path) -> None:
     encoder = Encoder.load(tiny_backbone)
-    batch = tokeniser(encoder, encoder, max_length=32, own=Devices("cpu").rows)(["a dog .", "the man can see"])
+    batch = Tokeniser(encoder, encoder, max_length=32, own=Devices("cpu").rows)(["a dog .", "the man can see"])
     work = OperationCount(weights=10, attention=1)
     meter = SpeedMeter(needs=Needs(views=2, clean=True, teacher=True), work=work, teacher=work, peak=1000.0)
     forward = 2 * 10 * (5 + 6) + 4 * (25 + 36)
@@ -49,7 +49,7 @@ def test_a_meter_counts_every_pass_and_a_backward_as_two(tiny_backbone: Path) ->
 
 def test_the_encoder_of_before_is_a_pass_forward_and_no_other_token(tiny_backbone: Path) -> None:
     encoder = Encoder.load(tiny_backbone)
-    batch = tokeniser(encoder, encoder, max_length=32, own=Devices("cpu").rows)(["a dog .", "the man can see"])
+    batch = Tokeniser(encoder, encoder, max_length=32, own=Devices("cpu").rows)(["a dog .", "the man can see"])
     work = OperationCount(weights=10, attention=1)
     with_start, without = (
         SpeedMeter(needs=Needs(views=1, start=start), work=work, teacher=None, peak=1.0)([(1, batch)], 1.0)
@@ -61,7 +61,7 @@ def test_the_encoder_of_before_is_a_pass_forward_and_no_other_token(tiny_backbon
 
 def test_what_is_recalled_is_no_work(tiny_backbone: Path) -> None:
     encoder = Encoder.load(tiny_backbone)
-    batch = tokeniser(encoder, encoder, max_length=32, own=Devices("cpu").rows)(["a dog .", "the man can see"])
+    batch = Tokeniser(encoder, encoder, max_length=32, own=Devices("cpu").rows)(["a dog .", "the man can see"])
     work = OperationCount(weights=10, attention=1)
     needs = Needs(views=1, teacher=True, start=True)
     meter = SpeedMeter(needs=needs, work=work, teacher=work, peak=1.0, cached_after=7)

@@ -51,7 +51,7 @@ def test_a_text_is_the_mean_of_its_tokens_and_special_tokens_do_not_count(studen
 def test_training_moves_every_token_but_the_special_ones(student: Encoder) -> None:
     student.train()
     ids, mask = student.tensors(student.tokenizer.encode(["a dog"]))
-    student(ids, mask).sum().backward()
+    student(ids, mask).sum().backward()  # type: ignore[no-untyped-call]
     gradient = student.backbone.get_input_embeddings().get_parameter("weight").grad
     assert gradient is not None
     moved = set(gradient.abs().sum(dim=1).nonzero().flatten().tolist())

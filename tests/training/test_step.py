@@ -8,23 +8,24 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from tests.conftest import soon
 from training.checkpoints.checkpoint import State
 from training.config import ConfigError, RunConfig
-from training.data.batches import Batch, tokeniser
+from training.data.batches import Batch, Tokeniser
 from training.machine.devices import Devices
 from training.machine.graphs import RUNS_BEFORE_RECORDING
 from training.machine.hardware import autocast_dtype
 from training.objectives import OBJECTIVES
-from training.objectives.base import Needs, Views
-from training.step import Step, can_record, initial_state, load_frozen, make_step, set_learning_rate
+from training.objectives.base import Needs, Objective, Views
+from training.step import Step, can_record, initial_state, load_frozen, set_learning_rate
 
 MakeConfig = Callable[..., RunConfig]
 Started = tuple[State, Step, Callable[[Sequence[str]], Batch]]
@@ -36,15 +37,15 @@ def started(config: RunConfig, *, teacher: Path | None = None) -> Started:
     state = initial_state(config, devices, autocast)
     taught = load_frozen(str(teacher), devices) if teacher else None
     state.encoder.train()
-    step = make_step(config, state, devices, taught, autocast)
-    return state, step, tokeniser(state.encoder, taught, max_length=config.max_length, own=devices.rows)
+    step = Step(config, state, devices, taught, autocast)
+    return state, step, Tokeniser(state.encoder, taught, max_length=config.max_length, own=devices.rows)
 
 
 def weights(state: State) -> list[Tensor]:
     return [weight.detach().clone() for group in state.optimiser.param_groups for weight in group["params"]]
 
 
-class Scripted(nn.Module):
+class Scripted(Objective):
     """Objective with a simple loss, multiplied by a given factor at each call."""
 
     needs = Needs()
@@ -128,7 +129,7 @@ def test_norms_and_biases_do_not_decay(make_config: MakeConfig, scripted: type[S
     assert decayed == {name for name in before if not name.endswith("bias") and "LayerNorm" not in name}
 
 
-class Steep(nn.Module):
+class Steep(Objective):
     """Objective with a simple loss, whose gradient is NaN at the third call."""
 
     needs = Needs()
@@ -193,7 +194,7 @@ def test_a_batch_in_chunks_has_the_gradient_of_the_whole(
     for size in (None, chunk_size):
         config = make_config(dropout=0.0, augmentation="span-cutoff", augmentation_rate=0.0, chunk_size=size)
         state, step, tokenise = started(config)
-        cast(nn.Module, state.objective).double()
+        state.objective.double()
         state.encoder.double()
         values = step.gradients(tokenise(sentences[:16]))
         found.append(([w.grad for group in state.optimiser.param_groups for w in group["params"]], values["loss"]))
@@ -286,7 +287,7 @@ def test_what_is_copied_to_be_recorded_is_put_back_in_its_place(
     config = replace(make_config(), objective=objective, params=narrow(objective))
     _, step, tokenise = started(config, teacher=tiny_backbone)
     placed = step._on_device(tokenise(sentences[:8]))
-    copied = placed.with_tensors([each.clone() for each in placed.tensors()])
+    copied = tree_map_only(Tensor, Tensor.clone, placed)
     assert (copied.own, copied.sentences) == (placed.own, placed.sentences)
     for one, other in zip(placed.passes, copied.passes, strict=True):
         assert all(torch.equal(a, b) and a is not b for a, b in zip(one[:3], other[:3], strict=True))

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.bundle import bundle
 from models.bundle.sources import SourceError
@@ -20,14 +20,14 @@ from training.checkpoints.publish import Outcome
 from training.checkpoints.record import RunError
 from training.config import ConfigError, RunConfig, from_preset
 from training.objectives import OBJECTIVES
-from training.objectives.base import Needs, Views
+from training.objectives.base import Needs, Objective, Views
 from training.run import teacher_config
 
 Fit = Callable[..., tuple[Outcome, str]]
 MakeConfig = Callable[..., RunConfig]
 
 
-class Imitation(nn.Module):
+class Imitation(Objective):
     """Objective with the teacher's vectors as targets, which a test may inspect."""
 
     needs = Needs(teacher=True)

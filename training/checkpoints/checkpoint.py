@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
 from safetensors import SafetensorError
@@ -21,18 +21,9 @@ from torch import Tensor
 
 from models.encoder.encoder import Encoder
 from models.errors import Refused, first_line
+from training.machine import state_file
 from training.machine.devices import Devices, RandomState
-from training.machine.state_file import (
-    digest,
-    optimiser_tensors,
-    random_tensors,
-    read_header,
-    restore_optimiser,
-    restore_random,
-    save_state,
-    with_prefix,
-    without_prefix,
-)
+from training.machine.state_file import with_prefix, without_prefix
 from training.objectives.base import Objective
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -65,9 +56,9 @@ class Resumable(Protocol):
 def save(state: Resumable, folder: Path, devices: Devices, *, corpus: str) -> None:
     """Write the checkpoint of `state` for a corpus with digest `corpus`."""
     facts = {**state.facts(), "corpus": corpus, "processes": devices.count}
-    tensors = state.tensors() | random_tensors(devices.every_random_state(RandomState.of(devices.device)))
+    tensors = state.tensors() | state_file.random_tensors(devices.every_random_state(RandomState.of(devices.device)))
     if devices.first:
-        save_state(folder / CHECKPOINT, tensors, facts)
+        state_file.save_state(folder / CHECKPOINT, tensors, facts)
     devices.wait()
 
 
@@ -84,7 +75,7 @@ def load(state: Resumable, folder: Path, devices: Devices, *, corpus: str) -> bo
     if not file.exists():
         return False
     with _reading(file, "a checkpoint"):
-        facts = read_header(file)
+        facts = state_file.read_header(file)
         check_corpus(file, facts["corpus"], corpus)
         if facts["processes"] != devices.count:
             raise CheckpointError(
@@ -93,7 +84,7 @@ def load(state: Resumable, folder: Path, devices: Devices, *, corpus: str) -> bo
         _check_frozen(file, facts, state.frozen)
         tensors = load_file(file)
         state.restore_tensors(tensors)
-        restore_random(tensors, devices)
+        state_file.restore_random(tensors, devices)
         state.restore_facts(facts)
     return True
 
@@ -169,7 +160,7 @@ class State:
         return {
             **with_prefix("encoder.", _trained(self.encoder)),
             **with_prefix("objective.", self.objective.state_dict()),
-            **optimiser_tensors(self.optimiser),
+            **state_file.optimiser_tensors(self.optimiser),
             "rng.objective": self.rng.get_state(),
         }
 
@@ -177,26 +168,17 @@ class State:
         self.scaler.load_state_dict(facts["scaler"])
         self.step = facts["step"]
         self.best = Best(**facts["best"]) if facts["best"] else None
-        self.cached_vectors = facts.get("recalled", {})  # Earlier versions did not write this field.
+        self.cached_vectors = facts["recalled"]
 
     def restore_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         _load_trained(without_prefix("encoder.", tensors), self.encoder)
         self.objective.load_state_dict(without_prefix("objective.", tensors))
-        restore_optimiser(self.optimiser, tensors)
+        state_file.restore_optimiser(self.optimiser, tensors)
         self.rng.set_state(tensors["rng.objective"])
 
 
-class StoredProgress(NamedTuple):
-    """A run's progress as stored in its checkpoint."""
-
-    step: int
-    best: Best
-    corpus: str
-    """Digest of the corpus."""
-
-
-def stored_progress(folder: Path) -> StoredProgress:
-    """Read the progress of a run from the checkpoint in `folder`.
+def stored_progress(folder: Path) -> tuple[int, Best, str]:
+    """Read the step, the best evaluation and the corpus's digest from the checkpoint in `folder`.
 
     Raises:
         CheckpointError: the run has no checkpoint yet, or the checkpoint is damaged.
@@ -205,14 +187,14 @@ def stored_progress(folder: Path) -> StoredProgress:
     if not file.exists():
         raise CheckpointError(f"{folder}: this run has no checkpoint yet")
     with _reading(file, "a checkpoint"):
-        facts = read_header(file)
-        return StoredProgress(facts["step"], Best(**facts["best"]), facts["corpus"])
+        facts = state_file.read_header(file)
+        return facts["step"], Best(**facts["best"]), facts["corpus"]
 
 
 def save_best(state: State, best: Best, folder: Path) -> None:
     """Write the weights of the best evaluation to their own file. The next checkpoint refers to this file."""
     facts = {**asdict(best), "frozen": state.frozen}
-    save_state(_best_file(folder, best), with_prefix("", _trained(state.encoder)), facts)
+    state_file.save_state(_best_file(folder, best), with_prefix("", _trained(state.encoder)), facts)
 
 
 def load_best(encoder: Encoder, best: Best, folder: Path) -> None:
@@ -223,7 +205,7 @@ def load_best(encoder: Encoder, best: Best, folder: Path) -> None:
     """
     file = _best_file(folder, best)
     with _reading(file, "the best weights"):
-        _check_frozen(file, read_header(file), _frozen(encoder))
+        _check_frozen(file, state_file.read_header(file), _frozen(encoder))
         _load_trained(load_file(file), encoder)
 
 
@@ -254,7 +236,6 @@ class Snapshot:
 
     @classmethod
     def of(cls, state: State) -> Self:
-        """Copy the current state."""
         weights = {name for name, _ in state.objective.named_parameters()}
         statistics = {name: x.clone() for name, x in state.objective.state_dict().items() if name not in weights}
         scale = state.scaler.scale(torch.ones((), device=state.rng.device))
@@ -263,9 +244,11 @@ class Snapshot:
 
 def save_snapshot(state: State, snapshot: Snapshot, file: Path, *, step: int, sentences: Sequence[str]) -> None:
     """Write a diverged step for replay. Weights and optimiser are from `state`, everything else is from `snapshot`."""
-    tensors = state.tensors() | random_tensors([snapshot.random]) | with_prefix("objective.", snapshot.objective)
+    tensors = (
+        state.tensors() | state_file.random_tensors([snapshot.random]) | with_prefix("objective.", snapshot.objective)
+    )
     tensors |= {"rng.objective": snapshot.rng, "scale": snapshot.scale}
-    save_state(file, tensors, {"step": step, "sentences": list(sentences), "frozen": state.frozen})
+    state_file.save_state(file, tensors, {"step": step, "sentences": list(sentences), "frozen": state.frozen})
 
 
 def load_snapshot(state: State, file: Path, devices: Devices) -> list[str]:
@@ -275,12 +258,11 @@ def load_snapshot(state: State, file: Path, devices: Devices) -> list[str]:
         CheckpointError: the file is missing, damaged, or from a different run, or the backbone has changed.
     """
     with _reading(file, "a step"):
-        facts, tensors = read_header(file), load_file(file)
+        facts, tensors = state_file.read_header(file), load_file(file)
         _check_frozen(file, facts, state.frozen)
         state.restore_tensors(tensors)
-        restore_random(tensors, devices)
-        if "scale" in tensors:  # Earlier versions did not write this tensor.
-            state.scaler.load_state_dict({**state.scaler.state_dict(), "scale": tensors["scale"].item()})
+        state_file.restore_random(tensors, devices)
+        state.scaler.load_state_dict({**state.scaler.state_dict(), "scale": tensors["scale"].item()})
         state.step = facts["step"]
         return [str(sentence) for sentence in facts["sentences"]]
 
@@ -292,18 +274,16 @@ def _trained(encoder: Encoder) -> dict[str, Tensor]:
 def _frozen(encoder: Encoder) -> str:
     """Return the digest of all weights and buffers of the encoder that are not trained."""
     trained = _trained(encoder)
-    return digest({name: x for name, x in encoder.state_dict().items() if name not in trained})
+    return state_file.digest({name: x for name, x in encoder.state_dict().items() if name not in trained})
 
 
 def _check_frozen(file: Path, facts: Mapping[str, Any], frozen: str) -> None:
-    if facts.get("frozen", frozen) != frozen:  # Earlier versions stored all weights and no digest.
+    if facts.get("frozen", "") != frozen:  # Pre-training freezes no weights and stores no digest.
         raise CheckpointError(f"{file}: the backbone has changed since the checkpoint, so the run can't be resumed")
 
 
 def _load_trained(tensors: Mapping[str, Tensor], encoder: Encoder) -> None:
     """Load the trained weights of a file into the encoder.
-
-    Files of earlier versions contain the frozen weights too.
 
     Raises:
         RuntimeError: a weight is missing, unknown, or has another shape.

@@ -25,8 +25,8 @@ from training.encoding.lora import Factors
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, Subsets
 from training.evaluation.sts import TaskScore
-from training.machine.environment import environment
-from training.objectives import OBJECTIVES
+from training.machine.hardware import environment
+from training.objectives import OBJECTIVES, matryoshka
 
 log = logging.getLogger(__name__)
 STS_MEAN = "STS mean"
@@ -65,7 +65,7 @@ def publish(config: RunConfig, outcome: Outcome, scores: Mapping[str, TaskScore]
             name=made.manifest.name,
             said=made.manifest,
             source=str(made.folder),
-            citations=[OBJECTIVES[config.objective].citation],
+            citations=_citations(config),
         )
     return made
 
@@ -92,9 +92,14 @@ def _export(
             "curve": record.evaluations(Path(config.run), until=outcome.steps),
         },
         scores={outcome.metric: outcome.best.score, **sts_manifest_scores(scores)},
-        citations=[OBJECTIVES[config.objective].citation],
+        citations=_citations(config),
         adapter=merged_from,
     )
+
+
+def _citations(config: RunConfig) -> list[str]:
+    own = OBJECTIVES[config.objective].citation
+    return [own] if config.matryoshka is None else [own, matryoshka.CITATION]
 
 
 def teacher_identity(source: str) -> dict[str, Any]:
@@ -128,7 +133,6 @@ def sts_manifest_scores(scores: Mapping[str, TaskScore]) -> dict[str, float]:
 
 
 def corpus_counts(census: Census) -> dict[str, Any]:
-    """Return the numbers of sentences in the corpus, for a run's record."""
     return {
         "sentences": census.sentences,
         "held_out": len(census.held_out),

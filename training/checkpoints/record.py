@@ -58,7 +58,6 @@ class Record:
             self._events.add_scalar(f"{kind}/{name}", value, step)
 
     def close(self) -> None:
-        """Close both files."""
         try:
             with naming(self._file):
                 self._metrics.close()
@@ -66,7 +65,7 @@ class Record:
             self._events.close()
 
 
-def create_run(config: Configuration, environment: Mapping[str, Any]) -> Path:
+def create_run(config: Configuration, environment: Mapping[str, Any]) -> None:
     """Create the folder of a new run, and write the run's configuration and environment to it.
 
     Raises:
@@ -80,11 +79,9 @@ def create_run(config: Configuration, environment: Mapping[str, Any]) -> Path:
         raise RunError(f"{folder}: {error.strerror}") from error
     write_whole(folder / ENVIRONMENT, json.dumps(environment, indent=2) + "\n")
     write_whole(folder / CONFIG, config.to_json())
-    return folder
 
 
 def has_run(folder: Path) -> bool:
-    """Return whether `folder` has a run."""
     return (folder / CONFIG).exists()
 
 

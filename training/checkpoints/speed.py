@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
-from torch import nn
 
-from models.encoder.encoder import Encoder
+from models.encoder.encoder import Encoder, linear_layers
 from training.data.batches import Batch
 from training.objectives.base import Needs
 
@@ -38,12 +37,7 @@ class OperationCount:
 
     @classmethod
     def of(cls, encoder: Encoder) -> OperationCount:
-        """Count the weights of the backbone's layers. The pooler is left out, because vectors don't depend on it."""
-        linear = [
-            layer
-            for name, layer in encoder.backbone.named_modules()
-            if isinstance(layer, nn.Linear) and not name.startswith("pooler")
-        ]
+        linear = linear_layers(encoder.backbone).values()
         config = encoder.backbone.config
         return cls(
             sum(layer.weight.numel() for layer in linear),

@@ -19,8 +19,7 @@ from training.data.corpus import Corpus, open_corpus
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, DataError, Subsets, sts_tasks
 from training.fields import field_types, parse_settings
-from training.machine.environment import environment
-from training.machine.hardware import pick_device
+from training.machine.hardware import environment, pick_device
 from training.postprocess import POSTPROCESSES
 from training.postprocess.base import Fitted
 

@@ -9,8 +9,8 @@ import sys
 from training.cli.train import given_fields, resumed
 from training.machine.interrupt import terminable
 from training.pretraining.config import PretrainConfig
+from training.pretraining.model import backbone_fields
 from training.pretraining.run import fit
-from training.pretraining.start import backbone_fields
 
 
 def pretrain(options: argparse.Namespace) -> int:

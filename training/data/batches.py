@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from models.bundle.tokenizer import Tokens
 from models.encoder.encoder import Encoder
@@ -45,52 +45,47 @@ class Batch:
         return [*map(len, first), *[len(each) for each in self.tokens] * (views - 1)]
 
 
-class Tokenise(Protocol):
-    """A function that tokenises sentences into a `Batch`."""
+@dataclass(frozen=True)
+class Tokeniser:
+    """A function that tokenises sentences into batches.
+
+    Texts are truncated to `max_length` tokens or to the encoder's own limit, if smaller.
+    """
+
+    encoder: Encoder
+    teacher: Encoder | None
+    max_length: int
+    own: Callable[[int], range]
+    """Function from the size of a batch to the rows of this process."""
+    positives: Positives | None = None
+    """If given, the sentences are passages.
+
+    The first view has the first text of a positive pair. The remaining views and the teacher have the second text.
+    """
+    seed: int = 0
 
     def __call__(self, sentences: Sequence[str], step: int = 0) -> Batch:
         """Return the batch of a step.
 
         Positive pairs are drawn from a generator that depends on the step, so a repeated step has the same pairs.
         """
-
-
-def tokeniser(
-    encoder: Encoder,
-    teacher: Encoder | None,
-    *,
-    max_length: int,
-    own: Callable[[int], range],
-    positives: Positives | None = None,
-    seed: int = 0,
-) -> Tokenise:
-    """Return the function that tokenises sentences into batches.
-
-    Texts are truncated to `max_length` tokens or to the encoder's own limit, if smaller. `own` maps the size of a batch
-    to the rows of this process. With `positives` the sentences are passages. The first view has the first text of a
-    positive pair. The remaining views and the teacher have the second text.
-    """
-
-    def tokens(of: Encoder, sentences: Sequence[str]) -> Sequence[Tokens]:
-        return of.tokenizer.encode(sentences, max_length=min(max_length, of.max_length))
-
-    def batch(sentences: Sequence[str], step: int = 0) -> Batch:
-        rows = own(len(sentences))
+        rows = self.own(len(sentences))
         firsts, texts = None, [sentences[i] for i in rows]
-        if positives:
-            draw = Random(f"{seed}/{step}")
+        if self.positives:
+            draw = Random(f"{self.seed}/{step}")
             # Pairs of other processes are drawn too, so that all generators stay in step.
-            pairs = [positives(passage, draw) for passage in sentences]
+            pairs = [self.positives(passage, draw) for passage in sentences]
             firsts, texts = [pairs[i][0] for i in rows], [pairs[i][1] for i in rows]
         return Batch(
             sentences,
             rows,
-            tokens(encoder, texts),
-            tokens(teacher, texts) if teacher else None,
-            tokens(encoder, firsts) if firsts is not None else None,
+            self._tokens(self.encoder, texts),
+            self._tokens(self.teacher, texts) if self.teacher else None,
+            self._tokens(self.encoder, firsts) if firsts is not None else None,
         )
 
-    return batch
+    def _tokens(self, of: Encoder, texts: Sequence[str]) -> Sequence[Tokens]:
+        return of.tokenizer.encode(texts, max_length=min(self.max_length, of.max_length))
 
 
 def prefetch(items: Iterator[T], *, depth: int = AHEAD) -> Generator[T, None, None]:

@@ -143,9 +143,8 @@ def open_corpus(
     if not files and column is not None:
         raise CorpusError(f"--text-column {column}: needs a corpus: add --corpus")
     if not files:
-        texts = list(
-            documentation_passages() if passages else documentation_sentences()
-        )  # The texts are a megabyte and take seconds to make, so they are kept.
+        # The texts are a megabyte and take seconds to make, so they are kept.
+        texts = [*documentation_passages()] if passages else documentation_sentences()
         return Corpus(lambda: texts, name="python-docs", held_out=held_out, is_long_enough=is_long_enough)
     paths = _regular_files(files)
     read = read_passages if passages else read_sentences
@@ -237,10 +236,8 @@ MIN_WORDS = 10
 """If the first sentence of a section is used as a query, the rest of the section has at least this many words."""
 
 
-def documentation_sentences() -> Iterator[str]:
-    """Yield the clean English sentences of all sections."""
-    for section in python_docs.sections():
-        yield from clean_sentences(section.text)
+def documentation_sentences() -> list[str]:
+    return [sentence for section in python_docs.sections() for sentence in clean_sentences(section.text)]
 
 
 def documentation_passages() -> Iterator[str]:

@@ -15,13 +15,12 @@ import logging
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from glob import escape, has_magic
 from io import BufferedIOBase
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol, Self, TypeVar
+from typing import IO, Any, Literal, Protocol, Self
 
 from models.errors import Refused, first_line
 from models.remotes.base import as_remote_error
@@ -61,9 +60,6 @@ class File(Protocol):
     def suffix(self) -> str: ...
     def with_suffix(self, suffix: str, /) -> Self: ...
     def open(self, mode: Literal["rb"], /) -> IO[bytes]: ...
-
-
-AnyFile = TypeVar("AnyFile", bound=File)
 
 
 class CorpusError(Refused):
@@ -115,7 +111,7 @@ def is_table(path: File, column: str | None = None) -> bool:
         CorpusError: the suffix is that of an unsupported table format, the first bytes show that the file is not text,
             or the file is text but a `column` is given.
     """
-    kind = _without_compression(path).suffix.lower()
+    kind = kind_of(path)
     if kind in TABLES:
         return True
     if kind in UNREAD_TABLES:
@@ -135,7 +131,7 @@ def passages(paths: Iterable[Path], column: str | None = None) -> Iterator[str]:
         CorpusError: see `sentences`.
     """
     for path in paths:
-        if _without_compression(path).suffix.lower() in TABLES:
+        if kind_of(path) in TABLES:
             yield from _titled(path, COLUMNS if column is None else (column,))
         else:
             yield from sentences([path], column)
@@ -175,7 +171,7 @@ def rows(
         CorpusError: see `lines`; or the file is not a table, a row is broken, or a column is missing. The message about
             a missing column ends with `advice`.
     """
-    kind = _without_compression(path).suffix.lower()
+    kind = kind_of(path)
     if kind in DELIMITERS:
         yield from _csv_rows(path, DELIMITERS[kind], columns, advice, bad)
     elif kind in JSON_LINES:
@@ -223,7 +219,7 @@ def _files_of(file: str) -> list[Path]:
         )
     if path.is_dir():
         inside = sorted(one for one in path.rglob("[!.]*") if one.is_file())
-        kept = [one for one in inside if _without_compression(one).suffix.lower() in IN_FOLDERS]
+        kept = [one for one in inside if kind_of(one) in IN_FOLDERS]
         others = [one for one in inside if one not in kept]
         if not kept:
             raise CorpusError(f"{path}: a directory without a file of {', '.join(IN_FOLDERS)}")
@@ -238,14 +234,14 @@ def _files_of(file: str) -> list[Path]:
     return [path]
 
 
-def _without_compression(path: AnyFile) -> AnyFile:
-    """Return the path without a compression suffix."""
-    return path.with_suffix("") if path.suffix.lower() in OPENERS else path
+def kind_of(path: File) -> str:
+    """Return the suffix of a file's name in lower case, without a suffix of compression."""
+    return (path.with_suffix("") if path.suffix.lower() in OPENERS else path).suffix.lower()
 
 
 @contextmanager
 def _opened(path: File) -> Iterator[IO[bytes] | BufferedIOBase]:
-    if (packed := _without_compression(path).suffix.lower()) in UNREAD:
+    if (packed := kind_of(path)) in UNREAD:
         raise CorpusError(f"{path}: {packed} is not supported: unpack it, or compress the text itself as .gz or .xz")
     try:
         with path.open("rb") as file:
@@ -275,7 +271,7 @@ def _check_text(path: File) -> None:
         CorpusError: the file looks like a table, markup or a format that is not text; the message names the format.
     """
     with _opened(path) as file:
-        what = detect_format(file.read(HEAD), DELIMITERS, COLUMNS)
+        what = detect_format(file.read(HEAD))
     if what:
         raise CorpusError(f"{path}: looks like {what}; a corpus is text with a sentence per line, or a table of texts")
 
@@ -393,7 +389,7 @@ def download_from_hub(url: str, endings: Collection[str]) -> str:
     if not (named := DATASET.fullmatch(url)):
         raise Refused(f"{url}: expected hf://datasets/OWNER/NAME[@REVISION][/PATH]")
     path = (named["path"] or "").rstrip("/")
-    pattern = has_magic(path)
+    pattern = glob.has_magic(path)
     wanted = [path.replace("**/", "*")] if pattern else [path, *(f"{path}/*{ending}".lstrip("/") for ending in endings)]
     with as_remote_error(url, fetching=True):
         folder = snapshot_download(
@@ -404,7 +400,7 @@ def download_from_hub(url: str, endings: Collection[str]) -> str:
         )
     if not pattern and not Path(folder, path).exists():
         raise Refused(f"{url}: no such file, and no folder with files of {', '.join(endings)}")
-    return f"{escape(folder) if pattern else folder}/{path}"
+    return f"{glob.escape(folder) if pattern else folder}/{path}"
 
 
 # Detection of files whose lines are no sentences by their first bytes: tables, markup, JSON and binary formats.
@@ -449,14 +445,8 @@ MARKUP = (
 JSON = r'\[?\s*\{\s*"[^"]*"\s*:'
 
 
-def detect_format(head: bytes, delimiters: Mapping[str, str], columns: Collection[str]) -> str | None:
-    """Return the format that the first `HEAD` bytes show, or None if they can be text with a sentence per line.
-
-    Args:
-        delimiters: possible delimiters of a table, by the suffix of its name.
-        columns: a table must have one of these columns. An equal number of commas in every line is not enough, because
-            text can have it, too.
-    """
+def detect_format(head: bytes) -> str | None:
+    """Return the format that the first `HEAD` bytes show, or None if they can be text with a sentence per line."""
     if signature := next((name for signature, name in SIGNATURES.items() if head.startswith(signature)), None):
         return signature
     if b"\0" in head and not head.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -466,9 +456,9 @@ def detect_format(head: bytes, delimiters: Mapping[str, str], columns: Collectio
         return "HTML, XML or other markup"
     if re.match(JSON, text.lstrip()):
         return "JSON: name JSON lines .jsonl"
-    for ending, possible in delimiters.items():
+    for ending, possible in DELIMITERS.items():
         for delimiter in possible:
-            if header := _header(text, delimiter, columns, whole=len(head) < HEAD):
+            if header := _header(text, delimiter, whole=len(head) < HEAD):
                 named = f"{', '.join(header):.80}"
                 return (
                     f"a table with the columns {named}: name it {ending}, or delete that line if the rest are sentences"
@@ -476,13 +466,16 @@ def detect_format(head: bytes, delimiters: Mapping[str, str], columns: Collectio
     return None
 
 
-def _header(text: str, delimiter: str, columns: Collection[str], *, whole: bool) -> list[str] | None:
-    """Return a table's column names, or None if the text is not a table with one of these columns."""
+def _header(text: str, delimiter: str, *, whole: bool) -> list[str] | None:
+    """Return a table's column names, or None if the text is not a table with one of `COLUMNS`.
+
+    An equal number of commas in every line is not enough, because text can have it, too.
+    """
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     first = list(islice(filter(None, rows), ROWS))
     if len(first) < 2 or (not whole and next(rows, None) is None):  # The last visible row may be truncated.
         return None
     header = first[0]
     # Prose has a space after a comma.
-    names_one = any(name.lower() in columns for name in header) and all(name == name.strip() for name in header)
+    names_one = any(name.lower() in COLUMNS for name in header) and all(name == name.strip() for name in header)
     return header if names_one and len({len(row) for row in first}) == 1 < len(header) else None

@@ -61,7 +61,6 @@ POSITIVES: dict[str, Positives] = {"crop": crop, "cloze": cloze, "title": title}
 
 
 def text_of(passage: str) -> str:
-    """Return the passage without its title."""
     return passage.rpartition("\n")[2]
 
 

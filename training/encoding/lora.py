@@ -21,8 +21,7 @@ from models.bundle import adapter, sources
 from models.bundle.adapter import PREFIX, Adapter
 from models.bundle.sources import manifest_of
 from models.encoder import transform as transforms
-from models.encoder.encoder import Encoder
-from models.encoder.layers import keep_layers
+from models.encoder.encoder import Encoder, keep_layers, linear_layers
 from training.config import ConfigError, RunConfig
 from training.encoding.attention import use_fast_operations
 
@@ -63,11 +62,7 @@ def attach_adapter(encoder: Encoder, rank: int, *, backbone: str, layers: Sequen
     except ImportError as error:
         raise ConfigError("adapter_rank: peft is not installed; `make train` installs it") from error
     sources.whole_encoder(backbone)
-    widths = {
-        name: min(module.weight.shape)
-        for name, module in encoder.backbone.named_modules()
-        if isinstance(module, nn.Linear) and not name.startswith("pooler")
-    }
+    widths = {name: min(module.weight.shape) for name, module in linear_layers(encoder.backbone).items()}
     if not widths:
         raise ConfigError(f"adapter_rank: {backbone} has no linear layers")
     narrowest = min(widths, key=lambda name: widths[name])
@@ -130,7 +125,6 @@ def write_adapter(factors: Factors, encoder: Encoder, folder: Path) -> Adapter:
 
 
 def _adapted(encoder: Encoder) -> Iterator[tuple[str, Any]]:
-    """Yield the name and module of each layer that `peft` has adapted."""
     return ((name, layer) for name, layer in encoder.backbone.named_modules() if hasattr(layer, "lora_A"))
 
 

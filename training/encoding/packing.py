@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.encoder.encoder import Encoder, dropout_off, full_precision, position_embeddings
+from models.encoder.encoder import Encoder, dropout_off, first_position, full_precision
 from training.encoding.attention import Dropout, PackedLayout, exempting, supports_packing
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def encode_passes(encoder: Encoder, passes: Sequence[Pass], copies: int = 1, *, 
         with dropout_off(encoder):
             return torch.cat([*noisy, encode_passes(encoder, passes)])
     if not supports_packing(encoder.backbone):
-        vectors = _encode_separately(encoder, passes, copies)
+        vectors = [encoder(each.input_ids.repeat(copies, 1), each.attention_mask.repeat(copies, 1)) for each in passes]
     else:
         vectors = _encode_packed(encoder, passes, copies, clean)
     wide = [full_precision(each) for each in vectors]
@@ -71,10 +71,6 @@ def _can_exempt(backbone: PreTrainedModel) -> bool:
     return supports_packing(backbone) and all(isinstance(module, Dropout) for module in dropouts)
 
 
-def _encode_separately(encoder: Encoder, passes: Sequence[Pass], copies: int) -> list[Tensor]:
-    return [encoder(each.input_ids.repeat(copies, 1), each.attention_mask.repeat(copies, 1)) for each in passes]
-
-
 def _encode_packed(encoder: Encoder, passes: Sequence[Pass], copies: int, clean: bool) -> list[Tensor]:
     """Compute one tensor of vectors (copies x n, D) for each pass, in a single forward pass over (1, T) tokens.
 
@@ -84,7 +80,7 @@ def _encode_packed(encoder: Encoder, passes: Sequence[Pass], copies: int, clean:
     parts = [(each, copies) for each in passes] + [(each, 1) for each in passes] * clean
     ids = [each.input_ids.repeat(times, 1) for each, times in parts]
     masks = [each.attention_mask.repeat(times, 1) for each, times in parts]
-    first = _first_position(encoder)
+    first = first_position(encoder.backbone)
     positions = [torch.arange(first, first + each.size(1), device=each.device).expand_as(each) for each in ids]
     idle = -sum(each.input_ids.numel() for each in passes) % GRANULE.get(encoder.device.type, 1)
     packed = PackedLayout([_additive(mask) for mask in masks], (copies * idle, clean * idle), whole=clean * len(passes))
@@ -143,12 +139,6 @@ def _only_first_tokens(packed: PackedLayout, *, of: nn.Module | None) -> Iterato
 def _additive(mask: Tensor) -> Tensor:
     """Return the additive attention mask of the boolean `mask` (n, L), for the scores (n, heads, L, L)."""
     return torch.where(mask[:, None, None, :].bool(), 0.0, torch.finfo(torch.float32).min)
-
-
-def _first_position(encoder: Encoder) -> int:
-    """Return the position of a sentence's first token. RoBERTa's positions begin after a padding index."""
-    table = position_embeddings(encoder.backbone)
-    return 0 if table is None or table.padding_idx is None else table.padding_idx + 1
 
 
 # Division of a batch into passes of similar length, to reduce padding. The division changes only which sentences are

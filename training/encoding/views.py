@@ -1,13 +1,16 @@
-"""Encoding of views: the vectors of the same sentences from different encoder passes.
+"""Encoding of views, the vectors of the same sentences from different encoder passes, and a cache for frozen encoders.
 
 All encoder passes of a training step begin in this module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +18,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from models.bundle.disk import EXHAUSTED, fsync, naming
 from models.bundle.tokenizer import Tokens
 from models.encoder.encoder import Encoder, dropout_off, full_precision
+from training.data.augment import Augmentation
 from training.encoding.packing import Pass, encode_passes, group_by_length
+from training.machine.state_file import digest
 from training.objectives.base import Needs, Views
 
 GRANULE = {"cuda": 8}
@@ -26,9 +32,6 @@ GRANULE = {"cuda": 8}
 Other devices need no padding. Padding reduces the number of different shapes, so fewer CUDA graphs must be recorded.
 Matrix units are also faster with such lengths.
 """
-
-Augmentation = Callable[[Encoder, Tensor, Tensor], Tensor]
-"""Type of a function from an encoder, token ids and mask (n, L) to pooled vectors (n, D) of augmented sentences."""
 
 
 def make_passes(
@@ -108,7 +111,6 @@ class ViewEncoder(nn.Module):
         return augmented if views is None else torch.cat([views[:plain], augmented, views[plain:]])
 
     def split(self, pooled: Tensor, teacher: Tensor | None, start: Tensor | None = None) -> Views:
-        """Return the output of `forward` as named views."""
         clean = pooled[self.needs.views :] if self.needs.clean else None
         return Views(noisy=pooled[: self.needs.views], clean=clean, teacher=teacher, start=start)
 
@@ -132,8 +134,95 @@ class Teacher:
         return in_batch_order(passes, pooled)
 
 
-@contextmanager
-def autocast(encoder: Encoder, dtype: torch.dtype | None) -> Iterator[None]:
-    """Compute matrix products in `dtype` inside the `with` block. None keeps float32."""
-    with torch.autocast(encoder.device.type, dtype=dtype, enabled=dtype is not None):
-        yield
+def autocast(encoder: Encoder, dtype: torch.dtype | None) -> torch.autocast:
+    """Return a context in which matrix products are computed in `dtype`. None keeps float32."""
+    return torch.autocast(encoder.device.type, dtype=dtype, enabled=dtype is not None)
+
+
+# Cache of a frozen encoder's vectors, which are the same in every epoch.
+
+log = logging.getLogger(__name__)
+SUFFIX = ".vectors"
+
+
+class TeacherCache:
+    """A frozen encoder that encodes each sentence once per run and then reads its vector from a file.
+
+    The file is named after the encoder's weights. The file has one record for each sentence: a hash of the sentence's
+    tokens, and its vector in float32. `counts` maps the file's name to the number of records up to the last checkpoint.
+    A resumed run drops all records after this number, and computes them again in the same batches. The host waits for
+    the device whenever a batch has new sentences. If the disk is full, the file is removed, and sentences are encoded
+    again in every epoch.
+
+    Raises:
+        OSError: the file can't be read or written; the message names it.
+    """
+
+    def __init__(self, teacher: Teacher, folder: Path, name: str, counts: dict[str, int]) -> None:
+        self._teacher = teacher
+        self._counts, self._full = counts, False
+        self._record = np.dtype([("key", "<u8"), ("vector", "<f4", (teacher.encoder.dim,))])
+        # The digest covers everything that affects the vectors.
+        of = digest(teacher.encoder.state_dict(), salt=f"{teacher.encoder.pooling} {teacher.autocast}")
+        self._file = folder / f"{name}-{of}{SUFFIX}"
+        with naming(self._file):
+            size = self._file.stat().st_size if self._file.exists() else 0
+            count = min(counts.get(self._file.name, 0), size // self._record.itemsize)
+            if size:
+                os.truncate(self._file, count * self._record.itemsize)
+            kept = np.memmap(self._file, self._record, "r")["key"].tolist() if count else []
+        counts[self._file.name] = count
+        self._places = {key: place for place, key in enumerate(kept)}
+
+    def __call__(self, tokens: Sequence[Tokens]) -> Tensor:
+        """Return the vectors (n, D') of tokenised sentences, on the encoder's device.
+
+        The tokens are from the encoder's vocabulary.
+        """
+        keys = [_key(each) for each in tokens]
+        new = {key: each for key, each in zip(keys, tokens, strict=True) if key not in self._places}
+        if new and not self._full:
+            self._keep(list(new), self._teacher(list(new.values())))
+        if self._full:
+            return self._teacher(tokens)
+        return to_device(self._vectors(keys), self._teacher.encoder.device)
+
+    def _keep(self, keys: Sequence[int], vectors: Tensor) -> None:
+        records = np.empty(len(keys), self._record)
+        records["key"], records["vector"] = keys, vectors.float().cpu().numpy()
+        try:
+            with naming(self._file), self._file.open("ab") as file:
+                file.write(records.tobytes())
+        except OSError as error:
+            if error.errno not in EXHAUSTED:
+                raise
+            log.warning(
+                "%s: %s; the cache is off, so every epoch encodes every sentence again", self._file, error.strerror
+            )
+            self._file.unlink()
+            self._full, self._counts[self._file.name] = True, 0
+            return
+        self._places |= {key: place for place, key in enumerate(keys, start=self._counts[self._file.name])}
+        self._counts[self._file.name] += len(keys)
+
+    def _vectors(self, keys: Sequence[int]) -> NDArray[np.float32]:
+        size = self._record.itemsize
+        with naming(self._file), self._file.open("rb") as file:
+            read = b"".join(os.pread(file.fileno(), size, self._places[key] * size) for key in keys)
+        return np.frombuffer(read, self._record)["vector"].copy()
+
+
+def fsync_caches(folder: Path) -> None:
+    for file in folder.glob(f"*{SUFFIX}"):
+        with naming(file):
+            fsync(file)
+
+
+def remove_caches(folder: Path) -> None:
+    for file in folder.glob(f"*{SUFFIX}"):
+        file.unlink()
+
+
+def _key(tokens: Tokens) -> int:
+    """Hash tokens to 64 bits."""
+    return int.from_bytes(hashlib.blake2b(tokens.ids.tobytes(), digest_size=8).digest(), "little")

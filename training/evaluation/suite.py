@@ -19,7 +19,7 @@ from training.evaluation.labelled import TRANSFER_TASKS, Labelled
 from training.evaluation.pairs import STS_TASKS, STSB_DEV, DataError, Subsets, data_root, texts
 from training.evaluation.subjects import OtherGraph, Subject
 from training.evaluation.vectors import Encode, cached
-from training.machine.environment import environment
+from training.machine.hardware import environment
 
 FORMAT = 1
 TASKS = ("sts", "transfer", "retrieval", "geometry")

@@ -9,8 +9,8 @@ process, and no objective needs to know the number of devices.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -46,7 +46,6 @@ class Devices:
 
     @property
     def first(self) -> bool:
-        """True if this process evaluates, reports and writes."""
         return self.rank == 0
 
     @property
@@ -85,10 +84,6 @@ class Devices:
         sizes = [(r + 1) * sentences // self.count - r * sentences // self.count for r in range(self.count)]
         return torch.cat([share[:size] for share, size in zip(shares, sizes, strict=True)]).movedim(0, -2)
 
-    def from_first(self, value: float) -> float:
-        """Return the first process's value on all processes."""
-        return self.from_all(value)[0]
-
     def from_all(self, value: float) -> list[float]:
         """Return every process's value, ordered by rank."""
         if self._group is None:
@@ -118,17 +113,14 @@ class Devices:
                 if gradient is not None:
                     gradient.copy_(self._group.reduce(gradient, "mean"))
 
-    @contextmanager
-    def no_sync(self, module: nn.Module) -> Iterator[None]:
-        """Keep the gradients of a `parallel` module local in each backward inside the `with` block.
+    def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
+        """Return a context in which each backward keeps the gradients of a `parallel` module local.
 
-        The next backward after the block averages them over the processes.
+        The next backward after the context averages them over the processes.
         """
-        with self._group.no_sync(module) if self._group else nullcontext():
-            yield
+        return self._group.no_sync(module) if self._group else nullcontext()
 
     def wait(self) -> None:
-        """Wait until every process reaches this point."""
         if self._group is not None:
             self._group.wait_for_everyone()
 
@@ -176,11 +168,9 @@ class RandomState:
 
     @classmethod
     def of(cls, device: torch.device) -> Self:
-        """Copy the current state for a computation on `device`."""
         return cls(torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None)
 
     def restore(self, device: torch.device) -> None:
-        """Restore the state, so that the same numbers follow."""
         torch.set_rng_state(self.cpu)
         if self.cuda is not None:
             torch.cuda.set_rng_state(self.cuda, device)

@@ -12,10 +12,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from models.errors import Failed, first_line
 
@@ -33,25 +34,9 @@ The limit exists because graphs reserve memory that nothing else can use.
 Shapes = tuple[torch.Size, ...]
 
 
-class RecordingError(Failed):
-    """A computation cannot be recorded because it waits for the host.
-
-    The message contains the cause and a setting that avoids recording.
-    """
-
-
-class GraphInputs(Protocol):
-    """Inputs of a recorded computation: tensors, and values that depend only on the tensors' shapes."""
-
-    def tensors(self) -> Sequence[Tensor]:
-        """Return all tensors."""
-
-    def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
-        """Return a copy with other tensors of the same shapes."""
-
-
 log = logging.getLogger(__name__)
-G = TypeVar("G", bound=GraphInputs)
+G = TypeVar("G")
+"""Type of a computation's inputs: nested tuples and lists of tensors, and values that depend only on their shapes."""
 
 
 class RecordedGraph(NamedTuple):
@@ -88,9 +73,10 @@ class CudaGraphs(Generic[G]):
         `compute` must be the same in every call.
 
         Raises:
-            RecordingError: the computation can't be recorded.
+            Failed: the computation waits for the host, so it can't be recorded; the message has a setting that avoids
+                recording.
         """
-        tensors = given.tensors()
+        tensors = _tensors(given)
         shapes = tuple(each.shape for each in tensors)
         if (recorded := self._recorded.get(shapes) or self._ripe(compute, given, shapes)) is None:
             return compute(given)
@@ -129,25 +115,29 @@ class CudaGraphs(Generic[G]):
         graph = torch.cuda.CUDAGraph()
         for generator in self._draws:
             graph.register_generator_state(generator)
-        places = [each.clone() for each in given.tensors()]
+        copied = tree_map_only(Tensor, Tensor.clone, given)
         current = torch.cuda.current_stream()
         try:
             with (
                 no_garbage_collection(),
                 torch.cuda.graph(graph, pool=self._memory, stream=self._stream, capture_error_mode="thread_local"),
             ):
-                found = compute(given.with_tensors(places))
+                found = compute(copied)
         # The error only says that the capture failed. The cause is in the error's context.
         except RuntimeError as error:
             torch.cuda.set_stream(current)  # Torch leaves the capture stream current if a recording fails.
             cause = error.__context__ if isinstance(error.__context__, RuntimeError) else error
             if isinstance(cause, torch.OutOfMemoryError):
                 raise cause from None
-            raise RecordingError(
+            raise Failed(
                 f"a step can't be recorded: {first_line(cause)}; start the run with --set chunk_size=N, which "
                 "records no steps"
             ) from error
-        return RecordedGraph(graph, places, found)
+        return RecordedGraph(graph, _tensors(copied), found)
+
+
+def _tensors(given: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)]
 
 
 @contextmanager

@@ -1,8 +1,12 @@
-"""The choice of device and precision."""
+"""The choice of device and precision, and the record of a run's environment."""
 
 from __future__ import annotations
 
-from typing import Literal
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 
@@ -45,7 +49,6 @@ def autocast_dtype(precision: Precision, device: torch.device) -> torch.dtype | 
 
 
 def precision_name(dtype: torch.dtype | None) -> Precision:
-    """Return the name of the precision with this dtype of matrix products."""
     return {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "fp32")  # type: ignore[return-value, arg-type]
 
 
@@ -54,3 +57,44 @@ def _multiplies_bf16(device: torch.device) -> bool:
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     capabilities = torch.cpu.get_capabilities() if device.type == "cpu" else {}
     return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
+
+
+# Record of a run's environment, for traceability and reproduction.
+
+PACKAGES = ("isosphere", "torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy")
+
+
+def environment() -> dict[str, Any]:
+    """Return versions, hardware, and the git commit of this code (None outside a checkout)."""
+    return {
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "cuda": torch.version.cuda if torch.cuda.is_available() else None,
+        **git_state(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def git_state() -> dict[str, str | bool | None]:
+    """Return the commit (None outside git), and whether tracked files are modified (False outside git)."""
+    return {
+        "git_commit": _run_git("rev-parse", "HEAD"),
+        "git_modified": bool(_run_git("status", "--porcelain", "--untracked-files=no")),
+    }
+
+
+def _run_git(*command: str) -> str | None:
+    folder = Path(__file__).parent
+    try:
+        done = subprocess.run(["git", "-C", folder, *command], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()

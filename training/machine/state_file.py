@@ -37,7 +37,6 @@ def save_state(file: Path, tensors: dict[str, Tensor], facts: Mapping[str, objec
 
 
 def read_header(file: Path) -> dict[str, Any]:
-    """Return the JSON object in the header."""
     with safe_open(file, framework="pt") as opened:
         facts: dict[str, Any] = json.loads(opened.metadata()["state"])
     return facts
@@ -58,7 +57,6 @@ def digest(tensors: Mapping[str, Tensor], *, salt: str = "") -> str:
 
 
 def without_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors whose names have the prefix, under their names without the prefix."""
     return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
 
 
@@ -69,20 +67,10 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Restore the optimiser's moments from a file.
-
-    Raises:
-        ValueError: the order of weights differs, as in files of earlier versions.
-    """
     slots: dict[int, dict[str, Tensor]] = {}
     for name, tensor in without_prefix("optimiser.", tensors).items():
         i, slot = name.split(".")
         slots.setdefault(int(i), {})[slot] = tensor
-    weights = [weight for group in optimiser.param_groups for weight in group["params"]]
-    for place, weight in enumerate(weights):
-        # The optimiser's value "step" is a number, so its shape is not compared.
-        if any(x.ndim and x.shape != weight.shape for x in slots.get(place, {}).values()):
-            raise ValueError(f"the moments of weight {place} have another weight's shape")
     optimiser.load_state_dict({"state": slots, "param_groups": optimiser.state_dict()["param_groups"]})
 
 
@@ -93,6 +81,5 @@ def random_tensors(states: Sequence[RandomState]) -> dict[str, Tensor]:
 
 
 def restore_random(tensors: Mapping[str, Tensor], devices: Devices) -> None:
-    """Restore torch's generators from the state of this process."""
     states = RandomState(tensors[f"rng.cpu.{devices.rank}"], tensors.get(f"rng.cuda.{devices.rank}"))
     states.restore(devices.device)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -40,60 +40,36 @@ class Views:
     """Vectors computed with the initial weights, (N, D), without gradient and without dropout."""
 
 
-class Objective(Protocol):
-    """Protocol of a function from views to named terms whose sum is the loss.
+class Objective(nn.Module):
+    """Base class of objectives: functions from views to named terms whose sum is the loss.
 
-    In practice, an objective is an `nn.Module`. It contains all layers that are discarded after training, such as head,
-    batch norm and whitening. It draws random numbers only from `rng`, so that a run can be repeated and resumed. It is
-    called outside autocast. Its input is always the whole batch, from all devices and all parts of gradient caching.
+    An objective contains all layers that are discarded after training, such as head, batch norm and whitening. It draws
+    random numbers only from `rng`, so that a run can be repeated and resumed. It is called outside autocast. Its input
+    is always the whole batch, from all devices and all parts of gradient caching.
     """
 
     @property
     def needs(self) -> Needs:
-        """Return the encoder passes whose vectors `__call__` reads."""
+        """Encoder passes whose vectors `forward` reads."""
+        raise NotImplementedError
 
-    def __call__(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
+    def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
         """Compute the scalar terms of the loss.
 
         The terms are finite for any finite input, even for a batch of one sentence.
         """
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """Return the objective's weights, which are trained together with the encoder."""
-
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Return the trained weights with their names."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return weights and running statistics for a checkpoint."""
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> object:
-        """Restore weights and running statistics from a result of `state_dict`."""
-
-    def to(self, device: torch.device) -> object:
-        """Move the weights in place."""
-
-
-@runtime_checkable
-class Reports(Protocol):
-    """Protocol of an objective that reports figures besides its terms."""
+        raise NotImplementedError
 
     def report(self) -> dict[str, float]:
-        """Return figures of the last batch.
-
-        The figures are logged with each evaluation. Before the first batch the result is empty.
-        """
-
-
-@runtime_checkable
-class Measures(Protocol):
-    """Protocol of an objective that measures figures of every batch besides its terms."""
+        """Return figures of the last batch, which are logged with each evaluation."""
+        return {}
 
     def measured(self) -> dict[str, Tensor]:
-        """Return scalars of the last batch, on its device and without gradient.
+        """Return scalars of the last batch, on its device and without gradient, which are logged with each step.
 
-        The scalars are logged with each step. `MEASURED` lists their names.
+        `MEASURED` lists their names.
         """
+        return {}
 
 
 REMOVED_SHARE = "removed_share"

@@ -11,16 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.encoder.encoder import full_precision
-from training.objectives.base import (
-    REMOVED_SHARE,
-    Needs,
-    Preset,
-    Recipe,
-    Views,
-    minilm_presets,
-)
-from training.objectives.contrastive import MLP, cosine_logits, info_nce
-from training.objectives.noise import ascend, check_ratio, gaussian_negatives
+from training.objectives.base import REMOVED_SHARE, Needs, Objective, Preset, Recipe, Views, minilm_presets
+from training.objectives.contrastive import MLP, ascend, check_ratio, cosine_logits, gaussian_negatives, info_nce
 
 # Weights of negatives, and the terms that use them. A judge, which is the teacher or the encoder itself, sets the
 # weights.
@@ -129,7 +121,7 @@ class DCLRParams:
             raise ValueError(f"threshold {self.threshold} is not a cosine, from -1 to 1")
 
 
-class DCLR(nn.Module):
+class DCLR(Objective):
     """DCLR: InfoNCE with noise as additional negatives and weights alpha for all negatives, equation 6 of the paper.
 
     The loss of a sentence i is -log exp s(z_i, z'_i) / sum over c of alpha_ic exp s(z_i, c). The candidates c are the
@@ -150,7 +142,6 @@ class DCLR(nn.Module):
         return Needs(views=2, teacher=judges or self.params.distillation > 0)
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
-        """Contrast anchors from the first view with candidates from the second view and the noise."""
         params = self.params
         anchors, positives = full_precision(self.head(views.noisy))
         noise = self._noise(anchors, positives, rng)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
 from models.encoder.encoder import full_precision
-from training.objectives.base import Needs, Preset, Recipe, Views
+from training.objectives.base import Needs, Objective, Preset, Recipe, Views
 from training.objectives.contrastive import similarity_distance
 
 NEGLIGIBLE = 1e-5
@@ -48,7 +48,7 @@ class DistillationParams:
             raise ValueError(f"aligned {self.aligned} is below 0")
 
 
-class Distillation(nn.Module):
+class Distillation(Objective):
     """Loss between the encoder's vectors and two targets: the teacher's vectors and the initial encoder's vectors.
 
     The loss is the mean over N sentences of share · (1 - cos(z_i R, t_i)) + (1 - share) · (1 - cos(z_i, s_i)). With
@@ -112,14 +112,11 @@ class Distillation(nn.Module):
             return own
         if self._seen < self.params.aligned:
             assert start is not None, "`needs` requests these vectors"
-            self._align(start, teacher)
+            between = normalize(start, dim=1).T @ normalize(teacher, dim=1)
+            self.covariance = self.covariance + between if self._seen else between
+            self.isometry = _polar(self.covariance)
+            self._seen += len(start)
         return own @ self.isometry
-
-    def _align(self, start: Tensor, teacher: Tensor) -> None:
-        between = normalize(start, dim=1).T @ normalize(teacher, dim=1)
-        self.covariance = self.covariance + between if self._seen else between
-        self.isometry = _polar(self.covariance)
-        self._seen += len(start)
 
     def get_extra_state(self) -> Tensor:
         """Return the number of sentences seen so far, for a checkpoint.
@@ -129,7 +126,6 @@ class Distillation(nn.Module):
         return torch.tensor(self._seen)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Restore the number of sentences seen."""
         self._seen = int(state)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from training.objectives.base import Needs, Preset, Recipe, Views, minilm_presets
-from training.objectives.contrastive import MLP, cosine_logits, info_nce
-from training.objectives.noise import check_ratio, gaussian_negatives
+from training.objectives.base import Needs, Objective, Preset, Recipe, Views, minilm_presets
+from training.objectives.contrastive import MLP, check_ratio, cosine_logits, gaussian_negatives, info_nce
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +42,7 @@ def smoothed_logits(
     return torch.cat([in_batch, cosine_logits(anchors, noise, temperature) + math.log(noise_weight)], dim=1)
 
 
-class GSInfoNCE(nn.Module):
+class GSInfoNCE(Objective):
     """GS-InfoNCE: InfoNCE with Gaussian noise as additional negatives, equation 5 of the paper.
 
     The loss of a sentence i is -log exp s(z_i, z'_i) / (sum_j exp s(z_i, z'_j) + lambda sum_k exp s(z_i, g_k)). The
@@ -58,7 +57,6 @@ class GSInfoNCE(nn.Module):
         self.head = MLP(dim) if params.head else nn.Identity()
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
-        """Contrast anchors from the first view with candidates from the second view and the noise."""
         anchors, positives = self.head(views.noisy)
         noise = gaussian_negatives(anchors, self.params.noise_ratio, rng)
         logits = smoothed_logits(

@@ -9,18 +9,19 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from training.objectives.base import Needs, Preset, Recipe, Views, minilm_presets
+from training.objectives.base import Needs, Objective, Preset, Recipe, Views, minilm_presets
 from training.objectives.contrastive import (
+    MAX_DRAWS,
     MLP,
     DCLForm,
     barlow_twins,
     cosine_logits,
     cross_correlation,
     dimension_contrast,
+    gaussian,
     info_nce,
     rank_of_cross_correlation,
 )
-from training.objectives.noise import MAX_DRAWS, gaussian
 
 MAX_ROWS = 100_000
 """Maximum of `artificial_rows`. The limit is far above useful values."""
@@ -90,7 +91,7 @@ def off_info_nce(positives: Tensor, negatives: Tensor, m: float, m_on: WeightOn 
     return info_nce(torch.diagonal_scatter(negatives + math.log(m), positives))
 
 
-class ImSimCSE(nn.Module):
+class ImSimCSE(Objective):
     """ImSimCSE: InfoNCE whose positives and negatives are from different passes, and terms between dimensions.
 
     InfoNCE is equation 3 of the paper. The terms between dimensions are equations 4 (Barlow Twins) and 5.

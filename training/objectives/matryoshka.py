@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from training.objectives.base import Measures, Needs, Objective, Reports, Views
+from training.objectives.base import Needs, Objective, Views
 
 CITATION = """\
 @inproceedings{kusupati2022matryoshka,
@@ -27,7 +27,7 @@ CITATION = """\
 """
 
 
-class Matryoshka(nn.Module):
+class Matryoshka(Objective):
     """Mean of an objective's loss over several widths, 1/K · sum_k L_k(z_1, …, z_(m_k)).
 
     The last of the K widths is that of the whole vector. Each width has an objective of its own, with its own head and
@@ -48,10 +48,7 @@ class Matryoshka(nn.Module):
 
     @property
     def needs(self) -> Needs:
-        """Return the needs of the objective, which are the same at each width."""
-        whole: Any = self.objectives[-1]
-        needs: Needs = whole.needs
-        return needs
+        return self._whole.needs
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
         """Compute the terms of each width, divided by the number of widths.
@@ -66,27 +63,24 @@ class Matryoshka(nn.Module):
         return terms
 
     def report(self) -> dict[str, float]:
-        """Return the objective's report on the untruncated vectors."""
-        whole = self.objectives[-1]
-        return whole.report() if isinstance(whole, Reports) else {}
+        return self._whole.report()
 
     def measured(self) -> dict[str, Tensor]:
-        """Return the measures of the objective on whole vectors."""
-        whole = self.objectives[-1]
-        return whole.measured() if isinstance(whole, Measures) else {}
+        return self._whole.measured()
+
+    @property
+    def _whole(self) -> Objective:
+        """The objective on untruncated vectors. The others have the same needs."""
+        return cast(Objective, self.objectives[-1])
 
 
-def _built(build: Callable[[int], Objective], width: int) -> nn.Module:
+def _built(build: Callable[[int], Objective], width: int) -> Objective:
     try:
-        objective = build(width)
+        return build(width)
     except ValueError as error:
         raise ValueError(f"{error} (at the width {width})") from error
-    assert isinstance(objective, nn.Module), "objectives are modules"
-    return objective
 
 
 def _prefixes(views: Views, width: int) -> Views:
-    def cut(vectors: Tensor | None) -> Tensor | None:
-        return None if vectors is None else vectors[..., :width]
-
-    return replace(views, noisy=views.noisy[..., :width], clean=cut(views.clean))
+    clean = None if views.clean is None else views.clean[..., :width]
+    return replace(views, noisy=views.noisy[..., :width], clean=clean)

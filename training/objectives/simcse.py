@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from training.objectives.base import Needs, Preset, Recipe, Views, minilm_presets
+from training.objectives.base import Needs, Objective, Preset, Recipe, Views, minilm_presets
 from training.objectives.contrastive import MLP, cosine_logits, info_nce
 
 
@@ -24,7 +24,7 @@ class SimCSEParams:
             raise ValueError(f"temperature {self.temperature} is not above 0")
 
 
-class SimCSE(nn.Module):
+class SimCSE(Objective):
     """SimCSE: InfoNCE between two dropout views, equation 1 of the paper.
 
     The loss is the mean over the N anchors z_i of -log exp(cos(z_i, z'_i) / tau) / sum_j exp(cos(z_i, z'_j) / tau).
@@ -38,7 +38,6 @@ class SimCSE(nn.Module):
         self.head = MLP(dim) if params.head else nn.Identity()
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:  # noqa: ARG002 - nothing is drawn
-        """Contrast anchors from the first view with candidates from the second."""
         anchors, candidates = self.head(views.noisy)
         return {"info_nce": info_nce(cosine_logits(anchors, candidates, self.params.temperature))}
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from models.encoder.encoder import full_precision
-from training.objectives.base import Needs, Preset, Recipe, Views
+from training.objectives.base import Needs, Objective, Preset, Recipe, Views
 from training.objectives.contrastive import similarity_distance
 
 
@@ -28,7 +28,7 @@ class StaticParams:
             raise ValueError(f"similarity {self.similarity} is below 0")
 
 
-class Static(nn.Module):
+class Static(Objective):
     """Mean over the batch of (1 - cos(z_i, s_i)) + similarity · (cos(z_i, z_j) - cos(s_i, s_j))^2.
 
     z_i (N, D) are the student's vectors, and s_i (N, D) are the vectors of the whole encoder before training. In
@@ -43,7 +43,6 @@ class Static(nn.Module):
         self.params = params
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:  # noqa: ARG002 - nothing is drawn
-        """Compute the two terms of the loss."""
         assert views.start is not None, "`needs` requests these vectors"
         own = full_precision(views.noisy[0])
         target = views.start.detach().to(own)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from training.objectives.base import Needs, Preset, Recipe, Views, minilm_presets
+from training.objectives.base import Needs, Objective, Preset, Recipe, Views, minilm_presets
 from training.objectives.contrastive import MLP, cosine_logits
 from training.objectives.whitening import Gradient, GroupWhitening, MomentumWhitening
 
@@ -130,7 +130,7 @@ class WhitenedCSEParams:
         return (1.0,) * (self.views - 1) if self.positive_weights is None else self.positive_weights
 
 
-class WhitenedCSE(nn.Module):
+class WhitenedCSE(Objective):
     """WhitenedCSE: whitening, the head, and InfoNCE of the first view against each other view (equations 7 and 8).
 
     Raises:
@@ -200,20 +200,6 @@ def _preset(source: str, groups: int) -> Preset[WhitenedCSEParams]:
     return Preset(source=source, batch_size=64, learning_rate=3e-5, params=params)
 
 
-def _ablations() -> dict[str, Mapping[str, Any]]:
-    """Return the paper's ablations: groups, shuffling, number of positives, whitening."""
-    return {
-        **{f"groups-{k}": {"groups": k} for k in GROUPS},
-        **{f"no-shuffle-{k}": {"groups": k, "whitening": "group"} for k in GROUPS},
-        **{f"positives-{views}": {"views": views} for views in (2, 3, 4, 5)},
-        "no-head": {"head": False},
-        "sgw-only": {"views": 2},
-        "multi-positive-only": {"whitening": "none"},
-        "whitening-none": {"whitening": "none", "views": 2},  # Table 3's "None" is unsupervised SimCSE.
-        **{f"whitening-{kind}": {"whitening": kind} for kind in ("pca", "zca", "group")},
-    }
-
-
 CITATION = """\
 @inproceedings{zhuo2023whitenedcse,
   title = {WhitenedCSE: Whitening-based Contrastive Learning of Sentence Embeddings},
@@ -243,5 +229,14 @@ RECIPE = Recipe(
         ),
     },
     as_simcse={"whitening": "none", "views": 2},
-    ablations=_ablations(),
+    ablations={  # groups, shuffling, number of positives, whitening
+        **{f"groups-{k}": {"groups": k} for k in GROUPS},
+        **{f"no-shuffle-{k}": {"groups": k, "whitening": "group"} for k in GROUPS},
+        **{f"positives-{views}": {"views": views} for views in (2, 3, 4, 5)},
+        "no-head": {"head": False},
+        "sgw-only": {"views": 2},
+        "multi-positive-only": {"whitening": "none"},
+        "whitening-none": {"whitening": "none", "views": 2},  # Table 3's "None" is unsupervised SimCSE.
+        **{f"whitening-{kind}": {"whitening": kind} for kind in ("pca", "zca", "group")},
+    },
 )

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from models.encoder.encoder import Encoder
-from models.encoder.flow import LOG_SCALE_FACTOR, ActNorm, AdditiveCoupling, Flow
+from models.encoder.transform import LOG_SCALE_FACTOR, ActNorm, AdditiveCoupling, Flow
 from training.data.corpus import Corpus
 from training.fields import check_finite
 from training.postprocess.base import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -59,14 +59,9 @@ class Batches:
     def after(self, step: int, position: Position) -> Iterator[Batch]:
         """Yield the batches after `step`, from `position` in the corpus. Masks depend only on the seed and the step."""
         config = self._config
-        packed = sequences(
-            self._corpus,
-            self._encode,
-            rows=config.batch_size,
-            length=config.max_length,
-            seed=config.seed,
-            start=position,
-        )
+        read = self._corpus.batches(BLOCK, seed=config.seed, start=position.block)
+        blocks = (concatenate(self._encode(sentences)) for sentences in read)
+        packed = cut(blocks, rows=config.batch_size, length=config.max_length, start=position)
         for number, (ids, end) in enumerate(packed, start=step + 1):
             hidden = self._masked(ids, np.random.default_rng((config.seed, number)))
             chunks = self._chunks(hidden, self._devices.rows(len(ids)))
@@ -137,23 +132,6 @@ class Position(NamedTuple):
 START = Position()
 
 
-def sequences(
-    corpus: Corpus,
-    encode: Callable[[Sequence[str]], Sequence[Tokens]],
-    *,
-    rows: int,
-    length: int,
-    seed: int,
-    start: Position,
-) -> Iterator[tuple[Ids, Position]]:
-    """Yield batches (rows, length) of the shuffled corpus endlessly, each with the position after it.
-
-    The batches do not depend on where a call starts. A later `start` only leaves out the batches before it.
-    """
-    blocks = (concatenate(encode(each)) for each in corpus.batches(BLOCK, seed=seed, start=start.block))
-    return cut(blocks, rows=rows, length=length, start=start)
-
-
 def concatenate(sentences: Sequence[Tokens]) -> Ids:
     """Concatenate the tokens of all sentences, special ones included, to (T,)."""
     return np.concatenate([sentence.ids for sentence in sentences])
@@ -170,15 +148,10 @@ def cut(blocks: Iterable[Ids], *, rows: int, length: int, start: Position) -> It
         waiting.append(ids)
         while sum(map(len, waiting)) - at.token >= rows * length:
             batch = np.concatenate(waiting)[at.token : at.token + rows * length]
-            at = _normalised(waiting, Position(at.block, at.token + rows * length))
+            at = Position(at.block, at.token + rows * length)
+            while waiting and at.token >= len(waiting[0]):
+                at = Position(at.block + 1, at.token - len(waiting.popleft()))
             yield batch.reshape(rows, length), at
-
-
-def _normalised(waiting: deque[Ids], at: Position) -> Position:
-    """Return `at` relative to the block that contains it, and remove all earlier blocks from `waiting`."""
-    while waiting and at.token >= len(waiting[0]):
-        at = Position(at.block + 1, at.token - len(waiting.popleft()))
-    return at
 
 
 def sentence_lengths(ids: Ids, cls: int) -> list[int]:

@@ -5,38 +5,40 @@ from __future__ import annotations
 import io
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, NamedTuple, TextIO
 
+import numpy as np
 import torch
 from huggingface_hub import ModelCardData
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
 
 from models.bundle.disk import replacing_folder, restore_folder, write_whole
 from models.bundle.origin import Origin
-from models.encoder.encoder import save_tokenizer
+from models.encoder.encoder import dropout_off, save_tokenizer
 from training.checkpoints import checkpoint, record
 from training.checkpoints.progress import Progress
 from training.checkpoints.publish import corpus_counts
 from training.checkpoints.record import RunError, WriteMetrics
-from training.checkpoints.speed import FIGURES, OperationCount, matmul_peak
+from training.checkpoints.speed import FIGURES, matmul_peak
 from training.config import ConfigError
 from training.data.corpus import Census, Corpus, open_corpus
+from training.encoding.views import autocast, to_device
 from training.loop import DivergedError, TakenStep, format_terms, is_finite, run_to_end
 from training.machine.devices import Devices
-from training.machine.environment import environment
-from training.machine.hardware import autocast_dtype, precision_name
+from training.machine.graphs import CudaGraphs
+from training.machine.hardware import autocast_dtype, environment, precision_name
 from training.machine.interrupt import locked
-from training.pretraining.batches import Batch, Batches
+from training.machine.state_file import optimiser_tensors, restore_optimiser, with_prefix, without_prefix
+from training.pretraining.batches import START, Batch, Batches, Position
 from training.pretraining.config import PretrainConfig
-from training.pretraining.model import MaskedLM, MaskedTokens
-from training.pretraining.start import build_model
-from training.pretraining.step import State, Step, evaluate
+from training.pretraining.model import MaskedLM, MaskedTokens, build_model
 from training.run import check_writable, run_environment
-from training.step import adamw
+from training.step import adamw, set_learning_rate
 
 RECORD = "pretraining.json"
 """Record of the run in its output folder."""
@@ -67,7 +69,7 @@ def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> Stat
             record.check_no_run(Path(config.run))
     corpus = open_corpus(config.corpus, column=config.text_column)
     torch.manual_seed(config.seed)
-    run = _pretraining(config, corpus, devices)
+    run = Pretraining(config, corpus, devices)
     if devices.first and not resume:
         record.create_run(config, run_environment(corpus, devices, run.precision))
     with locked(run.folder) if devices.first else nullcontext():
@@ -75,33 +77,170 @@ def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> Stat
         torch.manual_seed(devices.own_seed(config.seed))  # The seed fixes dropout.
         checkpoint.load(run.state, run.folder, devices, corpus=corpus.census.digest)
 
-        run_to_end(run, _headline(run, corpus), stream if devices.first else io.StringIO())
+        run_to_end(run, _headline(run), stream if devices.first else io.StringIO())
         if devices.first:
             publish(config, run.state.model, corpus.census)
         devices.wait()
     return run.state
 
 
-@dataclass(kw_only=True)
+# The step of pre-training (loss, gradient, update), and evaluation on held-out batches.
+
+
+@dataclass
+class State:
+    """Everything that changes during pre-training.
+
+    The number of sentences per step varies, so the position in the corpus does not follow from the step.
+    """
+
+    model: MaskedLM
+    optimiser: torch.optim.Optimizer
+    step: int = 0
+    position: Position = START
+    """Position of the next step in the corpus."""
+    frozen: str = ""
+
+    def facts(self) -> dict[str, Any]:
+        return {"step": self.step, "position": self.position}
+
+    def tensors(self) -> dict[str, Tensor]:
+        # named_parameters yields tied weights only once.
+        weights = {name: weight.detach() for name, weight in self.model.named_parameters()}
+        return with_prefix("model.", weights) | optimiser_tensors(self.optimiser)
+
+    def restore_facts(self, facts: Mapping[str, Any]) -> None:
+        self.step, self.position = facts["step"], Position(*facts["position"])
+
+    def restore_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        weights = without_prefix("model.", tensors)
+        with torch.no_grad():
+            for name, weight in self.model.named_parameters():
+                weight.copy_(weights[name])
+        restore_optimiser(self.optimiser, tensors)
+
+
+class DeviceBatch(NamedTuple):
+    """A batch on the device of this process."""
+
+    chunks: Sequence[MaskedTokens]
+    hidden: Tensor
+    """Number of masked tokens in the whole batch, or 1 if there are none, ()."""
+
+
+class Step:
+    """A function that updates weights from a batch, without waiting for the device.
+
+    The loss is the mean over all masked tokens of the batch, over all chunks and processes.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        devices: Devices,
+        *,
+        clip_norm: float,
+        precision: torch.dtype | None,
+        record: bool = False,
+    ) -> None:
+        """Set up the step.
+
+        `precision` is the dtype of matrix products, and None is float32. With `record`, the step is recorded as a CUDA
+        graph.
+        """
+        self._state = state
+        self._devices = devices
+        self._clip_norm = clip_norm
+        self._precision = precision
+        self._model = devices.parallel(state.model)
+        self._graphs: CudaGraphs[DeviceBatch] | None = CudaGraphs() if record else None
+
+    def __call__(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
+        """Update the model. Return `loss`, `accuracy` and `gradient_norm` (before clipping) as scalars."""
+        set_learning_rate(self._state.optimiser, learning_rate)
+        placed = self.on_device(batch)
+        return self._graphs(self._update_from, placed) if self._graphs else self._update_from(placed)
+
+    def on_device(self, batch: Batch) -> DeviceBatch:
+        device = self._devices.device
+        return DeviceBatch(
+            [chunk.to(device) for chunk in batch.chunks], to_device(np.array(max(batch.hidden, 1)), device)
+        )
+
+    def _update_from(self, placed: DeviceBatch) -> dict[str, Tensor]:
+        optimiser = self._state.optimiser
+        optimiser.zero_grad(set_to_none=True)
+        values = self.gradients(placed)
+        norm = clip_grad_norm_(self._state.model.parameters(), self._clip_norm)
+        optimiser.step()
+        return {**values, "gradient_norm": norm}
+
+    def gradients(self, placed: DeviceBatch) -> dict[str, Tensor]:
+        """Add the gradient of the loss to `grad` of every weight. Return `loss` and `accuracy` of the whole batch."""
+        found = torch.zeros(2, device=self._devices.device)
+        *others, last = placed.chunks
+        for chunk in others:
+            with self._devices.no_sync(self._model):
+                found += self._backward(chunk, placed.hidden)
+        found += self._backward(last, placed.hidden)
+        self._devices.average([found])
+        loss, accuracy = found
+        return {"loss": loss, "accuracy": accuracy}
+
+    def _backward(self, chunk: MaskedTokens, hidden: Tensor) -> Tensor:
+        """Backpropagate the loss of a chunk, and return the chunk's contributions to loss and accuracy, (2,)."""
+        loss, right = _answered(self._model, self._state.model, chunk, self._precision)
+        # The average over processes divides by their number, so the loss is multiplied by it.
+        count = self._devices.count
+        (loss * count / hidden).backward()  # type: ignore[no-untyped-call]
+        return torch.stack([loss.detach(), right.float()]) * count / hidden
+
+
+def evaluate(model: MaskedLM, held_out: Iterable[MaskedTokens], precision: torch.dtype | None) -> dict[str, float]:
+    """Return `masked_loss`, in nats per token, and `masked_accuracy`, the share of correct predictions."""
+    loss = right = count = 0.0
+    with torch.no_grad(), dropout_off(model):
+        for chunk in held_out:
+            found = _answered(model, model, chunk.to(model.encoder.device), precision)
+            loss, right, count = loss + found[0].item(), right + found[1].item(), count + chunk.answered
+    return {"masked_loss": loss / max(count, 1), "masked_accuracy": right / max(count, 1)}
+
+
+def _answered(
+    run: nn.Module, model: MaskedLM, chunk: MaskedTokens, precision: torch.dtype | None
+) -> tuple[Tensor, Tensor]:
+    """Return the summed loss and the number of correct predictions for a chunk.
+
+    `run` is the model or its data-parallel wrapper.
+    """
+    with autocast(model.encoder, precision):
+        answer: tuple[Tensor, Tensor] = run(*chunk)
+    return answer
+
+
 class Pretraining:
     """A run that trains a masked language model."""
 
-    state: State
-    step: Step
-    config: PretrainConfig
-    devices: Devices
-    training: Batches
-    held_out: Sequence[MaskedTokens]
-    digest: str
-    """Digest of the corpus."""
-    precision: torch.dtype | None
-    """Dtype of matrix products. None is float32."""
-    work: OperationCount
-    peak: float
-    """Peak operations per second of all devices together, measured with a large matrix product."""
-    folder: Path
-    total_steps: int
-    eval_every: int
+    def __init__(self, config: PretrainConfig, corpus: Corpus, devices: Devices) -> None:
+        """Build the run at its first step: model, optimiser, batches and step."""
+        model = build_model(config, devices.device)
+        optimiser = adamw(model.parameters(), learning_rate=config.learning_rate, weight_decay=config.weight_decay)
+        self.config, self.devices, self.state = config, devices, State(model, optimiser)
+        self.folder, self.total_steps, self.eval_every = Path(config.run), config.steps, config.eval_every
+        self.precision = autocast_dtype(config.precision, devices.device)
+        self.step = Step(
+            self.state,
+            devices,
+            clip_norm=config.clip_norm,
+            precision=self.precision,
+            # Chunks are not recorded as CUDA graphs, because their numbers of masked tokens vary.
+            record=devices.single_cuda and config.chunk_size is None,
+        )
+        self.training = Batches(config, model, corpus, devices)
+        self.held_out = self.training.held_out()
+        self.corpus = corpus
+        self.work = model.work(config.share)
+        self.peak = matmul_peak(devices.device, self.precision or torch.float32) * devices.count
 
     @property
     def module(self) -> MaskedLM:
@@ -118,7 +257,7 @@ class Pretraining:
 
     def take(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
         values = self.step(batch, learning_rate)
-        self.state.step, self.state.position = self.state.step + 1, batch.position
+        self.state.position = batch.position
         return values
 
     def speed(self, steps: Sequence[tuple[int, Batch]], seconds: float) -> dict[str, float]:
@@ -144,7 +283,7 @@ class Pretraining:
         progress.say(f"step {step}: {format_terms({name: round(value, 4) for name, value in scores.items()})}")
 
     def save(self) -> None:
-        checkpoint.save(self.state, self.folder, self.devices, corpus=self.digest)
+        checkpoint.save(self.state, self.folder, self.devices, corpus=self.corpus.census.digest)
 
 
 def _check_finite(step: int, values: Mapping[str, float]) -> None:
@@ -152,39 +291,8 @@ def _check_finite(step: int, values: Mapping[str, float]) -> None:
         raise DivergedError(f"step {step}: {format_terms(values)}; start a new run with a lower learning_rate")
 
 
-def _pretraining(config: PretrainConfig, corpus: Corpus, devices: Devices) -> Pretraining:
-    """Build the run at its first step: model, optimiser, batches and step."""
-    model = build_model(config, devices.device)
-    optimiser = adamw(model.parameters(), learning_rate=config.learning_rate, weight_decay=config.weight_decay)
-    state = State(model, optimiser)
-    precision = autocast_dtype(config.precision, devices.device)
-    batches = Batches(config, model, corpus, devices)
-    return Pretraining(
-        state=state,
-        step=Step(
-            state,
-            devices,
-            clip_norm=config.clip_norm,
-            precision=precision,
-            # Chunks are not recorded as CUDA graphs, because their numbers of masked tokens vary.
-            record=devices.single_cuda and config.chunk_size is None,
-        ),
-        config=config,
-        devices=devices,
-        training=batches,
-        held_out=batches.held_out(),
-        digest=corpus.census.digest,
-        precision=precision,
-        work=model.work(config.share),
-        peak=matmul_peak(devices.device, precision or torch.float32) * devices.count,
-        folder=Path(config.run),
-        total_steps=config.steps,
-        eval_every=config.eval_every,
-    )
-
-
-def _headline(run: Pretraining, corpus: Corpus) -> str:
-    config, state = run.config, run.state
+def _headline(run: Pretraining) -> str:
+    config, state, corpus = run.config, run.state, run.corpus
     millions = sum(weight.numel() for weight in state.model.parameters()) / 1e6
     begin = f", from step {state.step}" if state.step else ""
     return (
@@ -254,7 +362,6 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def _written(file: Path) -> set[str]:
-    """Return the files that the record of a pre-trained model lists."""
     try:
         return {RECORD, *json.loads(file.read_text(encoding="utf-8"))["files"]}
     except (OSError, ValueError, KeyError, TypeError):
@@ -269,6 +376,8 @@ def _files(folder: Path) -> set[str]:
 
 
 def _page(config: PretrainConfig, origin: Origin, census: Census, curve: Sequence[Mapping[str, float]]) -> str:
+    start = f"the weights of {config.backbone}" if config.backbone else "random weights"
+    cited = "".join(f"\n```bibtex\n{entry.strip()}\n```\n" for entry in origin.citations)
     corpus = " ".join(Path(file).name for file in config.corpus) or "the documentation inside CPython"
     return f"""---
 {_metadata(origin).to_yaml()}
@@ -276,7 +385,7 @@ def _page(config: PretrainConfig, origin: Origin, census: Census, curve: Sequenc
 
 # {Path(config.out).resolve().name}
 
-A BERT of {config.layers} layers, {config.width} wide, with {config.heads} heads, pre-trained from {_start(config)}
+A BERT of {config.layers} layers, {config.width} wide, with {config.heads} heads, pre-trained from {start}
 by Isosphere as a masked language model: whole words, {config.share:.0%} of the tokens, {config.steps} steps of
 {config.batch_size} sequences of {config.max_length} tokens.
 Corpus: {census.sentences} sentences of {corpus}.
@@ -284,7 +393,7 @@ Corpus: {census.sentences} sentences of {corpus}.
 {_judged(config, census, curve)}`{RECORD}` has the configuration, the machine and the curve.
 
 It is not yet a sentence encoder: `isosphere train simcse --backbone {shlex.quote(config.out)}` makes one.
-{"".join(_cited(entry) for entry in origin.citations)}"""
+{cited}"""
 
 
 def _metadata(origin: Origin) -> ModelCardData:
@@ -298,14 +407,6 @@ def _metadata(origin: Origin) -> ModelCardData:
         library_name="transformers",
         pipeline_tag="fill-mask",
     )
-
-
-def _cited(entry: str) -> str:
-    return f"\n```bibtex\n{entry.strip()}\n```\n"
-
-
-def _start(config: PretrainConfig) -> str:
-    return f"the weights of {config.backbone}" if config.backbone else "random weights"
 
 
 def _judged(config: PretrainConfig, census: Census, curve: Sequence[Mapping[str, float]]) -> str:

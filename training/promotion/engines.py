@@ -13,7 +13,7 @@ from typing import Any
 from models import cpus
 from models.bundle.bundle import ENGINES, FP32, GOLDEN_COSINE, Bundle
 from models.errors import first_line
-from models.runtimes import REFERENCE, Pair, cache
+from models.runtimes import REFERENCE, Pair, choice
 from models.runtimes.base import Options
 from models.runtimes.choice import Choice, barred, fastest
 from models.runtimes.graph import golden_cosine_of
@@ -107,19 +107,19 @@ class Engines:
         if not kept:
             return {}
         measured = [engine.measured for engine in kept]
-        choice = Choice(fastest(measured, among=[row.pair for row in measured]), measured)
-        rows = [engine.to_json() | row for engine, row in zip(kept, choice.table(), strict=True)]
+        chosen = Choice(fastest(measured, among=[row.pair for row in measured]), measured)
+        rows = [engine.to_json() | row for engine, row in zip(kept, chosen.table(), strict=True)]
         judged = {engine.measured.pair for engine in self.engines}
         before = {pair: why for pair, why in barred(candidate).items() if pair not in judged}
         rows += [{**pair._asdict(), "barred": why} for pair, why in before.items()]
-        content = {"host": cache.host(self.machine.options), "measured": rows}
+        content = {"host": choice.host(self.machine.options), "measured": rows}
         return {ENGINES: (json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False) + "\n").encode()}
 
     def remember(self, copy: Bundle) -> None:
         """Store the measurements in this host's cache, so that a server does not have to repeat them."""
         measured = [replace(engine.measured, barred=None) for engine in self.engines if engine.kept]
         if measured:
-            cache.remember(copy, self.machine.options, measured)
+            choice.remember(copy, self.machine.options, measured)
 
 
 def check_engines(candidate: Bundle, judges: Evaluator, machine: Machine) -> Engines:

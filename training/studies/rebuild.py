@@ -20,7 +20,7 @@ from training import run
 from training.checkpoints import record
 from training.checkpoints.publish import STS_MEAN, publish, sts_scores
 from training.config import PATH_FIELDS, ConfigError, RunConfig
-from training.data.excerpt import Excerpt
+from training.data.documents import Excerpt
 from training.data.files import text_sha256
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, DataError, sts_tasks

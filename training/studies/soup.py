@@ -34,8 +34,7 @@ from models.export.export import export
 from training.checkpoints.publish import sts_manifest_scores
 from training.evaluation.selection import Selection
 from training.evaluation.sts import TaskScore
-from training.machine.environment import environment
-from training.machine.hardware import pick_device
+from training.machine.hardware import environment, pick_device
 
 # Ingredients of a soup: their properties that must agree, and the average of their weights.
 

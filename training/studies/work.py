@@ -27,7 +27,7 @@ from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STSB_DEV, sts_tasks
 from training.evaluation.suite import EvaluationData
 from training.machine.devices import Devices
-from training.machine.environment import environment
+from training.machine.hardware import environment
 from training.machine.interrupt import locked
 from training.objectives import OBJECTIVES
 from training.run import is_published, open_run_corpus, teacher_config

@@ -9,7 +9,7 @@ import pytest
 
 from models.encoder.encoder import Encoder
 from tests.conftest import PATIENCE
-from training.data.batches import prefetch, tokeniser
+from training.data.batches import Tokeniser, prefetch
 from training.machine.devices import Devices
 
 
@@ -50,7 +50,7 @@ def test_each_encoder_has_tokens_of_its_own_vocabulary_and_length(tiny_backbone:
     student = Encoder.load(tiny_backbone, max_length=6)
     teacher = Encoder.load("minilm")
     sentences = ["the man can see the river .", "a dog ."]
-    batch = tokeniser(student, teacher, max_length=8, own=Devices("cpu").rows)(sentences)
+    batch = Tokeniser(student, teacher, max_length=8, own=Devices("cpu").rows)(sentences)
     assert list(batch.own) == [0, 1] and batch.sentences == sentences
     assert [len(tokens) for tokens in batch.tokens] == [6, 5] and batch.lengths(2) == [6, 5, 6, 5]
     assert batch.teacher_tokens is not None
@@ -59,6 +59,6 @@ def test_each_encoder_has_tokens_of_its_own_vocabulary_and_length(tiny_backbone:
 
 def test_a_process_tokenises_its_own_rows_alone(tiny_backbone: Path) -> None:
     student = Encoder.load(tiny_backbone)
-    batch = tokeniser(student, None, max_length=32, own=lambda count: range(1, count))(["a", "a dog", "a dog ."])
+    batch = Tokeniser(student, None, max_length=32, own=lambda count: range(1, count))(["a", "a dog", "a dog ."])
     assert list(batch.own) == [1, 2] and len(batch.sentences) == 3
     assert [len(tokens) for tokens in batch.tokens] == [4, 5] and batch.teacher_tokens is None

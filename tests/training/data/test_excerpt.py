@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from training.data.corpus import open_corpus
-from training.data.excerpt import Excerpt
+from training.data.documents import Excerpt
 from training.data.files import CorpusError
 
 LINES = ["a b c", "a b c d", "", "a  b\tc d e", "a b c d", "a b c d e f"]

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from training.cli import pretrain, train
 from training.cli.options import parse
 from training.data.corpus import open_corpus
-from training.data.files import COLUMNS, DELIMITERS, CorpusError, detect_format, resolve_files, sentences, text_sha256
+from training.data.files import CorpusError, detect_format, resolve_files, sentences, text_sha256
 from training.pretraining.config import PretrainConfig
 
 ROWS = ["A man plays the guitar.", 'He said "no", twice.', "", "Two lines of one text."]
@@ -195,12 +195,12 @@ SENTENCES = st.builds(
 def test_prose_is_never_refused(first: str, others: list[str]) -> None:
     """Accept prose whose first sentence mentions a tag. If other lines do so too, it is markup without closing tags."""
     prose = "\n".join([first, *(f"A {other}" for other in others)])
-    assert detect_format(prose.encode(), DELIMITERS, COLUMNS) is None
+    assert detect_format(prose.encode()) is None
 
 
 @given(st.binary(max_size=60) | st.text().map(str.encode))
 def test_any_beginning_can_be_looked_at(head: bytes) -> None:
-    detect_format(b"text,b\n" + head, DELIMITERS, COLUMNS)
+    detect_format(b"text,b\n" + head)
 
 
 def test_folders_and_patterns_are_their_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

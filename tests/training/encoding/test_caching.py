@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from models.encoder.encoder import Encoder
-from training.encoding.caching import encode_twice
 from training.encoding.views import ViewEncoder, in_batch_order, make_passes
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs
+from training.step import encode_twice
 
 CPU = torch.device("cpu")
 
@@ -32,7 +32,7 @@ def test_gradients_are_those_of_the_whole_batch_dropout_included(
     def gradient_of(pooled: Tensor) -> list[Tensor]:
         leaf = in_batch_order(passes, pooled.detach()).requires_grad_()
         loss = objective(view_encoder.split(leaf, None), torch.Generator())["info_nce"]
-        (loss + leaf[-1].square().mean()).backward()  # type: ignore[no-untyped-call]
+        (loss + leaf[-1].square().mean()).backward()
         assert leaf.grad is not None
         return [leaf.grad[:, each.rows] for each in passes]
 

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from tests.training.goldens.golden import Golden, gradients
-from training.objectives.contrastive import cosine_logits, info_nce
+from training.objectives.contrastive import ascend, cosine_logits, info_nce
 from training.objectives.dclr import binary_cross_entropy, instance_weights
-from training.objectives.noise import ascend
 
 
 def check(golden: Golden, dtype: torch.dtype) -> None:

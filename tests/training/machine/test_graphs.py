@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from models.errors import Failed
 from training.machine import graphs
-from training.machine.graphs import RUNS_BEFORE_RECORDING, CudaGraphs, RecordingError
+from training.machine.graphs import RUNS_BEFORE_RECORDING, CudaGraphs
 
 POOL, STREAM, DEFAULT = (0, 7), "a stream of its own", "the stream of before"
 
@@ -20,12 +21,6 @@ POOL, STREAM, DEFAULT = (0, 7), "a stream of its own", "the stream of before"
 class Pair(NamedTuple):
     left: Tensor
     right: Tensor
-
-    def tensors(self) -> Sequence[Tensor]:
-        return list(self)
-
-    def with_tensors(self, tensors: Sequence[Tensor]) -> Pair:
-        return Pair(*tensors)
 
 
 class Dot:
@@ -196,7 +191,7 @@ def test_a_recording_that_fails_names_the_cause_and_the_way_out(dot: Dot, monkey
     for pair in others:
         replayed(waits, pair)
     monkeypatch.setattr(torch.cuda, "graph", broken)
-    with pytest.raises(RecordingError, match=r"not permitted when stream is capturing; start the run with --set chunk"):
+    with pytest.raises(Failed, match=r"not permitted when stream is capturing; start the run with --set chunk"):
         replayed(waits, last)
     assert streams == [DEFAULT]
     assert gc.isenabled()

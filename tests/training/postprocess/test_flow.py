@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from models.encoder.encoder import Encoder
-from models.encoder.flow import Flow
+from models.encoder.transform import Flow
 from training.data.corpus import Corpus
 from training.postprocess.base import PostprocessError
 from training.postprocess.flow import FlowParams, bits_per_dim, fit, initialise, train

@@ -13,8 +13,8 @@ from training.checkpoints.record import RunError
 from training.data.corpus import open_corpus
 from training.machine.interrupt import locked
 from training.pretraining.config import PretrainConfig
+from training.pretraining.model import build_model
 from training.pretraining.run import RECORD, publish
-from training.pretraining.start import build_model
 
 
 def test_folders_that_are_taken(small: list[str], capsys: Capture) -> None:

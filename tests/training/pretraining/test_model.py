@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 from transformers import DataCollatorForLanguageModeling
 
 from training.data.corpus import open_corpus
@@ -20,9 +21,8 @@ from training.machine.devices import Devices
 from training.pretraining import batches
 from training.pretraining.batches import START, Batch, Batches, sentence_lengths
 from training.pretraining.config import PretrainConfig
-from training.pretraining.model import MaskedLM, MaskedTokens
-from training.pretraining.start import build_model
-from training.pretraining.step import State, Step, evaluate
+from training.pretraining.model import MaskedLM, MaskedTokens, build_model
+from training.pretraining.run import State, Step, evaluate
 from training.step import adamw
 
 WORDS = ("man", "woman", "dog", "cat", "bird", "fish", "horse", "guitar", "river", "city")
@@ -53,6 +53,11 @@ def batches_of(config: PretrainConfig, model: MaskedLM) -> Batches:
 def step_of(model: MaskedLM, *, clip_norm: float = 1.0) -> Step:
     state = State(model, adamw(model.parameters(), learning_rate=1, weight_decay=0))
     return Step(state, Devices("cpu"), clip_norm=clip_norm, precision=None)
+
+
+def step_gradients(model: MaskedLM, batch: Batch) -> dict[str, Tensor]:
+    step = step_of(model)
+    return step.gradients(step.on_device(batch))
 
 
 def gradients(model: MaskedLM, loss: Callable[[], Tensor]) -> tuple[float, dict[str, Tensor]]:
@@ -132,7 +137,7 @@ def test_a_batch_in_chunks_has_the_loss_and_the_gradient_of_the_whole(config: Pr
         batch: Batch = next(batches_of(changed, model).after(0, START))
         assert len(batch.chunks) == {None: 1, 1: 6, 4: 2}[size]
         model.zero_grad()
-        values = step_of(model).gradients(batch)
+        values = step_gradients(model, batch)
         assert values["loss"] == pytest.approx(evaluate(model, batch.chunks, None)["masked_loss"], rel=1e-6)
         assert values["accuracy"] == pytest.approx(evaluate(model, batch.chunks, None)["masked_accuracy"], rel=1e-6)
         found.append({name: w.grad.clone() for name, w in model.named_parameters() if w.grad is not None})
@@ -152,7 +157,7 @@ def test_questions_without_an_answer_change_nothing(
         (chunk,) = batch.chunks
         assert len(chunk.labels) % granule == 0 and chunk.answered == batch.hidden
         model.zero_grad()
-        values = {name: value.item() for name, value in step_of(model).gradients(batch).items()}
+        values = {name: value.item() for name, value in step_gradients(model, batch).items()}
         grads = {name: w.grad.clone() for name, w in model.named_parameters() if w.grad is not None}
         found.append((len(chunk.labels), values, evaluate(model, batches_of(config, model).held_out(), None), grads))
     (few, values, scores, grads), (more, same, same_scores, same_grads) = found
@@ -164,8 +169,8 @@ def test_questions_without_an_answer_change_nothing(
 
 def test_what_is_copied_to_be_recorded_is_put_back_in_its_place(config: PretrainConfig, model: MaskedLM) -> None:
     batch = next(batches_of(config.override({"chunk_size": 4}), model).after(0, START))
-    placed = step_of(model)._on_device(batch)
-    copied = placed.with_tensors([each.clone() for each in placed.tensors()])
+    placed = step_of(model).on_device(batch)
+    copied = tree_map_only(Tensor, Tensor.clone, placed)
     assert torch.equal(copied.hidden, placed.hidden) and placed.hidden.item() == batch.hidden
     assert len(copied.chunks) == len(placed.chunks) == 2
     for one, other in zip(placed.chunks, copied.chunks, strict=True):

@@ -22,8 +22,7 @@ from tests.training.pretraining.runs import TINY, Capture, call, metrics
 from training.checkpoints import checkpoint
 from training.checkpoints.speed import FIGURES
 from training.machine.devices import Devices
-from training.pretraining.run import RECORD
-from training.pretraining.step import Step
+from training.pretraining.run import RECORD, Step
 
 
 def test_a_run_leaves_a_record_and_a_model_that_encoders_are_trained_from(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from models.bundle.tokenizer import Tokens
 from training.data.corpus import open_corpus
-from training.pretraining.batches import BLOCK, START, Position, cut, sentence_lengths, sequences
+from training.pretraining.batches import BLOCK, START, Position, concatenate, cut, sentence_lengths
 
 LENGTHS = st.lists(st.integers(0, 12), max_size=6)
 
@@ -48,7 +48,8 @@ def test_epochs_follow_each_other_without_a_gap(tmp_path: Path) -> None:
         return [Tokens(np.full(int(each) % 4 + 1, int(each)), int(each) % 4 + 1) for each in sentences]
 
     def read(start: Position, batches: int) -> list[tuple[list[int], Position]]:
-        found = sequences(corpus, encode, rows=8, length=16, seed=3, start=start)  # type: ignore[arg-type]
+        blocks = (concatenate(encode(each)) for each in corpus.batches(BLOCK, seed=3, start=start.block))
+        found = cut(blocks, rows=8, length=16, start=start)
         return [(ids.ravel().tolist(), end) for ids, end in islice(found, batches)]
 
     order = chain.from_iterable(islice(corpus.batches(BLOCK, seed=3), 4))

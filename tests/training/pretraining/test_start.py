@@ -19,8 +19,8 @@ from models.bundle.sources import SourceError
 from models.encoder.encoder import Encoder
 from tests.training.pretraining.runs import Capture, call, metrics
 from training.pretraining.config import PretrainConfig
+from training.pretraining.model import backbone_fields, build_model
 from training.pretraining.run import RECORD
-from training.pretraining.start import backbone_fields, build_model
 
 CPU = torch.device("cpu")
 WEIGHTS = "model.safetensors"
@@ -93,7 +93,7 @@ def test_what_it_leaves_reads_texts_as_long_as_the_backbone_did(going_on: list[s
 
 @pytest.mark.slow
 def test_a_run_from_a_backbone_is_resumed(going_on: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from training.pretraining.step import Step
+    from training.pretraining.run import Step
 
     assert call(*going_on, "--out", "artifacts/whole") == 0
     step = Step.__call__

@@ -37,7 +37,7 @@ def _session(graph: bytes, threads: int, *providers: str) -> InferenceSession:
     settings = SessionOptions()
     settings.intra_op_num_threads = threads
     settings.inter_op_num_threads = 1
-    settings.enable_mem_pattern = False  # The options are those of `models.runtimes.session`.
+    settings.enable_mem_pattern = False  # The options are those of `models.runtimes.onnxruntime`.
     return InferenceSession(graph, settings, providers=list(providers))
 
 

@@ -16,7 +16,7 @@ import pytest
 from models.bundle import bundle
 from models.bundle.bundle import FP32, Bundle
 from models.bundle.prompts import NO_PROMPTS
-from models.runtimes import REFERENCE, RUNTIMES, Pair, cache, choice, measurement
+from models.runtimes import REFERENCE, RUNTIMES, Pair, choice, measurement
 from models.runtimes.base import Options
 from models.runtimes.choice import barred
 from models.runtimes.measurement import Encode, Open
@@ -242,9 +242,8 @@ def test_a_pair_that_scores_otherwise_is_barred_for_good(
     json.dumps(decision.to_json(), allow_nan=False)
     served = bundle.load(tiny.folder.parent / "default")
     assert carried(served.folder)[OTHER]["barred"].startswith(says) and carried(served.folder)[REFERENCE]["chosen"]
-    for module in (choice, cache):
-        monkeypatch.setattr(module, "available", lambda *_, **__: [REFERENCE, OTHER])
-    monkeypatch.setattr(cache, "recall", lambda *_: [])
+    monkeypatch.setattr(choice, "available", lambda *_, **__: [REFERENCE, OTHER])
+    monkeypatch.setattr(choice, "recall", lambda *_: [])
     quick = measurement.Measured(*OTHER, 40.0, 4.0, 1.0, 0.0)
     monkeypatch.setattr(choice, "measure", lambda *_: [measurement.Measured(*REFERENCE, 10.0, 1.0, 1.0, 0.0), quick])
     chosen = choice.choose(served, Options("cpu", 7))
@@ -273,8 +272,7 @@ def test_a_pair_far_from_the_golden_vectors_is_barred(tiny: Bundle) -> None:
 
 def test_what_was_promoted_here_is_not_measured_again(tiny: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     here = machine({REFERENCE: 0.4, OTHER: 0.1}, {OTHER: noisy(1e-4)})
-    for module in (choice, cache):
-        monkeypatch.setattr(module, "available", lambda *_, **__: [REFERENCE, OTHER])
+    monkeypatch.setattr(choice, "available", lambda *_, **__: [REFERENCE, OTHER])
     assert promoted(tiny, Told(80, 79.7), here).outcome == "promoted"
     monkeypatch.setattr(choice, "measure", lambda *_: pytest.fail("measured under traffic"))
     served = bundle.load(tiny.folder.parent / "default")
