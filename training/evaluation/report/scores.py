@@ -100,12 +100,9 @@ def _backbones(judged: Iterable[Evaluated]) -> list[str]:
 
 def _backbone_note(judged: Sequence[Evaluated], papers: Sequence[Row]) -> Part:
     """Return a note if the papers' rows are for another backbone than the evaluated encoders."""
-    theirs = {paper.backbone for paper in papers}
-    others = {name or "an unnamed backbone" for name in _backbones(judged) if published.reported(name) not in theirs}
-    if not others:
-        return None
-    said = " and ".join(sorted(others))
-    return element("p", f"The papers don't report {said}: their rows are there for orientation, not for comparison.")
+    others = " and ".join(published.unreported(_backbones(judged), papers))
+    said = f"The papers don't report {others}: their rows are there for orientation, not for comparison."
+    return element("p", said) if others else None
 
 
 def _published(papers: Sequence[Row]) -> list[Element]:
