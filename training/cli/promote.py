@@ -16,7 +16,6 @@ from training.promotion.yardsticks import choose_yardstick
 
 REQUIRED = ("sts",)
 """Tasks that must have a score by default, if evaluation data is given."""
-REQUIRE = "tasks that must have a score: sts, transfer or names (default: sts if only --data is given, otherwise none)"
 CRUDE = (
     "the comparison used no human judgements: if you have queries with known answers, compare by them with "
     "--data DIR --retrieval NAME; --margin sets how much worse the bundle may be"
