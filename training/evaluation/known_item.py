@@ -111,7 +111,6 @@ def _take_query(text: str) -> tuple[str, str]:
 
 # The effect of training on passages: scores of held-out passages before and after training.
 
-RESAMPLES = 1000
 EXAMPLES = 3
 SHOWN = 90
 """Maximum characters of a text in an example."""
@@ -133,7 +132,7 @@ class SearchResult:
 
     def gain(self, start: SearchResult) -> Comparison:
         """Return the mean score minus the mean score of `start`, with a bootstrap interval over queries."""
-        return bootstrap.compare_means(self.values, start.values, resamples=RESAMPLES)
+        return bootstrap.compare_means(self.values, start.values)
 
     def against(self, start: SearchResult) -> str:
         """Format the mean score, and its difference from the mean score of `start` with an interval."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from statistics import fmean
 from xml.etree.ElementTree import Element, tostring
 
-from training.evaluation.bootstrap import Comparison, Interval
 from training.evaluation.report import markup, svg
 from training.evaluation.report.geometry import QUANTITIES
 from training.evaluation.report.markup import element, number, section
@@ -16,7 +15,7 @@ from training.evaluation.report.plots import Bar, Caption, Plane, Series, bars, 
 from training.evaluation.report.svg import WIDTH, Axis, Frame, linear, sizes
 from training.studies import table
 from training.studies.results import Result
-from training.studies.summary import DECIMALS, Row, SeedGain, Summary
+from training.studies.summary import DECIMALS, Row, Summary
 from training.studies.table import explanation, grid
 from training.studies.trial import SEED, label_of
 
@@ -114,7 +113,7 @@ def _arms(summary: Summary) -> Element:
         Strip(
             row.label,
             row.mean.mean,
-            (row.interval.low, row.interval.high) if row.interval else None,
+            row.interval,
             [(f"seed {each.axes.get(SEED, '–')}", y) for each, y in zip(row.results, row.mean.values, strict=True)],
         )
         for row in summary.rows
@@ -147,12 +146,9 @@ def _gains(summary: Summary) -> Iterable[Element]:
 
 def _kinds(summary: Summary) -> str:
     """Return a phrase that says how the intervals of the gains were computed."""
-    kinds = {type(row.gain) for row in summary.rows}
-    words = {
-        Comparison: f"of a paired bootstrap of the {summary.metric.examples}",
-        SeedGain: "of Welch's t-test over seeds",
-    }
-    return ", or ".join(said for kind, said in words.items() if kind in kinds)
+    over_seeds = {row.gain.better is None for row in summary.rows if row.gain}
+    words = {False: f"of a paired bootstrap of the {summary.metric.examples}", True: "of Welch's t-test over seeds"}
+    return ", or ".join(words[kind] for kind in sorted(over_seeds))
 
 
 def _strips(caption: Caption, label: str, strips: Sequence[Strip], reference: float) -> Element:
@@ -216,7 +212,7 @@ class Swept:
     value: float
     label: str
     seeds: Sequence[float]
-    interval: Interval | None = None
+    interval: tuple[float, float] | None = None
     """Bootstrap interval of the mean over seeds."""
 
 
@@ -230,14 +226,14 @@ def _sweep(figure: str, title: str, unit: str, axis: str, swept: Mapping[str, Se
 
     def behind(frame: Frame) -> list[Element]:
         """Draw the intervals, and a dot for the score of each seed. The means are drawn on top of them."""
-        upright = [(frame.across(x), frame.up(y.low), frame.up(y.high), mark) for x, y, mark in spreads]
+        upright = [(frame.across(x), frame.up(low), frame.up(high), mark) for x, (low, high), mark in spreads]
         return [svg.line((x, low), (x, high), f"spread {mark}") for x, low, high, mark in upright] + [
             svg.dot((frame.across(each.value), frame.up(y)), "paper", f"{each.label}: {y:.2f}")
             for each, _ in arms
             for y in each.seeds
         ]
 
-    reach = [y for each, _ in arms for y in each.seeds] + [end for _, y, _ in spreads for end in (y.low, y.high)]
+    reach = [y for each, _ in arms for y in each.seeds] + [end for _, ends, _ in spreads for end in ends]
     plane = Plane(_scale(axis, [each.value for each, _ in arms]), linear(unit, reach), behind)
     of = f", {series[0].name}" if len(series) == 1 else ""
     said = "Grey: each seed. Lines: their means."

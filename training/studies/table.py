@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import fmean, stdev
 
-from training.evaluation.bootstrap import Comparison
 from training.studies.results import Result
-from training.studies.summary import CRITERIA, DECIMALS, LEVEL, Row, SeedGain, SeedScores, Summary
+from training.studies.summary import CRITERIA, DECIMALS, LEVEL, Row, SeedScores, Summary
 
 HEAD = ("arm", "seeds", "mean", "STS-B dev", "gain", "95 % interval", "P(better)", "verdict")
 MEAN, DEV = HEAD.index("mean"), HEAD.index("STS-B dev")
@@ -49,7 +48,7 @@ def cells(row: Row) -> list[str]:
     compared = ["", "", ""]
     if gain:
         difference, low, high = map(_signed, (gain.difference, gain.low, gain.high))
-        compared = [difference, f"[{low}, {high}]", f"{gain.better:.3f}" if isinstance(gain, Comparison) else ""]
+        compared = [difference, f"[{low}, {high}]", "" if gain.better is None else f"{gain.better:.3f}"]
     dev = "" if row.dev is None else str(row.dev)
     return [row.label, str(len(row.results)), str(row.mean), dev, *compared, row.verdict]
 
@@ -78,9 +77,9 @@ def explanation(summary: Summary) -> str:
 
 def _gains(summary: Summary) -> Iterator[str]:
     """Yield a sentence about each kind of gain in the table."""
-    metric, gains = summary.metric, {row.label: row.gain for row in summary.rows}
-    over_seeds = [label for label, gain in gains.items() if isinstance(gain, SeedGain)]
-    if not over_seeds or any(isinstance(gain, Comparison) for gain in gains.values()):
+    metric, compared = summary.metric, [row for row in summary.rows if row.gain]
+    over_seeds = [row.label for row in compared if row.gain and row.gain.better is None]
+    if not over_seeds or len(over_seeds) < len(compared):
         yield (
             f" Gain, interval and P(better) compare an arm with {summary.against} by a paired bootstrap of the "
             f"{metric.examples}, with fixed {metric.fixed}. Seeds are another source of chance: a gain is within the "

@@ -78,7 +78,7 @@ def test_a_tasks_kept_cosines_and_golds_are_of_the_same_pairs_in_all_its_subsets
 
     given = EvaluationData(sts={"STS12": {"one": pairs("a man", 10), "two": pairs("the river", 6)}})
     found = evaluate(Encoder.load(tiny_backbone, pooling="mean"), given, io.StringIO())
-    score = 100 * spearmanr(found.cosines["STS12"], found.golds["STS12"]).statistic
+    score = 100 * spearmanr(found.arrays[COSINES]["STS12"], found.arrays[GOLDS]["STS12"]).statistic
     assert found.scores["STS12"] == pytest.approx(score, abs=1e-3)
 
 
