@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from xml.etree.ElementTree import Element, tostring
+from xml.etree.ElementTree import Element
 
 from training.evaluation.report import markup, svg
 from training.evaluation.report.geometry import QUANTITIES
 from training.evaluation.report.markup import element, number, section
-from training.evaluation.report.page import style
-from training.evaluation.report.plots import Bar, Caption, Plane, Series, bars, lines, points
-from training.evaluation.report.svg import WIDTH, Axis, Frame, linear, sizes
+from training.evaluation.report.page import document
+from training.evaluation.report.plots import Bar, Plane, Series, bars, lines, points
+from training.evaluation.report.svg import WIDTH, Axis, Caption, Frame, linear, sizes
 from training.studies import table
 from training.studies.results import Result
 from training.studies.summary import DECIMALS, Row, Summary
@@ -25,53 +25,37 @@ def page(name: str, about: str, *summaries: Summary) -> str:
 
     Parts of the page that do not depend on a metric are made from the first summary.
     """
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", f"{name}: study"),
-        element("style", style()),
-    )
-    body = element(
-        "body",
-        element("header", element("h1", name), element("p", about) if about else None),
-        element(
-            "main",
-            *(part for summary in summaries for part in (_result(summary), _tasks(summary))),
-            _plain("geometry", "Geometry of the vectors", table.geometry_grid(summaries[0]), table.EXPLANATION),
-            section("figures", "Figures", element("div", *figures(*summaries), class_="figures")),
-        ),
-    )
-    made = element("html", head, body, lang="en")
-    return f"<!doctype html>\n{tostring(made, encoding='unicode', method='html')}\n"
+    geometry = table.geometry_grid(summaries[0])
+    main = [
+        *(part for summary in summaries for part in (_result(summary), _tasks(summary))),
+        _section("geometry", "Geometry of the vectors", geometry, table.EXPLANATION) if geometry else None,
+        section("figures", "Figures", element("div", *figures(*summaries), class_="figures")),
+    ]
+    return document(f"{name}: study", [element("h1", name), element("p", about) if about else None], main)
 
 
 def _result(summary: Summary) -> Element:
-    head, *lines = grid(summary)
-    rows = [_row(line, own=row.label == summary.against) for line, row in zip(lines, summary.rows, strict=True)]
-    columns = [name[0].upper() + name[1:] for name in head]
-    drawn = markup.table(f"Every arm against {summary.against}, {summary.metric.unit}", columns, [rows])
-    return section(summary.metric.name, summary.metric.title, drawn, element("p", explanation(summary)))
+    metric, against = summary.metric, summary.against
+    caption = f"Every arm against {against}, {metric.unit}"
+    return _section(metric.name, metric.title, grid(summary), explanation(summary), caption=caption, own=against)
 
 
 def _tasks(summary: Summary) -> Element | None:
-    return _plain(
-        f"{summary.metric.name}-tasks", "Task by task", table.task_grid(summary), table.task_explanation(summary)
-    )
+    lines, said = table.task_grid(summary), table.task_explanation(summary)
+    return _section(f"{summary.metric.name}-tasks", "Task by task", lines, said) if lines else None
 
 
-def _plain(name: str, title: str, lines: Sequence[Sequence[str]], said: str) -> Element | None:
-    """Make a table of numbers, or return None if there are no lines. The first line is the head of the table."""
-    if not lines:
-        return None
-    head, *arms = ([cell.replace("-", "−") if i else cell for i, cell in enumerate(line)] for line in lines)
+def _section(
+    name: str, title: str, lines: Sequence[Sequence[str]], said: str, *, caption: str = "", own: str = ""
+) -> Element:
+    """Make a section with a table. The first line is the head of the table, and `own` is the label of the baseline."""
+    head, *arms = lines
+    rows = [
+        markup.row(label, *(cell.replace("-", "−") for cell in cells), kind="own" if label == own else "")
+        for label, *cells in arms
+    ]
     columns = [column[0].upper() + column[1:] for column in head]
-    return section(name, title, markup.table(title, columns, [[markup.row(*arm) for arm in arms]]), element("p", said))
-
-
-def _row(line: Sequence[str], *, own: bool) -> Element:
-    label, *numbers, verdict = line
-    return markup.row(label, *(cell.replace("-", "−") for cell in numbers), verdict, kind="own" if own else "")
+    return section(name, title, markup.table(caption or title, columns, [rows]), element("p", said))
 
 
 # Figures of a study. Every seed is shown as a dot, so that means do not look more certain than they are.
@@ -156,14 +140,12 @@ def _strips(caption: Caption, label: str, strips: Sequence[Strip], reference: fl
     reach += [y for strip in strips for y in (*(strip.ends or ()), *(value for _, value in strip.seeds))]
     names = Axis("", (0.0, 1.0), ("", ""))
     frame = Frame(linear(label, reach), names, left=165, right=44, height=LINE_HEIGHT * len(strips))
-    parts = [svg.line((x, frame.top), (x, frame.foot), "grid") for x in map(frame.across, frame.x.ticks)]
-    middle = frame.across(reference)
-    parts.append(svg.line((middle, frame.top), (middle, frame.foot), "reference"))
+    parts = [*(svg.upright(frame, tick, "grid") for tick in frame.x.ticks), svg.upright(frame, reference, "reference")]
     labels = svg.short([strip.label for strip in strips], NAME_LENGTH)
     for place, (strip, name) in enumerate(zip(strips, labels, strict=True)):
         y = frame.top + LINE_HEIGHT * (place + 0.5)
         parts += [svg.text((frame.left - 8, y + 4), name, "name", anchor="end"), *_strip(strip, frame, y)]
-    return svg.figure(caption.name, caption.title, caption.description, frame.foot + 40, [*parts, *frame.below()])
+    return svg.figure(caption, frame, [*parts, *frame.below()])
 
 
 def _strip(strip: Strip, frame: Frame, y: float) -> Iterable[Element]:

@@ -16,8 +16,9 @@ from xml.etree.ElementTree import Element
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS
 from training.evaluation.report import svg
-from training.evaluation.report.plots import Bar, Caption, bars
+from training.evaluation.report.plots import Bar, bars
 from training.evaluation.report.sheet import description_of, sheet, title_of
+from training.evaluation.report.svg import Caption
 from training.studies.description import STUDIES, Study, read_toml
 from training.studies.page import figures
 from training.studies.plan import cpu_hours, gpu_hours

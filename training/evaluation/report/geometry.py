@@ -8,8 +8,8 @@ from xml.etree.ElementTree import Element
 from training.evaluation.report import svg
 from training.evaluation.report.evaluated import Evaluated
 from training.evaluation.report.markup import ABSENT, Part, element, number, row, section, table
-from training.evaluation.report.plots import Caption, Extra, Plane, Series, histogram, lines, points
-from training.evaluation.report.svg import WIDTH, Frame, decades, linear, sizes
+from training.evaluation.report.plots import Extra, Plane, Series, histogram, lines, points
+from training.evaluation.report.svg import WIDTH, Caption, Frame, decades, linear, sizes
 
 MEASURES = {
     "sentences": ("Sentences", 0),
@@ -270,12 +270,12 @@ def _chosen(chosen: Sequence[tuple[Evaluated, int]]) -> Extra:
     """Draw a vertical line at each chosen step. Only a single line is labelled."""
 
     def drawn(frame: Frame) -> list[Element]:
-        places = [(each.mark, step, frame.across(step)) for each, step in chosen]
-        marks = [svg.line((x, frame.top), (x, frame.foot), f"chosen {kind}") for kind, _, x in places]
-        if len(places) == 1:
-            ((kind, step, x),) = places
+        marks = [svg.upright(frame, step, f"chosen {each.mark}") for each, step in chosen]
+        if len(chosen) == 1:
+            ((each, step),) = chosen
             side, anchor = (-5, "end") if frame.x.at(step) > 0.5 else (5, "start")
-            marks.append(svg.text((x + side, frame.top - 3), f"step {step}", f"name {kind}", anchor=anchor))
+            at = (frame.across(step) + side, frame.top - 3)
+            marks.append(svg.text(at, f"step {step}", f"name {each.mark}", anchor=anchor))
         return marks
 
     return drawn

@@ -10,9 +10,10 @@ from xml.etree.ElementTree import Element, tostring
 from training.evaluation.report.evaluated import Evaluated, check_evaluations
 from training.evaluation.report.geometry import curve, geometry
 from training.evaluation.report.markup import ABSENT, Part, element, megabytes, number, row, section, table
-from training.evaluation.report.plots import Bar, Caption, bars
+from training.evaluation.report.plots import Bar, bars
 from training.evaluation.report.scores import retrieval, sts, transfer
 from training.evaluation.report.sheet import DRAWING
+from training.evaluation.report.svg import Caption
 
 STYLES = (DRAWING, Path(__file__).with_name("style.css"))
 """Style sheets of a page: of its drawings, and of everything else."""
@@ -26,34 +27,24 @@ def render(evaluations: Sequence[Mapping[str, Any]]) -> str:
     """
     judged = check_evaluations(evaluations)
     parts = [part for make in (sts, transfer, retrieval, geometry, curve, speed) if (part := make(judged)) is not None]
-    head = tostring(_head(judged), encoding="unicode", method="html")
-    # XML escapes attributes completely. Every element of the body has an end tag, so the XML is valid HTML too.
-    body = tostring(_body(judged, parts), encoding="unicode", short_empty_elements=False)
-    return f'<!doctype html>\n<html lang="en">{head}{body}</html>\n'
+    said = [element("p", text) for text in (_headline(judged[0]), _others(judged[1:])) if text]
+    main = [subjects(judged), *parts, explanations(judged)]
+    return document(f"{judged[0].name}: evaluation", [element("h1", judged[0].title), *said], main)
 
 
-def style() -> str:
-    """Return the style sheet of a page."""
-    return "\n".join(file.read_text(encoding="utf-8") for file in STYLES)
-
-
-def _head(judged: Sequence[Evaluated]) -> Element:
-    return element(
+def document(title: str, header: Sequence[Part], main: Sequence[Part]) -> str:
+    """Return a self-contained HTML page with the style sheets of reports."""
+    head = element(
         "head",
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", f"{judged[0].name}: evaluation"),
-        element("style", style()),
+        element("title", title),
+        element("style", "\n".join(file.read_text(encoding="utf-8") for file in STYLES)),
     )
-
-
-def _body(judged: Sequence[Evaluated], parts: Sequence[Element]) -> Element:
-    header = element(
-        "header",
-        element("h1", judged[0].title),
-        *(element("p", said) for said in (_headline(judged[0]), _others(judged[1:])) if said),
-    )
-    return element("body", header, element("main", subjects(judged), *parts, explanations(judged)))
+    body = element("body", element("header", *header), element("main", *main))
+    # XML escapes attributes completely. Every element of the body has an end tag, so the XML is valid HTML too.
+    content = tostring(body, encoding="unicode", short_empty_elements=False)
+    return f'<!doctype html>\n<html lang="en">{tostring(head, encoding="unicode", method="html")}{content}</html>\n'
 
 
 def _headline(judged: Evaluated) -> str:
@@ -92,16 +83,16 @@ SUBJECT = {
 
 def subjects(judged: Sequence[Evaluated]) -> Element:
     """Make a table with a column for each evaluation and a row for each fact that any of them has."""
-    rows = {title: [_said(each.get("subject", name)) for each in judged] for name, title in SUBJECT.items()}
+    rows = {title: [each.get("subject", name) for each in judged] for name, title in SUBJECT.items()}
     rows["Fingerprint"] = [_fingerprint(each) for each in judged]
     rows["Size"] = [megabytes(each.get("subject", "bytes")) for each in judged]
     rows["Environment"] = [_environment(each) for each in judged]
-    rows["Judged"] = [_said(each.get("created")) for each in judged]
+    rows["Judged"] = [each.get("created") for each in judged]
     commands = [each.get("command") for each in judged]
     filled = [
-        row(title, *(ABSENT if said is None else said for said in facts))
+        row(title, *(ABSENT if fact is None else str(fact) for fact in facts))
         for title, facts in rows.items()
-        if any(said is not None for said in facts)
+        if any(fact is not None for fact in facts)
     ]
     if any(commands):
         filled.append(row("Command", *(element("code", command) if command else ABSENT for command in commands)))
@@ -131,10 +122,6 @@ def _commands(judged: Sequence[Evaluated]) -> list[Part]:
     if not known:
         return []
     return [element("p", "To repeat it:"), element("pre", element("code", "\n".join(known)))]
-
-
-def _said(value: object) -> str | None:
-    return None if value is None else str(value)
 
 
 def _fingerprint(judged: Evaluated) -> str | None:

@@ -8,20 +8,11 @@ from xml.etree.ElementTree import Element
 
 from training.evaluation.report import svg
 from training.evaluation.report.markup import number
-from training.evaluation.report.svg import WIDTH, Axis, Frame, Point, linear
+from training.evaluation.report.svg import WIDTH, Axis, Caption, Frame, Point, linear
 
 LABEL_GAP = 13
 """Minimum distance between the base lines of labels, in units of the drawing."""
 NAME_LENGTH = 14
-
-
-@dataclass(frozen=True)
-class Caption:
-    """The text of a figure. `name` is unique on the page."""
-
-    name: str
-    title: str
-    description: str
 
 
 @dataclass(frozen=True)
@@ -73,9 +64,7 @@ def dot_plot(caption: Caption, label: str, dots: Sequence[Dot]) -> Element:
     reach = [dot.value + sign * (dot.deviation or 0) for dot in dots for sign in (-1, 1)]
     height = 18 * len(dots)
     frame = Frame(linear(label, reach), _unmarked(), left=150, right=40, height=height)
-    parts = [
-        svg.line((frame.across(tick), frame.top), (frame.across(tick), frame.foot), "grid") for tick in frame.x.ticks
-    ]
+    parts = [svg.upright(frame, tick, "grid") for tick in frame.x.ticks]
     names = svg.short([dot.name for dot in dots], 23)
     for i, (dot, name) in enumerate(zip(dots, names, strict=True)):
         y = frame.top + 18 * i + 9
@@ -86,7 +75,7 @@ def dot_plot(caption: Caption, label: str, dots: Sequence[Dot]) -> Element:
             parts.append(svg.line((frame.across(ends[0]), y), (frame.across(ends[1]), y), f"spread {dot.kind}"))
         parts.append(svg.dot((frame.across(dot.value), y), dot.kind, tooltip))
         parts.append(svg.text((WIDTH, y + 4), number(dot.value), f"value {dot.kind}", anchor="end"))
-    return svg.figure(caption.name, caption.title, caption.description, frame.foot + 40, [*parts, *frame.below()])
+    return svg.figure(caption, frame, [*parts, *frame.below()])
 
 
 def bars(caption: Caption, label: str, values: Sequence[Bar], *, digits: int) -> Element:
@@ -96,9 +85,7 @@ def bars(caption: Caption, label: str, values: Sequence[Bar], *, digits: int) ->
     """
     reach = [end for bar in values for end in (bar.value, bar.reported or 0.0, *(bar.interval or ()))]
     frame = Frame(linear(label, reach, from_zero=True), _unmarked(), left=150, right=56, height=24 * len(values))
-    parts = [
-        svg.line((frame.across(tick), frame.top), (frame.across(tick), frame.foot), "grid") for tick in frame.x.ticks
-    ]
+    parts = [svg.upright(frame, tick, "grid") for tick in frame.x.ticks]
     zero = frame.across(0)
     names = svg.short([bar.name for bar in values], 23)
     for i, (bar, name) in enumerate(zip(values, names, strict=True)):
@@ -117,8 +104,8 @@ def bars(caption: Caption, label: str, values: Sequence[Bar], *, digits: int) ->
             tip = f"{bar.name}, in the paper: {number(bar.reported, digits)}"
             parts.append(svg.dot((frame.across(bar.reported), y), "reported", tip))
         parts.append(svg.text((WIDTH, y + 4), said, f"value {bar.kind}", anchor="end"))
-    parts.append(svg.line((zero, frame.top), (zero, frame.foot), "axis"))
-    return svg.figure(caption.name, caption.title, caption.description, frame.foot + 40, [*parts, *frame.below()])
+    parts.append(svg.upright(frame, 0, "axis"))
+    return svg.figure(caption, frame, [*parts, *frame.below()])
 
 
 def lines(caption: Caption, plane: Plane, series: Sequence[Series], *, dots: bool = False) -> Element:
@@ -139,7 +126,7 @@ def lines(caption: Caption, plane: Plane, series: Sequence[Series], *, dots: boo
             svg.text((WIDTH - frame.right + 8, y + 4), name, f"name {each.kind}")
             for each, name, y in zip(series, names, ends, strict=True)
         ]
-    return _drawn(caption, frame, parts)
+    return svg.figure(caption, frame, parts)
 
 
 def points(caption: Caption, plane: Plane, named: Sequence[Series]) -> Element:
@@ -153,7 +140,7 @@ def points(caption: Caption, plane: Plane, named: Sequence[Series]) -> Element:
         (x, y), *_ = each.points
         parts.append(svg.dot(place, each.kind, f"{each.name}: {number(x, 3)}, {number(y, 3)}"))
         parts.append(svg.text((place[0] + 9, height + 4), name, f"name {each.kind}"))
-    return _drawn(caption, frame, parts)
+    return svg.figure(caption, frame, parts)
 
 
 def histogram(caption: Caption, plane: Plane, edges: Sequence[float], shares: Series) -> Element:
@@ -163,11 +150,7 @@ def histogram(caption: Caption, plane: Plane, edges: Sequence[float], shares: Se
     for left, right, (_, share) in zip(edges[:-1], edges[1:], shares.points, strict=True):
         corners = (frame.across(left), frame.foot), (frame.across(right), frame.up(share))
         parts.append(svg.bar(*corners, shares.kind, f"{number(left)} to {number(right)}: {number(100 * share)} %"))
-    return _drawn(caption, frame, parts)
-
-
-def _drawn(caption: Caption, frame: Frame, parts: Sequence[Element]) -> Element:
-    return svg.figure(caption.name, caption.title, caption.description, frame.foot + 40, parts)
+    return svg.figure(caption, frame, parts)
 
 
 def _unmarked() -> Axis:

@@ -10,8 +10,9 @@ from xml.etree.ElementTree import Element
 from training.evaluation.report import published
 from training.evaluation.report.evaluated import Evaluated
 from training.evaluation.report.markup import ABSENT, Part, details, element, number, row, section, table
-from training.evaluation.report.plots import Caption, Dot, dot_plot
+from training.evaluation.report.plots import Dot, dot_plot
 from training.evaluation.report.published import STS, TRANSFER, Row
+from training.evaluation.report.svg import Caption
 
 NAMES = {"STSB": "STS-B", "SICKR": "SICK-R", "SST2": "SST-2"}
 """Names of tasks that the papers spell differently."""

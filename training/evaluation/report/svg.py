@@ -126,6 +126,15 @@ def _name(tick: float, digits: int) -> str:
 
 
 @dataclass(frozen=True)
+class Caption:
+    """The text of a figure. `name` is unique on the page, and the description is for screen readers."""
+
+    name: str
+    title: str
+    description: str
+
+
+@dataclass(frozen=True)
 class Frame:
     """The rectangle between the axes, in units of the drawing. Coordinates y grow downwards."""
 
@@ -185,14 +194,15 @@ class Frame:
         ]
 
 
-def figure(name: str, title: str, description: str, height: float, parts: Iterable[Part]) -> Element:
-    """Make a drawing with its caption. `name` is unique on the page, and the description is for screen readers."""
+def figure(caption: Caption, frame: Frame, parts: Iterable[Part]) -> Element:
+    """Make a drawing of a frame and its content, with its caption."""
+    name, title, description = caption.name, caption.title, caption.description
     drawing = element(
         "svg",
         element("title", title, id=f"{name}-title"),
         element("desc", description, id=f"{name}-description"),
         *parts,
-        xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {_n(height)}", role="img",
+        xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {_n(frame.foot + 40)}", role="img",
         aria_labelledby=f"{name}-title {name}-description",
     )  # fmt: skip
     return element("figure", drawing, element("figcaption", element("b", title), " ", description), id=name)
@@ -208,6 +218,11 @@ def text(at: Point, content: str, kind: str, *, anchor: str = "start") -> Elemen
 
 def line(start: Point, end: Point, kind: str) -> Element:
     return element("line", x1=_n(start[0]), y1=_n(start[1]), x2=_n(end[0]), y2=_n(end[1]), class_=kind)
+
+
+def upright(frame: Frame, value: float, kind: str) -> Element:
+    """Draw a line at a value of the x axis, over the height of the frame."""
+    return line((frame.across(value), frame.top), (frame.across(value), frame.foot), kind)
 
 
 def dot(at: Point, kind: str, tooltip: str) -> Element:
