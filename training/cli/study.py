@@ -101,7 +101,7 @@ def report(options: argparse.Namespace) -> int:
             raise StudyError(f"{options.record}: no run of {about.name} is in it")
     else:
         about = Plan.load(folder) if (folder / PLAN).exists() else Plan(folder.resolve().name, "", ())
-        results = read_results(folder)
+        results = read_results(folder / RESULTS)
     compared = summaries(results, folder, against=options.against, resamples=options.resamples or RESAMPLES)
     unsaid = metrics_left_out(results)
     print(table(*compared))

@@ -22,7 +22,7 @@ from training.evaluation.report.svg import Caption
 from training.studies.description import STUDIES, Study, read_toml
 from training.studies.page import figures
 from training.studies.plan import cpu_hours, gpu_hours
-from training.studies.results import Result, RunRecord, place_of, read_results_file
+from training.studies.results import Result, RunRecord, place_of, read_results
 from training.studies.summary import DECIMALS, SeedScores, summarise, welch
 from training.studies.trial import StudyError, Trial, label_of
 
@@ -423,9 +423,7 @@ def _earlier(study: Study, results: Path) -> list[str]:
     starts = {name: known for name, known in read_toml(EARLIER).items() if method in known["labels"]}
     files = {name: results / f"{name}.jsonl" for name in starts}
     there = {
-        name: _relabelled(read_results_file(file), starts[name]["labels"])
-        for name, file in files.items()
-        if file.exists()
+        name: _relabelled(read_results(file), starts[name]["labels"]) for name, file in files.items() if file.exists()
     }
     rows = [
         [starts[name]["start"] + f" (`{name}`)", *_cells(lines(study, of)[1])[1:]] for name, of in there.items() if of

@@ -25,7 +25,7 @@ from training.data.files import text_sha256
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, DataError, sts_tasks
 from training.evaluation.selection import by_stsb_dev
-from training.fields import check_value, field_types
+from training.fields import check_named, field_types
 from training.machine.interrupt import locked
 from training.objectives import OBJECTIVES
 from training.studies.description import PARTS, Study, read_toml
@@ -107,13 +107,13 @@ class Rebuild:
                 study,
                 _built("soup", SoupRecipe, own.get("soup", {})),
                 _scores(own.get("expected", {})),
-                _checked("tolerance", own.get("tolerance", TOLERANCE), float),
+                check_named("tolerance", own.get("tolerance", TOLERANCE), float),
                 _built("excerpt", Excerpt, own["excerpt"]) if "excerpt" in own else None,
-                corpus_sha256=_checked("corpus_sha256", own.get("corpus_sha256"), str | None),
-                limits=_checked("limits", own.get("limits", ()), tuple[str, ...]),
-                adapter=_checked("adapter", own.get("adapter"), str | None),
+                corpus_sha256=check_named("corpus_sha256", own.get("corpus_sha256"), str | None),
+                limits=check_named("limits", own.get("limits", ()), tuple[str, ...]),
+                adapter=check_named("adapter", own.get("adapter"), str | None),
             )
-            before = _checked("after", own.get("after", ()), tuple[str, ...])
+            before = check_named("after", own.get("after", ()), tuple[str, ...])
         except ValueError as error:
             raise StudyError(f"{file}: {error}") from error
         wanted_by = (*wanted_by, known)
@@ -164,15 +164,14 @@ class Rebuild:
         for trial in trials.values():
             if trial != Trial(arm=trial.arm, axes=trial.axes, config=trial.config, inputs=trial.inputs):
                 raise StudyError(
-                    f"{study.file}: {trial.title}: an ingredient must be a training run on the whole corpus, "
-                    "evaluated on STS: "
-                    "leave out fraction, untrained and other tasks"
+                    f"{study.file}: {trial.title}: an ingredient must be a training run on the whole corpus, evaluated "
+                    "on STS: leave out fraction, untrained and other tasks"
                 )
         try:
             self.mixing.shares(len(trials))
         except SoupError as error:
             raise StudyError(f"{study.file}: soup: {error}") from error
-        return [*trials.values()]
+        return list(trials.values())
 
     def compared(self, bundle: Bundle) -> list[Score]:
         """Return the scores in the bundle's manifest together with the expected ones."""
@@ -293,7 +292,9 @@ def _is_kept(config: RunConfig) -> bool:
 def _built(part: str, kind: type[Built], values: Any) -> Built:
     """Build a dataclass of settings from a table of the file."""
     known = field_types(kind)
-    given = {key: _checked(f"{part}: {key}", value, known[key]) for key, value in _table(part, values, known).items()}
+    given = {
+        key: check_named(f"{part}: {key}", value, known[key]) for key, value in _table(part, values, known).items()
+    }
     try:
         return kind(**given)
     except ValueError as error:
@@ -301,8 +302,9 @@ def _built(part: str, kind: type[Built], values: Any) -> Built:
 
 
 def _scores(values: Any) -> dict[str, float]:
-    given = _table("expected", values, METRICS)
-    return {key: _checked(f"expected: {key}", value, float) for key, value in given.items()}
+    return {
+        key: check_named(f"expected: {key}", value, float) for key, value in _table("expected", values, METRICS).items()
+    }
 
 
 def _table(part: str, values: Any, known: Collection[str]) -> dict[str, Any]:
@@ -311,10 +313,3 @@ def _table(part: str, values: Any, known: Collection[str]) -> dict[str, Any]:
     if unknown := sorted(values.keys() - set(known)):
         raise ConfigError(f"{part}: {unknown[0]}: unknown; there is {', '.join(known)}")
     return values
-
-
-def _checked(key: str, value: Any, kind: Any) -> Any:
-    try:
-        return check_value(value, kind)
-    except ValueError as error:
-        raise ConfigError(f"{key}: {error}") from error
