@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from xml.etree.ElementTree import Element
 
@@ -82,34 +81,37 @@ def figures(summary: Summary, *others: Summary) -> list[Element]:
     return [*compared, *_nearest(summary), *_curves(summary), *_planes(summary)]
 
 
-@dataclass(frozen=True)
-class Strip:
-    """A row of a figure: a mean with its bootstrap interval over test examples, and the value of each seed."""
-
-    label: str
-    mean: float
-    ends: tuple[float, float] | None
-    seeds: Sequence[tuple[str, float]] = ()
-
-
 def _arms(summary: Summary) -> Element:
-    strips = [
-        Strip(
-            row.label,
-            row.mean.mean,
-            row.interval,
-            [(f"seed {each.axes.get(SEED, '–')}", y) for each, y in zip(row.results, row.mean.values, strict=True)],
-        )
-        for row in summary.rows
-    ]
-    spread = ", and the range of 95 % of its values on resampled test sets" if any(each.ends for each in strips) else ""
+    """Draw a row for each arm: its mean with the bootstrap interval over test examples, and the value of each seed."""
+    rows, metric = summary.rows, summary.metric
+    spread = ", and the range of 95 % of its values on resampled test sets" if any(row.interval for row in rows) else ""
     caption = Caption(
-        f"{summary.metric.name}-arms",
+        f"{metric.name}-arms",
         f"{summary.title} of each arm.",
         f"Grey: each seed. Coloured: the mean{spread}. Dashed: {summary.against}.",
     )
-    reference = next(row.mean.mean for row in summary.rows if row.label == summary.against)
-    return _strips(caption, summary.metric.unit, strips, reference)
+    reference = next(row.mean.mean for row in rows if row.label == summary.against)
+    reach = [reference, *(value for row in rows for value in (row.mean.mean, *(row.interval or ()), *row.mean.values))]
+    names = Axis("", (0.0, 1.0), ("", ""))
+    frame = Frame(linear(metric.unit, reach), names, left=165, right=44, height=LINE_HEIGHT * len(rows))
+    parts = [*(svg.upright(frame, tick, "grid") for tick in frame.x.ticks), svg.upright(frame, reference, "reference")]
+    labels = svg.short([row.label for row in rows], NAME_LENGTH)
+    for place, (row, name) in enumerate(zip(rows, labels, strict=True)):
+        y = frame.top + LINE_HEIGHT * (place + 0.5)
+        parts += [svg.text((frame.left - 8, y + 4), name, "name", anchor="end"), *_arm(row, frame, y)]
+    return svg.figure(caption, frame, [*parts, *frame.below()])
+
+
+def _arm(row: Row, frame: Frame, y: float) -> Iterable[Element]:
+    if row.interval:
+        low, high = map(frame.across, row.interval)
+        yield svg.line((low, y), (high, y), "spread mark-0")
+    for each, value in zip(row.results, row.mean.values, strict=True):
+        tooltip = f"{row.label}, seed {each.axes.get(SEED, '–')}: {number(value)}"
+        yield svg.dot((frame.across(value), y), "paper", tooltip)
+    mean = number(row.mean.mean)
+    yield svg.dot((frame.across(row.mean.mean), y), "mark-0", f"{row.label}: {mean}")
+    yield svg.text((WIDTH, y + 4), mean, "value", anchor="end")
 
 
 def _gains(summary: Summary) -> Iterable[Element]:
@@ -135,29 +137,6 @@ def _kinds(summary: Summary) -> str:
     return ", or ".join(words[kind] for kind in sorted(over_seeds))
 
 
-def _strips(caption: Caption, label: str, strips: Sequence[Strip], reference: float) -> Element:
-    reach = [reference, *(strip.mean for strip in strips)]
-    reach += [y for strip in strips for y in (*(strip.ends or ()), *(value for _, value in strip.seeds))]
-    names = Axis("", (0.0, 1.0), ("", ""))
-    frame = Frame(linear(label, reach), names, left=165, right=44, height=LINE_HEIGHT * len(strips))
-    parts = [*(svg.upright(frame, tick, "grid") for tick in frame.x.ticks), svg.upright(frame, reference, "reference")]
-    labels = svg.short([strip.label for strip in strips], NAME_LENGTH)
-    for place, (strip, name) in enumerate(zip(strips, labels, strict=True)):
-        y = frame.top + LINE_HEIGHT * (place + 0.5)
-        parts += [svg.text((frame.left - 8, y + 4), name, "name", anchor="end"), *_strip(strip, frame, y)]
-    return svg.figure(caption, frame, [*parts, *frame.below()])
-
-
-def _strip(strip: Strip, frame: Frame, y: float) -> Iterable[Element]:
-    if strip.ends:
-        low, high = map(frame.across, strip.ends)
-        yield svg.line((low, y), (high, y), "spread mark-0")
-    for name, value in strip.seeds:
-        yield svg.dot((frame.across(value), y), "paper", f"{strip.label}, {name}: {number(value)}")
-    yield svg.dot((frame.across(strip.mean), y), "mark-0", f"{strip.label}: {number(strip.mean)}")
-    yield svg.text((WIDTH, y + 4), number(strip.mean), "value", anchor="end")
-
-
 def _sweeps(summary: Summary) -> Iterable[Element]:
     """Draw a figure for each numeric axis.
 
@@ -174,53 +153,44 @@ def _sweeps(summary: Summary) -> Iterable[Element]:
         swept = {rest: sorted(of, key=lambda each: each[0]) for rest, of in swept.items() if len(of) > 1}
         if not swept:
             continue
-        means = {
-            rest: [Swept(x, row.label, row.mean.values, row.interval) for x, row in of] for rest, of in swept.items()
-        }
-        yield _sweep(f"{summary.metric.name}-over-{name}", summary.title, summary.metric.unit, name, means)
-        for task, title in OWN_FIGURES.items():
+        yield _sweep(summary, name, swept)
+        for task in OWN_FIGURES:
             if task in summary.tasks:
-                scores = {
-                    rest: [Swept(x, row.label, [each.scores[task] for each in row.results]) for x, row in of]
-                    for rest, of in swept.items()
-                }
-                yield _sweep(f"{task.lower()}-over-{name}", title, summary.metric.unit, name, scores)
+                yield _sweep(summary, name, swept, task)
 
 
-@dataclass(frozen=True)
-class Swept:
-    """An arm at a value of an axis."""
+def _sweep(
+    summary: Summary, axis: str, swept: Mapping[str, Sequence[tuple[float, Row]]], task: str | None = None
+) -> Element:
+    """Draw the mean over tasks, or the score of one task, against the values of an axis."""
+    figure, title = (task.lower(), OWN_FIGURES[task]) if task else (summary.metric.name, summary.title)
+    unit = summary.metric.unit
 
-    value: float
-    label: str
-    seeds: Sequence[float]
-    interval: tuple[float, float] | None = None
-    """Bootstrap interval of the mean over seeds."""
+    def seeds(row: Row) -> Sequence[float]:
+        return [each.scores[task] for each in row.results] if task else row.mean.values
 
-
-def _sweep(figure: str, title: str, unit: str, axis: str, swept: Mapping[str, Sequence[Swept]]) -> Element:
     series = [
-        Series(rest, svg.mark(place), [(each.value, fmean(each.seeds)) for each in of])
+        Series(rest, svg.mark(place), [(x, fmean(seeds(row))) for x, row in of])
         for place, (rest, of) in enumerate(swept.items())
     ]
-    arms = [(each, svg.mark(place)) for place, of in enumerate(swept.values()) for each in of]
-    spreads = [(each.value, each.interval, mark) for each, mark in arms if each.interval]
+    arms = [(x, row, svg.mark(place)) for place, of in enumerate(swept.values()) for x, row in of]
+    spreads = [(x, row.interval, mark) for x, row, mark in arms if row.interval and not task]
 
     def behind(frame: Frame) -> list[Element]:
         """Draw the intervals, and a dot for the score of each seed. The means are drawn on top of them."""
         upright = [(frame.across(x), frame.up(low), frame.up(high), mark) for x, (low, high), mark in spreads]
         return [svg.line((x, low), (x, high), f"spread {mark}") for x, low, high, mark in upright] + [
-            svg.dot((frame.across(each.value), frame.up(y)), "paper", f"{each.label}: {y:.2f}")
-            for each, _ in arms
-            for y in each.seeds
+            svg.dot((frame.across(x), frame.up(y)), "paper", f"{row.label}: {y:.2f}")
+            for x, row, _ in arms
+            for y in seeds(row)
         ]
 
-    reach = [y for each, _ in arms for y in each.seeds] + [end for _, ends, _ in spreads for end in ends]
-    plane = Plane(_scale(axis, [each.value for each, _ in arms]), linear(unit, reach), behind)
+    reach = [y for _, row, _ in arms for y in seeds(row)] + [end for _, ends, _ in spreads for end in ends]
+    plane = Plane(_scale(axis, [x for x, _, _ in arms]), linear(unit, reach), behind)
     of = f", {series[0].name}" if len(series) == 1 else ""
     said = "Grey: each seed. Lines: their means."
     said += " Vertical lines: the range of 95 % of the means on resampled test sets." if spreads else ""
-    return lines(Caption(figure, f"{title} over {axis}{of}.", said), plane, series, dots=True)
+    return lines(Caption(f"{figure}-over-{axis}", f"{title} over {axis}{of}.", said), plane, series, dots=True)
 
 
 def _nearest(summary: Summary) -> Iterable[Element]:

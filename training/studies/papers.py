@@ -258,28 +258,25 @@ def verdict(found: Sequence[Line], untestable: str = "") -> str:
     Args:
         untestable: the reason why the runs can't test what the paper shows, if there is one.
     """
+    reported = [line for line in found if line.paper_gain is not None]
+    compared = [line for line in reported if line.noise is not None]
     if not any(line.here for line in found):
         return "Not run yet."
-    missing = sum(line.here is None for line in found)
-    return _verdict(found, untestable) + (f" Not run yet: {missing} of {len(found)} arms." if missing else "")
-
-
-def _verdict(found: Sequence[Line], untestable: str) -> str:
-    reported = [line for line in found if line.paper_gain is not None]
     if untestable or not reported:
-        return f"Not testable here: {untestable or NO_NUMBER}"
-    compared = [line for line in reported if line.noise is not None]
-    if not compared:
-        return "No verdict yet: no difference that the paper reports has two seeds or more here."
-    reproduced = sum(line.verdict == REPRODUCED for line in compared)
-    undecided = len(reported) - len(compared)
-    said = "Partly reproduced" if reproduced else "Not reproduced"
-    if undecided:
-        said = f"{said} so far"
-    elif reproduced == len(reported):
-        said = "Reproduced"
-    rest = f" ({undecided} without a result of two seeds)" if undecided else ""
-    return f"{said}: {reproduced} of {len(reported)} differences that the paper reports{rest}."
+        said = f"Not testable here: {untestable or NO_NUMBER}"
+    elif not compared:
+        said = "No verdict yet: no difference that the paper reports has two seeds or more here."
+    else:
+        reproduced, undecided = sum(line.verdict == REPRODUCED for line in compared), len(reported) - len(compared)
+        words = "Partly reproduced" if reproduced else "Not reproduced"
+        if reproduced == len(reported):
+            words = "Reproduced"
+        elif undecided:
+            words += " so far"
+        rest = f" ({undecided} without a result of two seeds)" if undecided else ""
+        said = f"{words}: {reproduced} of {len(reported)} differences that the paper reports{rest}."
+    missing = sum(line.here is None for line in found)
+    return said + (f" Not run yet: {missing} of {len(found)} arms." if missing else "")
 
 
 def _baselines(study: Study) -> dict[str, str]:
@@ -420,14 +417,11 @@ def _earlier(study: Study, results: Path) -> list[str]:
     if labels[:1] != [BASELINE] or len(labels) != 2 or not study.reported or _by_transfer(study):
         return []
     method = labels[1]
-    starts = {name: known for name, known in read_toml(EARLIER).items() if method in known["labels"]}
-    files = {name: results / f"{name}.jsonl" for name in starts}
-    there = {
-        name: _relabelled(read_results(file), starts[name]["labels"]) for name, file in files.items() if file.exists()
-    }
-    rows = [
-        [starts[name]["start"] + f" (`{name}`)", *_cells(lines(study, of)[1])[1:]] for name, of in there.items() if of
-    ]
+    rows = []
+    for name, known in read_toml(EARLIER).items():
+        file, named = results / f"{name}.jsonl", known["labels"]
+        if method in named and file.exists() and (of := _relabelled(read_results(file), named)):
+            rows.append([f"{known['start']} (`{name}`)", *_cells(lines(study, of)[1])[1:]])
     if not rows:
         return []
     head = [f"{method} from", *HEAD[1:]]

@@ -177,15 +177,8 @@ def _passes(trial: Trial) -> float:
     config = trial.config
     steps = config.max_steps or math.ceil(config.epochs * SENTENCES * trial.fraction / config.batch_size)
     evaluations = (steps // config.eval_every + 1) * DEV
-    needs = OBJECTIVES[config.objective].build(config.params, _width(config.params)).needs
+    # An objective needs the same for all widths of vectors, so any valid width serves here.
+    needs = OBJECTIVES[config.objective].build(config.params, 2 * getattr(config.params, "groups", 1)).needs
     a_sentence = TRAINED * (needs.views + needs.clean) + needs.teacher
     teacher = steps * config.batch_size * TRAINED * 2 + evaluations if needs.teacher and not config.teacher else 0
     return steps * config.batch_size * a_sentence + evaluations + teacher + judged
-
-
-def _width(params: object) -> int:
-    """Return a vector width that is valid for the parameters.
-
-    The needs of an objective are independent of the width, so any valid width can be used to find them.
-    """
-    return 2 * int(getattr(params, "groups", 1))

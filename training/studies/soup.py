@@ -382,16 +382,6 @@ class Soup:
         said = f", {self.metric} {self.tried[self.shares]:.4f}" if self.metric else ""
         return _format_shares(self.shares, self.ingredients) + said
 
-    @property
-    def _of_the_start(self) -> list[str]:
-        """Return the citation for averaging with the initial encoder.
-
-        The result is empty if the soup does not include that encoder.
-        """
-        if self.mixing.towards is None:
-            return []
-        return [TASK_ARITHMETIC if self.shares[-1] < 0 else WISE_FT]
-
     def publish(self, folder: Path, scores: Mapping[str, TaskScore], recipe: Mapping[str, Any] | None = None) -> Bundle:
         """Export the soup as a bundle, with ingredients, recipe and scores in the manifest.
 
@@ -400,6 +390,9 @@ class Soup:
         """
         made = [each.manifest for each in self.ingredients if each.manifest]
         objectives = {manifest.objective for manifest in made} - {None}
+        citations = [SOUPS] if sum(map(bool, self.shares)) > 1 else []
+        if self.mixing.towards is not None:
+            citations.append(TASK_ARITHMETIC if self.shares[-1] < 0 else WISE_FT)
         dev = {self.metric: self.tried[self.shares]} if self.metric else {}
         return export(
             self.encoder,
@@ -419,7 +412,7 @@ class Soup:
                 "environment": environment(),
             },
             scores={**dev, **sts_manifest_scores(scores)},
-            citations=[*([SOUPS] if sum(map(bool, self.shares)) > 1 else []), *self._of_the_start],
+            citations=citations,
         )
 
 

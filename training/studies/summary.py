@@ -69,10 +69,7 @@ class Metric:
     """Task whose score selected the weights. The metric uses this task only if the results share no other task."""
 
     def shared(self, results: Sequence[Result]) -> tuple[str, ...]:
-        """Return the metric's tasks that all results have.
-
-        If they share no task except the dev task, return the dev task.
-        """
+        """Return the metric's tasks that all results have, or else the dev task if all results have it."""
         found = set.intersection(*(set(result.scores) for result in results))
         stand_in = (self.dev,) if self.dev is not None and self.dev in found else ()
         return tuple(task for task in self.tasks if task in found) or stand_in
@@ -342,8 +339,11 @@ def summarise(
         here, there = drawn.get(label), drawn.get(against)
         noise = welch(means[label], means[against])
         gain = None
-        if label != against:
-            gain = here.against(there, LEVEL) if here and there else _over_seeds(means[label], means[against], noise)
+        if label != against and here and there:
+            gain = here.against(there, LEVEL)
+        elif label != against and noise is not None:
+            difference = means[label].mean - means[against].mean
+            gain = Comparison(difference, difference - noise, difference + noise)
         rows.append(
             Row(
                 label=label,
@@ -356,12 +356,6 @@ def summarise(
             )
         )
     return Summary(metric, tuple(rows), against, tasks)
-
-
-def _over_seeds(mine: SeedScores, theirs: SeedScores, noise: float | None) -> Comparison | None:
-    """Return the gain with its interval over seeds, or None if an arm has one seed."""
-    difference = mine.mean - theirs.mean
-    return None if noise is None else Comparison(difference, difference - noise, difference + noise)
 
 
 def _scored_by(results: Sequence[Result], metric: Metric) -> list[Result]:

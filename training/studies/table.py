@@ -144,9 +144,8 @@ def geometry_grid(summary: Summary) -> list[list[str]]:
     """Return the table of geometry: a header, and a row for each arm. The result is empty if no result has geometry."""
     known = [name for name in QUANTITIES if any(_of(row.results, name) for row in summary.rows)]
     head = ["arm", *(QUANTITIES[name][0] for name in known)]
-    return (
-        [head, *([row.label, *(_geometry_cell(row, name) for name in known)] for row in summary.rows)] if known else []
-    )
+    arms = [[row.label, *(_geometry_cell(row, name) for name in known)] for row in summary.rows]
+    return [head, *arms] if known else []
 
 
 def _of(results: Sequence[Result], name: str) -> list[float]:

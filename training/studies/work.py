@@ -19,7 +19,7 @@ from models.bundle.disk import write_whole
 from models.encoder.encoder import Encoder
 from training import run
 from training.checkpoints import record
-from training.checkpoints.publish import Outcome, corpus_counts, publish
+from training.checkpoints.publish import corpus_counts, publish
 from training.config import ConfigError, RunConfig
 from training.data.corpus import open_corpus
 from training.evaluation import beir
@@ -47,8 +47,8 @@ def run_trial(folder: Path, stream: TextIO) -> None:
     Raises:
         StudyError: `folder/trial.json` does not exist.
         LockError: another process works on this run.
+        StudyError, DataError: see `load_data`. These errors are raised before training.
         ValueError, DivergedError, InterruptedRun: see `training.run.fit`.
-        StudyError, DataError: see `training.studies.work.load_data`. These errors are raised before training.
         EvaluationError: see `training.studies.scores.evaluate`.
     """
     trial = _read_trial(folder / TRIAL)
@@ -64,7 +64,9 @@ def run_trial(folder: Path, stream: TextIO) -> None:
         else:
             config = _run_config(trial, folder, stream)
             outcome = run.fit(config, stream, resume=record.has_run(folder / RECORD))
-            trained, encoder = _trained(outcome, config), outcome.encoder
+            encoder, corpus = outcome.encoder, corpus_counts(outcome.census)
+            curve = record.evaluations(folder / RECORD)
+            trained = {"best_step": outcome.best.step, "corpus": corpus, "curve": curve}
             steps = _seconds_of_steps(folder / RECORD / record.METRICS, outcome.census.sentences, config.batch_size)
         began = time.perf_counter()
         judgement = evaluate(encoder.to(Devices(trial.config.device).device), given, stream)
@@ -110,14 +112,6 @@ def _run_config(trial: Trial, folder: Path, stream: TextIO) -> RunConfig:
         config = config.override({"corpus": (part,), "text_column": None})
     config = with_teacher(config, study / TEACHERS, stream)
     return config.override({"out": str(folder / "bundle"), "run": str(folder / RECORD)})
-
-
-def _trained(outcome: Outcome, config: RunConfig) -> dict[str, Any]:
-    return {
-        "best_step": outcome.best.step,
-        "corpus": corpus_counts(outcome.census),
-        "curve": record.evaluations(Path(config.run)),
-    }
 
 
 def _seconds_of_steps(metrics: Path, sentences: int, batch_size: int) -> float:
