@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from models.errors import none_of
+from models.python_docs import sections
 from training.data.documents import write
 from training.evaluation import beir, known_item
 from training.evaluation.datasets import checksums
@@ -63,7 +64,7 @@ def verify(options: argparse.Namespace) -> int:
 
 def documented(options: argparse.Namespace) -> int:
     """Write the documentation of the running Python as a retrieval collection, and replace an existing collection."""
-    made = known_item.documentation()
+    made = known_item.collection_of(sections())
     place = _folder(options) / beir.FOLDER / known_item.DOCUMENTATION
     beir.save(made, place)
     print(f"{place}: {len(made.documents)} documents, {len(made.queries)} queries")

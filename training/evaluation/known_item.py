@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from models.python_docs import Section, sections
+from models.python_docs import Section
 from training.data.corpus import MONITORED, Corpus, split_summary
 from training.data.positives import MIN_SPAN_WORDS, cloze, text_of
 from training.data.sentences import word_starts
@@ -193,11 +193,6 @@ def _shown(text: str) -> str:
 
 DOCUMENTATION = "python-docs"
 """Name of the collection that is made from CPython's documentation."""
-
-
-def documentation() -> Collection:
-    """Return the collection of the running Python's documentation, which depends on the version of Python."""
-    return collection_of(sections())
 
 
 def collection_of(documented: Iterable[Section]) -> Collection:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedIOBase
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from models.bundle.disk import naming
 from training.evaluation import beir
@@ -32,21 +33,11 @@ It raises `DataError` if the file is damaged.
 BROKEN = (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error)
 
 
-def copied(target: str) -> Unpack:
-    """Return a function that copies the file to `target`."""
+def copied(target: str, opened: Callable[[Path, str], Any] = open) -> Unpack:
+    """Return a function that copies the file to `target`. `opened` opens the file, such as `gzip.open`."""
 
     def unpack(fetched: Path, folder: Path) -> None:
-        with fetched.open("rb") as source:
-            _write(source, folder / target)
-
-    return unpack
-
-
-def gunzipped(target: str) -> Unpack:
-    """Return a function that decompresses the file to `target`."""
-
-    def unpack(fetched: Path, folder: Path) -> None:
-        with _reading_archive(fetched), gzip.open(fetched) as source:
+        with _reading_archive(fetched), opened(fetched, "rb") as source:
             _write(source, folder / target)
 
     return unpack
@@ -151,9 +142,8 @@ class Dataset:
 
 def scored_pairs(folder: Path) -> str:
     """Check the data of the seven STS tasks and STS-B dev. Return a text with the numbers of tasks and pairs."""
-    pairs = 0
-    for task in (*STS_TASKS.values(), STSB_DEV):
-        pairs += sum(map(len, task.load(folder / SENTEVAL).values()))
+    tasks = (*STS_TASKS.values(), STSB_DEV)
+    pairs = sum(len(subset) for task in tasks for subset in task.load(folder / SENTEVAL).values())
     return f"{len(STS_TASKS)} tasks and STS-B dev, {pairs} scored pairs"
 
 
@@ -204,21 +194,20 @@ def text_lines(place: str, expected: int) -> Check:
 
 # The catalogue.
 
+SIMCSE = ("princeton-nlp/datasets-for-simcse", "e145e8bb659b2aa2669f32ef79cb4cdef6c58fef")
+"""Repository and commit of SimCSE's data."""
+
 
 def _senteval(summary: str, folders: list[str], check: Check) -> Dataset:
-    source = Source(
-        "princeton-nlp/datasets-for-simcse",
-        "e145e8bb659b2aa2669f32ef79cb4cdef6c58fef",
-        "senteval.tar",
-        89.8,
-        untarred(SENTEVAL, folders),
-    )
+    source = Source(*SIMCSE, "senteval.tar", 89.8, untarred(SENTEVAL, folders))
     return Dataset(summary, (source,), tuple(f"{SENTEVAL}/{folder}/*" for folder in folders), check)
 
 
 def _scifact(file: str, megabytes: float) -> Source:
     target = f"{SCIFACT}/{file.removesuffix('.gz')}"
-    return Source("BeIR/scifact", "984eed826375f18d27936c4a32bf0f8491e3f414", file, megabytes, gunzipped(target))
+    return Source(
+        "BeIR/scifact", "984eed826375f18d27936c4a32bf0f8491e3f414", file, megabytes, copied(target, gzip.open)
+    )
 
 
 def _scifact_judgements(file: str, megabytes: float) -> Source:
@@ -239,15 +228,7 @@ CATALOGUE: dict[str, Dataset] = {
     ),
     "wiki1m": Dataset(
         "a million sentences of Wikipedia, the corpus of SimCSE and its successors",
-        (
-            Source(
-                "princeton-nlp/datasets-for-simcse",
-                "e145e8bb659b2aa2669f32ef79cb4cdef6c58fef",
-                "wiki1m_for_simcse.txt",
-                120,
-                copied(WIKI1M),
-            ),
-        ),
+        (Source(*SIMCSE, "wiki1m_for_simcse.txt", 120, copied(WIKI1M)),),
         (WIKI1M,),
         text_lines(WIKI1M, 1_000_000),
     ),

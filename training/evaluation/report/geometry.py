@@ -85,24 +85,19 @@ def _spectrum(judged: Sequence[Evaluated]) -> Part:
     shares = [share for each in series for _, share in each.points]
 
     def reference(frame: Frame) -> list[Element]:
-        return [
-            part
-            for width in widths
-            for part in (
-                svg.line((frame.left, frame.up(1 / width)), (WIDTH - frame.right, frame.up(1 / width)), "reference"),
-                svg.text(
-                    (WIDTH - frame.right, frame.up(1 / width) - 4), f"isotropic, D = {width}", "tick", anchor="end"
-                ),
-            )
-        ]
+        end, parts = WIDTH - frame.right, []
+        for width in widths:
+            y = frame.up(1 / width)
+            parts.append(svg.line((frame.left, y), (end, y), "reference"))
+            parts.append(svg.text((end, y - 4), f"isotropic, D = {width}", "tick", anchor="end"))
+        return parts
 
     return lines(
         Caption(
             "spectrum",
             "Singular values.",
-            "Singular values of the centred embeddings in descending order, as shares of their sum, on a "
-            "logarithmic axis. Dashed: D "
-            f"equal values. Values more than {DECADES} powers of ten below the largest are left out.",
+            "Singular values of the centred embeddings in descending order, as shares of their sum, on a logarithmic "
+            f"axis. Dashed: D equal values. Values more than {DECADES} powers of ten below the largest are left out.",
         ),
         Plane(
             linear("Rank of the singular value", (1, *map(float, widths)), from_zero=True),
@@ -126,9 +121,7 @@ def _cosines(judged: Sequence[Evaluated]) -> list[Element]:
         histogram(
             Caption(
                 f"cosines-{i}",
-                f"Cosines of different sentences, {each.name}."
-                if len(judged) > 1
-                else "Cosines of different sentences.",
+                f"Cosines of different sentences{f', {each.name}' if len(judged) > 1 else ''}.",
                 "Share of the pairs in each bin. "
                 f"Over all pairs: mean {number(each.get('geometry', 'random_cosine_mean'), 3)}, "
                 f"standard deviation {number(each.get('geometry', 'random_cosine_sd'), 3)}.",
@@ -191,11 +184,7 @@ QUANTITIES = {
     "sickr_dev_spearman": ("SICK-R dev", "Spearman × 100", "Higher is better."),
     "sts_dev_spearman": ("Mean of STS-B and SICK-R dev", "Spearman × 100", "Higher is better."),
     "dev_spearman": ("Own development pairs", "Spearman × 100", "Higher is better."),
-    "known_item_ndcg10": (
-        "Known items",
-        "nDCG@10 × 100",
-        "Titles and sentences retrieve passages. Higher is better.",
-    ),
+    "known_item_ndcg10": ("Known items", "nDCG@10 × 100", "Titles and sentences retrieve passages. Higher is better."),
     "self_retrieval_mrr10": (
         "Self-retrieval",
         "MRR@10",
@@ -250,12 +239,9 @@ def _panel(name: str, judged: Sequence[Evaluated]) -> Part:
 
 def _points(judged: Evaluated, name: str) -> list[tuple[float, float]]:
     """Return the points (step, value) of a quantity, in the order of the steps."""
-    known = (
-        (float(point["step"]), float(point[name]))
-        for point in judged.get("curve") or []
-        if point.get(name) is not None and point.get("step") is not None
-    )
-    return sorted(known)
+    curve = judged.get("curve") or []
+    known = [point for point in curve if point.get(name) is not None and point.get("step") is not None]
+    return sorted((float(point["step"]), float(point[name])) for point in known)
 
 
 def _said(chosen: Sequence[tuple[Evaluated, int]]) -> str:
