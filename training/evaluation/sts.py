@@ -123,10 +123,7 @@ def aggregate(
 
 
 def mean_of_tasks(scores: Mapping[str, TaskScore]) -> float:
-    """Return the mean over tasks as in the papers.
-
-    Each task's "all" Spearman is first rounded to two decimals.
-    """
+    """Return the mean over tasks as in the papers. Each task's "all" Spearman is first rounded to two decimals."""
     return fmean(round(score.spearman.all, 2) for score in scores.values())
 
 

@@ -69,10 +69,7 @@ class Check:
     says: str
     numbers: Mapping[str, Any] = field(default_factory=dict)
     forcible: bool = False
-    """True if `--force` can override the check.
-
-    A margin can be overridden. A failed evaluation can't.
-    """
+    """True if `--force` can override the check. A margin can be overridden. A failed evaluation can't."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the values for JSON, with null for numbers that are not finite."""

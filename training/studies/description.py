@@ -349,10 +349,7 @@ def _config(settings: Mapping[str, Any]) -> RunConfig:
 
 
 def _optional(kind: Any) -> bool:
-    """Return whether the type allows None.
-
-    TOML has no None, so study files use the text "none".
-    """
+    """Return whether the type allows None. TOML has no None, so study files use the text "none"."""
     try:
         check_value(None, kind)
     except ValueError:

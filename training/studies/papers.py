@@ -409,10 +409,7 @@ def _differences(compared: Sequence[Line]) -> list[Element]:
 
 
 def _earlier(study: Study, results: Path) -> list[str]:
-    """Return a table of earlier results, with a row for each backbone.
-
-    These results compare SimCSE with one method.
-    """
+    """Return a table of earlier results, with a row for each backbone. These results compare SimCSE with one method."""
     labels = list(dict.fromkeys(trial.label for trial in study.cached_trials))
     if labels[:1] != [BASELINE] or len(labels) != 2 or not study.reported or _by_transfer(study):
         return []

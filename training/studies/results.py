@@ -47,10 +47,7 @@ class Result:
     """Evaluations during training. Each has `step` and the measured values."""
     seconds: Mapping[str, float]
     best_step: int
-    """Step of the evaluated weights.
-
-    It is 0 without training, or if no step improved the initial encoder.
-    """
+    """Step of the evaluated weights. It is 0 without training, or if no step improved the initial encoder."""
     effective_rank: float | None = None
     """Effective rank, which is None if STS-B dev was not evaluated."""
     untrained: bool = False

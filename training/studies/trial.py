@@ -123,10 +123,7 @@ class Trial:
 
 
 def label_of(arm: str, axes: Mapping[str, Any]) -> str:
-    """Return the label of a run.
-
-    A number is preceded by the name of its axis. A text appears without the axis.
-    """
+    """Return the label of a run. A number is preceded by the name of its axis. A text appears without the axis."""
     parts = [arm] if arm else []
     parts += [
         value if isinstance(value, str) else f"{name} {_plain(value)}" for name, value in axes.items() if name != SEED

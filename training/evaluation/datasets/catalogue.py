@@ -25,10 +25,7 @@ WIKI1M = "corpus/wiki1m.txt"
 # Conversion of fetched files to the project's layout.
 
 Unpack = Callable[[Path, Path], None]
-"""Type of a function that unpacks a fetched file into a folder.
-
-It raises `DataError` if the file is damaged.
-"""
+"""Type of a function that unpacks a fetched file into a folder. It raises `DataError` if the file is damaged."""
 
 BROKEN = (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error)
 
