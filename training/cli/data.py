@@ -43,10 +43,7 @@ def show(options: argparse.Namespace) -> int:
 
 
 def verify(options: argparse.Namespace) -> int:
-    """Check the named datasets and print their counts. Without names, check all datasets in the folder.
-
-    Stop at the first incomplete dataset.
-    """
+    """Check the named datasets, or all in the folder, up to the first incomplete one, and print their counts."""
     folder = _folder(options)
     _check_names(options.names)
     recorded = checksums.read(folder)

@@ -24,12 +24,7 @@ TOLD = "a running server loads it after SIGHUP or POST /admin/reload"
 
 
 def promote(options: argparse.Namespace) -> int:
-    """Check the bundle, and serve it if it passes.
-
-    Return 0 if the bundle is served now, and 1 if it was refused.
-
-    The results of all checks are printed, on stderr if the bundle was refused.
-    """
+    """Check the bundle, serve it if it passes, and print all checks. Return 1 if the bundle was refused."""
     scored = options.data and not options.retrieval
     require = options.require if options.require is not None else REQUIRED if scored else ()
     terms = Terms(margin=options.margin, require=require, reports=options.report, force=options.force)

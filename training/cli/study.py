@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from models.bundle.disk import make_folder, write_whole
 from models.errors import none_of
 from training.cli.train import without_conflicts
+from training.evaluation.bootstrap import RESAMPLES
 from training.machine.interrupt import locked
 from training.studies.description import Study, file_of, parse_settings
 from training.studies.page import page
@@ -17,7 +18,7 @@ from training.studies.papers import PAGES, PAPERS, RECORDED, describe_papers, fi
 from training.studies.plan import FOLDER, PLAN, Plan, plan_of, state, study_folder
 from training.studies.results import RESULTS, Result, RunRecord, collect_results, finished, read_results
 from training.studies.schedule import STOPPED, Carrier, Processes, run_trials
-from training.studies.summary import RESAMPLES, metrics_left_out, summaries
+from training.studies.summary import metrics_left_out, summaries
 from training.studies.table import table
 from training.studies.trial import StudyError
 

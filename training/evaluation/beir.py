@@ -57,10 +57,7 @@ def collections(data: Path) -> dict[str, Path]:
 
 
 def part(name: str) -> tuple[str, str]:
-    """Return the collection and the split that a name refers to.
-
-    `scifact:train` is the training split of `scifact`. A name without a split refers to the test split.
-    """
+    """Return collection and split of a name: `scifact:train` has the split `train`, `scifact` the test split."""
     collection, _, split = name.partition(":")
     return collection, split or TEST
 

@@ -25,10 +25,7 @@ Gains = Mapping[str, NDArray[Any]]
 
 RESAMPLES = 1000
 AT_ONCE = 1 << 19
-"""Maximum number of elements (pairs times resamples) in one array.
-
-Ranking is fastest if the array fits in the processor's cache.
-"""
+"""Maximum number of elements (pairs times resamples) in one array, so that it fits in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +36,7 @@ class Comparison:
     low: float
     high: float
     better: float | None = None
-    """Share of resamples in which the first group has the higher score. Ties count half.
-
-    None if the interval does not come from resamples.
-    """
+    """Share of resamples in which the first group is better. Ties count half. None without resamples."""
 
 
 @dataclass(frozen=True)
@@ -104,10 +98,7 @@ def resample_means(runs: Sequence[Gains], resamples: int = RESAMPLES, *, seed: i
 
 
 def compare_means(a: Values, b: Values) -> Comparison:
-    """Compare the means of `a` and `b`, which are values (n,) for the same pairs or queries.
-
-    Each resample draws the same pairs or queries from both.
-    """
+    """Compare the means of `a` and `b`, values (n,) for the same pairs or queries, on the same resamples."""
     rows = np.random.default_rng(0).integers(len(a), size=(RESAMPLES, len(a)))
     first, second = (Resampled(float(each.mean()), each[rows].mean(axis=1)) for each in (a, b))
     return first.against(second)
@@ -135,10 +126,7 @@ def weighted_spearman(cosines: Values, golds: Values) -> Callable[[NDArray[np.fl
 
 
 def _ranker(values: Values) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
-    """Return a function from weights (n, B) to mid-ranks (n, B) of `values` (n,).
-
-    `values` are sorted only once, because the order is the same for all weights.
-    """
+    """Return a function from weights (n, B) to mid-ranks (n, B) of `values` (n,), which are sorted only once."""
     _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
     order = np.argsort(group, kind="stable")
     last = np.cumsum(sizes) - 1

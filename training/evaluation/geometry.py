@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,9 +71,6 @@ class Geometry:
     sentences: int
     dim: int
     seed: int
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def of_pairs(encode: Encode, pairs: Sequence[Pair]) -> dict[str, float]:

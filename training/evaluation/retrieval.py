@@ -40,10 +40,7 @@ class RetrievalScore:
     queries: int
     documents: int
     missing: int = 0
-    """Number of judgements whose relevant document is not in the collection.
-
-    These documents count as relevant, but no search finds them.
-    """
+    """Number of relevant documents that no search finds, because the collection lacks them."""
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain dictionary. `missing` is included only if it is above 0."""

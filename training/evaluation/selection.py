@@ -31,10 +31,7 @@ class Selection:
     criterion: str
     """Description of the score in words."""
     scores: Callable[[Encode], Mapping[str, float]]
-    """Function that computes the score and the geometry: uniformity, effective rank and, with labels, alignment.
-
-    Source of the geometry: DCLR, figure 4.
-    """
+    """Function that computes the score and the geometry of DCLR's figure 4, which needs labels for alignment."""
 
 
 def by_stsb_dev(data: Path) -> Selection:

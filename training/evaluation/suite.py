@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -89,16 +89,16 @@ def evaluate(subject: Subject, given: EvaluationData, *, command: str) -> dict[s
     }
     if given.sts:
         scores = sts.evaluate(encode, given.sts)
-        tasks = {name: score.to_json() for name, score in scores.items()}
+        tasks = {name: asdict(score) for name, score in scores.items()}
         found["sts"] = {"tasks": tasks, **({"mean": sts.mean_of_tasks(scores)} if all_sts else {})}
     if given.geometry:
         pairs = [pair for subset in given.geometry.values() for pair in subset]
         shape = geometry.evaluate(encode, pairs, sentences=[pair.a for pair in pairs])
-        found["geometry"] = {**shape.to_json(), "sentences_of": SENTENCES_OF}
+        found["geometry"] = {**asdict(shape), "sentences_of": SENTENCES_OF}
     if given.transfer:
         accuracies = transfer.evaluate(encode, given.transfer)
         mean = statistics.fmean(score.accuracy for score in accuracies.values())
-        tasks = {name: score.to_json() for name, score in accuracies.items()}
+        tasks = {name: asdict(score) for name, score in accuracies.items()}
         found["transfer"] = {"tasks": tasks, **({"mean": mean} if all_transfer else {})}
     if given.retrieval:
         found["retrieval"] = {name: _retrieval_score(subject, encode, each) for name, each in given.retrieval.items()}

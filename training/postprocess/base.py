@@ -110,19 +110,13 @@ def check_above_zero(params: Any, *names: str) -> None:
 # Streams of the sentences of a corpus, and of their pooled vectors.
 
 ENCODED_AT_ONCE = 1024
-"""Minimum number of sentences that are encoded together.
-
-With this many sentences, batches of similar length need little padding.
-"""
+"""Minimum number of sentences that are encoded together, so that batches of similar length need little padding."""
 
 
 def pooled_batches(
     encoder: Encoder, corpus: Corpus, *, size: int, epochs: int = 1, seed: int, stream: TextIO
 ) -> Iterator[Tensor]:
-    """Yield batches (size, D) of vectors that are computed without dropout, in float32 on the CPU.
-
-    The last batch of an epoch may be smaller.
-    """
+    """Yield batches (size, D), or less at the end of an epoch, of float32 vectors without dropout, on the CPU."""
     chunk = size * -(-ENCODED_AT_ONCE // size)
     for sentences in sentence_batches(corpus, size=chunk, epochs=epochs, seed=seed, stream=stream):
         vectors = torch.from_numpy(encoder.encode(sentences))

@@ -41,10 +41,7 @@ noise, the likelihood would therefore be unbounded. Images are dequantised by no
 
 @dataclass(frozen=True, kw_only=True)
 class FlowParams:
-    """The parameters of BERT-flow.
-
-    Defaults are as published: the configuration `l3_d3_w32` and the optimiser of bohanli/BERT-flow.
-    """
+    """Parameters of BERT-flow, by default as published: `l3_d3_w32` and the optimiser of bohanli/BERT-flow."""
 
     levels: int = 3
     depth: int = 3

@@ -30,10 +30,7 @@ class WhiteningParams:
     """Parameters of whitening."""
 
     dims: int | None = None
-    """k, the number of leading directions that are kept.
-
-    None keeps all directions with non-zero variance. The paper keeps 256 for base and 384 for large models.
-    """
+    """Number of directions kept, by default all that vary. The paper: 256 for base and 384 for large models."""
     power: float = 1.0
     """Strength of whitening: a variance s becomes s ** (1 - power).
 

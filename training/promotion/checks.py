@@ -54,10 +54,7 @@ class Threshold:
     broken: bool
     """True if the served bundle fails verification."""
     best: float | None
-    """Best score of the current and earlier served bundles, by the same yardstick, or None if there is none.
-
-    The comparison with this score prevents a gradual decline over several promotions.
-    """
+    """Best score of all served bundles by the same yardstick, which prevents a gradual decline, or None."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,10 +157,7 @@ def not_worse(candidate: Bundle, bar: Threshold, judges: Evaluator) -> Check:
 
 
 def _against(ours: Scored, bar: Threshold, judges: Evaluator) -> tuple[bool, str, dict[str, Any]]:
-    """Compare the candidate with the served bundle.
-
-    Return whether the candidate passes, a sentence for the user, and numbers.
-    """
+    """Return whether the candidate passes against the served bundle, a sentence for the user, and numbers."""
     if bar.broken:
         return False, "; the served bundle fails verification, so there is nothing to compare with", {}
     if bar.incumbent is None:

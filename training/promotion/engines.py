@@ -26,10 +26,7 @@ NAME = "engines"
 ROUNDS = 9
 """Number of measurement rounds for each pair. A server uses fewer rounds."""
 LEAST_GAIN = 1.05
-"""Minimum speed of a graph of reduced precision, relative to float32.
-
-Two measurements of the same graph differ by less than 5 %, so the threshold is above the measurement error.
-"""
+"""Minimum speed relative to float32. It is above the error of measurements, which differ by less than 5 %."""
 
 
 @dataclass(frozen=True)
@@ -38,26 +35,17 @@ class Machine:
 
     options: Options = field(default_factory=lambda: Options(threads=cpus.available()))
     graphs: Callable[[Bundle, Options], Mapping[Pair, Open]] = graphs
-    """Function that returns a loader for each runtime and precision that works on this machine.
-
-    The pairs include fp32 in ONNX Runtime.
-    """
+    """Function that returns a loader for each pair that works on this machine, among them ONNX Runtime's fp32."""
     clock: Clock = perf_counter
 
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """A runtime and precision with their measurements.
-
-    `measured.barred` is the reason why `auto` must not choose the pair, or None.
-    """
+    """A runtime and precision with their measurements. `measured.barred` says why `auto` must not choose the pair."""
 
     measured: Measured
     golden_cosine: float | None = None
-    """Minimum cosine to a golden vector.
-
-    None if the cosine was not measured, for example for a pair that `auto` never chooses.
-    """
+    """Minimum cosine to a golden vector, or None if it was not measured, as for a pair that `auto` never chooses."""
     drifts: Mapping[str, float] = field(default_factory=dict)
     """Differences in points between the pair's scores and float32's scores, by metric."""
     own: bool

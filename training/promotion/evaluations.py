@@ -58,18 +58,12 @@ def read_evaluations(bundle: Bundle, files: Sequence[Path]) -> list[Evaluation]:
 
 
 def scores(evaluations: Sequence[Evaluation]) -> dict[str, float]:
-    """Return the scores by their names in manifests.
-
-    If several evaluations have a score of the same name, the score of the first evaluation is used.
-    """
+    """Return the scores by their names in manifests. Of several evaluations, the first one with a score counts."""
     return {name: score for each in reversed(evaluations) for name, score in _scores(each)}
 
 
 def scored_tasks(bundle: Bundle, evaluations: Sequence[Evaluation]) -> set[str]:
-    """Return the names of the tasks with a numeric score.
-
-    The name `retrieval` is included if any collection has a score.
-    """
+    """Return the names of the tasks with a numeric score, and `retrieval` if any collection has one."""
     own = {name for name, score in (bundle.manifest.scores or {}).items() if _is_score(score)}
     tasks = own | scores(evaluations).keys()
     collections = {name.removesuffix(f" {NDCG10}") for name in tasks if name.endswith(f" {NDCG10}")}
@@ -99,10 +93,7 @@ def _read(file: Path) -> list[Evaluation]:
 
 
 def _check_showable(evaluations: Sequence[Evaluation], files: str) -> None:
-    """Check that the evaluations can be shown on a report page and written as JSON.
-
-    This check comes before any measurement.
-    """
+    """Check, before any measurement, that the evaluations can be shown on a page and written as JSON."""
     try:
         render(evaluations).encode()
         json.dumps(evaluations, ensure_ascii=False, allow_nan=False).encode()

@@ -26,10 +26,7 @@ SHORT = 12
 
 @dataclass(frozen=True)
 class Place:
-    """Paths of one promotion place: the served path `default`, and beside it the folder of copies and the ledger.
-
-    A folder can contain several independent places, for example `default` and `staging`.
-    """
+    """Paths of one promotion place: the served path `default`, and beside it the folder of copies and the ledger."""
 
     default: Path
 
@@ -105,10 +102,7 @@ class Place:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _beside(self, name: str, suffix: str = "") -> Path:
-        """Return the path with the name `name` and `suffix` in the folder of the served path.
-
-        If the served path is not called `default`, its own name is added to `name`.
-        """
+        """Return the path beside the served path with this name, and with the served name if it is not `default`."""
         own = name if self.default.name == DEFAULT else f"{name}-{self.default.name}"
         return self.default.with_name(own + suffix)
 

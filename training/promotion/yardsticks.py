@@ -30,10 +30,7 @@ LEAST_QUERIES = 20
 KNOWN_ITEMS = f"known items {NDCG10}"
 LEVEL = 0.95
 STSB_DRIFT, DRIFT = 0.1, 0.2
-"""Maximum differences in points between a runtime and the float32 graph.
-
-The first is for STS-B dev, the second for any other score.
-"""
+"""Maximum differences in points from the float32 graph: for STS-B dev, and for any other score."""
 FLIP, FLIPS = 25.0, 2
 """Tolerance of comparisons by self-retrieval.
 

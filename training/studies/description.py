@@ -80,10 +80,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class Study:
-    """A study. It has a run for each arm and each combination of axis values.
-
-    The axes of an arm are the study's axes and the arm's own axes.
-    """
+    """A study: a run for each arm and each combination of values of the axes, both the study's and the arm's own."""
 
     file: Path
     name: str
@@ -299,9 +296,7 @@ def _where_studies_are() -> str:
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
-    """Parse `KEY=VALUE` texts with TOML values.
-
-    A value that is not TOML is read as text.
+    """Parse `KEY=VALUE` texts. The values are TOML, or else text.
 
     Raises:
         StudyError: a text has no key or no value.

@@ -154,10 +154,7 @@ def carry_out(trial: Trial, study: Path, folder: Path) -> Failure | None:
 
 
 def _wait_until_saved(run: Path) -> None:
-    """Wait until a process has finished its step and saved a checkpoint.
-
-    This is needed after the task was cancelled or its worker was lost.
-    """
+    """Wait until a process of a cancelled task or lost worker has finished its step and saved a checkpoint."""
     deadline = time.monotonic() + SECONDS_TO_SAVE
     while is_locked(run) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)

@@ -20,10 +20,7 @@ from training.studies.trial import SEED, label_of
 
 
 def page(name: str, about: str, *summaries: Summary) -> str:
-    """Return an HTML page with a table for each summary, followed by the figures.
-
-    Parts of the page that do not depend on a metric are made from the first summary.
-    """
+    """Return an HTML page with a table for each summary. Parts without a metric are from the first summary."""
     geometry = table.geometry_grid(summaries[0])
     main = [
         *(part for summary in summaries for part in (_result(summary), _tasks(summary))),
@@ -73,10 +70,7 @@ OWN_FIGURES = {"STSB": "STS-B", "SICKR": "SICK-R"}
 
 
 def figures(summary: Summary, *others: Summary) -> list[Element]:
-    """Draw every figure for which there are results.
-
-    Figures that do not depend on a metric are drawn from the first summary.
-    """
+    """Draw every figure for which there are results, those without a metric from the first summary."""
     compared = [part for each in (summary, *others) for part in (_arms(each), *_gains(each), *_sweeps(each))]
     return [*compared, *_nearest(summary), *_curves(summary), *_planes(summary)]
 
@@ -194,10 +188,7 @@ def _sweep(
 
 
 def _nearest(summary: Summary) -> Iterable[Element]:
-    """Draw a figure for each arm, with the mean cosines of the four nearest neighbours against batch size.
-
-    All figures have the same axis of cosines. Source: GS-InfoNCE's figure 1.
-    """
+    """Draw, for each arm, the cosines of the four nearest neighbours against batch size (GS-InfoNCE's figure 1)."""
     measured = {
         row.label: _by_size([each.nearest_cosines for each in row.results])
         for row in summary.rows
@@ -223,10 +214,7 @@ def _by_size(found: Sequence[Mapping[str, Sequence[float]]]) -> dict[int, list[f
 
 
 def _scale(name: str, values: Sequence[float]) -> Axis:
-    """Return an axis with a logarithmic scale if the values span a large ratio, and a linear scale otherwise.
-
-    The ticks of a logarithmic axis are the values.
-    """
+    """Return an axis that is linear or, if the values span a large ratio, logarithmic with the values as ticks."""
     ticks = sorted(set(values))
     if ticks[0] > 0 and ticks[-1] / ticks[0] >= LOGARITHMIC_FROM:
         shown = [f"{100 * tick:g} %" if name == "fraction" else f"{tick:g}" for tick in ticks]
@@ -235,10 +223,7 @@ def _scale(name: str, values: Sequence[float]) -> Axis:
 
 
 def _curves(summary: Summary) -> Iterable[Element]:
-    """Draw the learning curves of the best arms, with a figure for each quantity.
-
-    A curve is the mean over seeds at each step, as in DCLR's figure 4.
-    """
+    """Draw the learning curves of the best arms, each the mean over seeds at each step, as in DCLR's figure 4."""
     shown = _best(summary)
     for name, (title, axis, _) in QUANTITIES.items():
         series = [

@@ -166,10 +166,7 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """The verdict on the gain over the baseline, in words.
-
-        The verdict is empty if the arm is the baseline itself and has a result.
-        """
+        """The verdict on the gain over the baseline, in words. It is empty for a baseline that has a result."""
         if self.here is None:
             return NOT_RUN
         if self.gain is None:
@@ -341,10 +338,7 @@ def _file(study: Study, option: str) -> str:
 
 
 def _drawn(study: Study, results: Sequence[Result]) -> list[Element]:
-    """Draw the study's figures if each arm has a result.
-
-    A difference of two arms is drawn only if it has an interval, which needs two seeds of each trained arm.
-    """
+    """Draw the study's figures if each arm has a result. A difference is drawn only if it has an interval."""
     if not study.figures or _without_run(study, results):
         return []
     found = [*figures(summarise(results, None)), *_differences(lines(study, results))]
@@ -428,10 +422,7 @@ def _earlier(study: Study, results: Path) -> list[str]:
 
 
 def _relabelled(results: Sequence[Result], labels: Mapping[str, str]) -> list[Result]:
-    """Select results by their labels, and give them new arms.
-
-    `labels` maps each new arm to the label of its results.
-    """
+    """Select results by their labels, and give them new arms. `labels` maps each new arm to such a label."""
     arms = {label: arm for arm, label in labels.items()}
     return [replace(each, arm=arms[each.label], axes={}) for each in results if each.label in arms]
 

@@ -149,10 +149,7 @@ LARGE = 3.0
 
 
 def cpu_hours(trials: Sequence[Trial]) -> float:
-    """Estimate the hours on one CPU core for all runs, if they start from minilm.
-
-    A run that belongs to several arms counts once.
-    """
+    """Estimate the hours of all different runs on one CPU core, if they start from minilm."""
     return sum(map(_passes, _different(trials))) / CORE / 3600
 
 
@@ -167,10 +164,7 @@ def _different(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def _passes(trial: Trial) -> float:
-    """Estimate the cost of a run as a number of forward passes of single sentences.
-
-    Training a teacher counts as a SimCSE run.
-    """
+    """Estimate the cost of a run, with its teacher, as a number of forward passes of single sentences."""
     judged = float(TASKS + trial.neighbours)
     if trial.untrained:
         return judged

@@ -1,7 +1,4 @@
-"""Rebuild of an encoder from a recipe file.
-
-The recipe describes the training runs, their soup, and the expected scores.
-"""
+"""Rebuild of an encoder from a recipe file, which describes training runs, their soup and the expected scores."""
 
 from __future__ import annotations
 
@@ -248,10 +245,7 @@ def _check_sources(step: Rebuild, trials: Sequence[Trial], earlier: Collection[P
 
 
 def _made_before(step: Rebuild, ingredients: Sequence[str]) -> Bundle | None:
-    """Return a rebuild's existing bundle, or None if it can't be reused.
-
-    A bundle is reused if it is complete, has these ingredients and reaches the expected scores.
-    """
+    """Return a rebuild's bundle if it is complete, has these ingredients and reaches the expected scores."""
     try:
         made = load(step.out)
     except BundleError:

@@ -105,7 +105,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     """
     file = folder / RESULT
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
+        values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         Result.checked({"id": "", "arm": "", "axes": {}, **values} if isinstance(values, dict) else values)
     except FileNotFoundError:
         return None

@@ -113,11 +113,7 @@ class Processes:
             return Failure(trial, folder / LOG, code) if code and not self._stopped else None
 
     def stop(self) -> None:
-        """Stop all runs.
-
-        Each run finishes its current step and saves a checkpoint. A process that has not begun its run exits
-        immediately.
-        """
+        """Stop all runs. Each finishes its current step, if it has begun, and saves a checkpoint."""
         with self._lock:
             self._stopped = True
             for process in self._live:

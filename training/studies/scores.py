@@ -56,14 +56,8 @@ class TrialScores:
     STS tasks have "all" Spearman, and the name of STS-B dev is `DEV`. Transfer tasks have accuracy. Collections have a
     score for each of the `MEASURES`, under names such as `scifact nDCG@10`.
     """
-    alignment: float | None
-    uniformity: float | None
-    effective_rank: float | None
-    """Effective rank.
-
-    Alignment, uniformity and effective rank come from `training.evaluation.geometry.of_pairs` on STS-B dev. They are
-    None without STS-B dev.
-    """
+    geometry: Mapping[str, float]
+    """Measures of `training.evaluation.geometry.of_pairs` on STS-B dev, or {} without STS-B dev."""
     arrays: Mapping[str, Arrays]
     """Arrays of each kind.
 
@@ -122,16 +116,13 @@ def evaluate(encoder: Encoder, given: EvaluationData, stream: TextIO) -> TrialSc
     cosines = sts.cosines(encode, tasks)
     scores = sts.score(cosines, tasks)
     dev = [pair for pairs in given.geometry.values() for pair in pairs]
-    shape = geometry.of_pairs(encode, dev) if dev else {}
     classified = classify(encode, given.transfer)
     found, relevant = _searched(encode, encoder.prompts, given.retrieval)
     return TrialScores(
         scores={task: score.spearman.all for task, score in scores.items()}
         | {task: of.score.accuracy for task, of in classified.items()}
         | {task: 100 * float(of.mean()) for task, of in found.items()},
-        alignment=shape.get("alignment"),
-        uniformity=shape.get("uniformity"),
-        effective_rank=shape.get("effective_rank"),
+        geometry=geometry.of_pairs(encode, dev) if dev else {},
         arrays={
             COSINES: {task: np.concatenate(list(of.values())).astype(np.float32) for task, of in cosines.items()},
             GOLDS: {

@@ -253,10 +253,7 @@ class SoupRecipe:
     weights: tuple[float, ...] | None = None
     """Weights in the order of the encoders, with any sum. None means equal weights."""
     greedy: bool = False
-    """True for a greedy soup.
-
-    Encoders are tried from best to worst. An encoder is added if it does not lower the score on STS-B dev.
-    """
+    """True to add encoders from best to worst, as long as they do not lower the score on STS-B dev."""
     towards: str | None = None
     """Name or folder of the encoder that the ingredients were tuned from, if the soup includes it."""
     share: float | None = None
@@ -324,10 +321,7 @@ def greedy(count: int, score: Callable[[Shares], float]) -> Shares:
 
 
 def with_start(shares: Shares, share: float) -> Shares:
-    """Append the initial encoder's share, and scale the other shares so that the sum stays 1.
-
-    `share` is 1 - alpha of WiSE-FT and 1 - lambda of task arithmetic.
-    """
+    """Append the initial encoder's share, 1 - alpha of WiSE-FT and 1 - lambda of task arithmetic, to scaled shares."""
     return (*(each * (1 - share) for each in shares), share)
 
 

@@ -128,10 +128,7 @@ TRANSFER = Metric(
 
 
 def metrics(results: Sequence[Result]) -> list[Metric]:
-    """Return the metrics for which there are results.
-
-    Each retrieval measure is a metric of its own. Its score is the mean over collections.
-    """
+    """Return the metrics with results. Each retrieval measure is a metric of its own, a mean over collections."""
     known = (STS, TRANSFER, *(_retrieval(measure, results) for measure in MEASURES))
     return [metric for metric in known if any(metric.shared([result]) for result in results)]
 
@@ -203,10 +200,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """The verdict on the gain, in words.
-
-        The verdict depends on the interval of the gain and, for a bootstrap over examples, on the noise over seeds.
-        """
+        """The verdict on the gain, in words. A bootstrap's gain is also compared with the noise over seeds."""
         if self.gain is None:
             return ""
         if self.undecided:

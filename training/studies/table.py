@@ -13,10 +13,7 @@ MEAN, DEV = HEAD.index("mean"), HEAD.index("STS-B dev")
 
 
 def table(*summaries: Summary) -> str:
-    """Return text tables for the summaries, followed by the geometry of the first summary.
-
-    Each summary has a table of scores, an explanation and a table of single tasks.
-    """
+    """Return tables of scores, explanations and single tasks of each summary, and the geometry of the first."""
     parts = []
     for summary in summaries:
         parts.append(_aligned(grid(summary), explanation(summary)))
@@ -34,10 +31,7 @@ def _aligned(lines: Sequence[Sequence[str]], said: str) -> str:
 
 
 def grid(summary: Summary) -> list[list[str]]:
-    """Return the main table: a header, and a row for each arm.
-
-    The metric's dev task, if any, has a column of its own.
-    """
+    """Return the main table: a header, and a row for each arm, with a column for the metric's dev task, if any."""
     head = [*HEAD[:MEAN], summary.measure, *HEAD[MEAN + 1 :]]
     lines = [head, *(cells(row) for row in summary.rows)]
     return lines if summary.metric.dev else [line[:DEV] + line[DEV + 1 :] for line in lines]
@@ -102,10 +96,7 @@ def _signed(value: float) -> str:
 
 
 def task_grid(summary: Summary) -> list[list[str]]:
-    """Return the table of single tasks, with a header and a row for each arm.
-
-    The result is empty for a metric with one task.
-    """
+    """Return the table of single tasks, with a header and a row for each arm, or [] for a metric with one task."""
     if len(summary.tasks) < 2:
         return []
     return [

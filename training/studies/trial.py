@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -60,10 +60,7 @@ class Trial:
 
     @cached_property
     def settings(self) -> str:
-        """Hash of everything that `id` covers, except the corpus and the evaluation data.
-
-        It can be computed without these data. Runs that differ only by these data have the same hash.
-        """
+        """Hash of everything that `id` covers, except the corpus and the evaluation data, which may be absent."""
         config = replace(self.config, corpus=(), text_column=None, eval_data=None, dev_data=None)
         return self._digest(config, {name: digest for name, digest in self.inputs.items() if name in ENCODERS})
 
@@ -93,18 +90,8 @@ class Trial:
 
     def to_json(self) -> str:
         """Return the JSON text that `from_json` reads."""
-        values = {
-            "arm": self.arm,
-            "axes": dict(self.axes),
-            "fraction": self.fraction,
-            "untrained": self.untrained,
-            "sts": self.sts,
-            "transfer": self.transfer,
-            "retrieval": self.retrieval,
-            "neighbours": self.neighbours,
-            "inputs": dict(self.inputs),
-            "config": json.loads(self.config.to_json()),
-        }
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "config"}
+        values["config"] = json.loads(self.config.to_json())
         return json.dumps(values, indent=2) + "\n"
 
     @classmethod

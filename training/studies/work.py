@@ -1,7 +1,4 @@
-"""One run of a study: training on a share of the corpus, with a teacher that several runs can use, and evaluation.
-
-The encoder is not exported.
-"""
+"""One run of a study: training on a share of the corpus, with a teacher that runs can share, and evaluation."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ from training.machine.environment import environment
 from training.machine.interrupt import locked
 from training.objectives import OBJECTIVES
 from training.run import is_published, open_run_corpus, teacher_config
-from training.studies.results import RESULT, TRIAL, is_finished
+from training.studies.results import GEOMETRY, RESULT, TRIAL, is_finished
 from training.studies.schedule import locked_with_retry
 from training.studies.scores import evaluate
 from training.studies.trial import InputDigests, StudyError, Trial
@@ -75,9 +72,7 @@ def run_trial(folder: Path, stream: TextIO) -> None:
             "untrained": trial.untrained,
             "fraction": trial.fraction,
             "scores": judgement.scores,
-            "alignment": judgement.alignment,
-            "uniformity": judgement.uniformity,
-            "effective_rank": judgement.effective_rank,
+            **{name: judgement.geometry.get(name) for name in GEOMETRY},
             **({"nearest_cosines": judgement.nearest} if judgement.nearest else {}),
             **trained,
             "seconds": {"steps": steps, "judging": time.perf_counter() - began},
@@ -115,10 +110,7 @@ def _run_config(trial: Trial, folder: Path, stream: TextIO) -> RunConfig:
 
 
 def _seconds_of_steps(metrics: Path, sentences: int, batch_size: int) -> float:
-    """Return the total seconds of all steps, from the recorded sentences per second.
-
-    The parts of a resumed run are added up.
-    """
+    """Return the seconds of all steps, also of a resumed run, from the recorded sentences per second."""
     whole, rest = divmod(sentences, batch_size)
     epoch = [batch_size] * whole + [rest] * bool(rest)
     lines = map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
@@ -223,10 +215,7 @@ def with_teacher(config: RunConfig, folder: Path, stream: TextIO) -> RunConfig:
 
 
 def drop_checkpoints(folder: Path) -> None:
-    """Delete the checkpoints of a finished run.
-
-    Checkpoints are several times as large as the encoder, and a study has many runs.
-    """
+    """Delete the checkpoints of a finished run, which are several times as large as its encoder."""
     for file in folder.glob("*.safetensors"):
         file.unlink()
 

@@ -98,18 +98,12 @@ def _reading_archive(fetched: Path) -> Iterator[None]:
 # Data sets with their sources, files and checks.
 
 Check = Callable[[Path], str]
-"""Type of a function that checks a dataset in the data folder, and returns a text with the numbers of its examples.
-
-It raises `DataError` if something is wrong.
-"""
+"""Type of a function that checks a dataset in the data folder, and describes its counts or raises `DataError`."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file of a dataset on the hub.
-
-    The commit is fixed, because datasets change, and later commits may lack the file.
-    """
+    """A file of a dataset on the hub, at a fixed commit, because later commits may lack or change it."""
 
     repo: str
     commit: str
@@ -129,10 +123,7 @@ class Dataset:
     check: Check
 
     def present(self, folder: Path) -> list[str]:
-        """Return the files of the dataset that exist, as paths relative to `folder`.
-
-        Hidden files, which operating systems create, are ignored.
-        """
+        """Return the dataset's files that exist, relative to `folder`, without hidden files of operating systems."""
         found = {path for pattern in self.files for path in folder.glob(pattern) if path.is_file()}
         return sorted(path.relative_to(folder).as_posix() for path in found if not path.name.startswith("."))
 

@@ -161,10 +161,7 @@ def _nearest(judged: Sequence[Evaluated]) -> Part:
 
 
 def _each_of_four(judged: Evaluated) -> list[Series]:
-    """Make a series for each of the four neighbours, as in GS-InfoNCE's Figure 1.
-
-    Return no series if only the mean is known.
-    """
+    """Make a series for each of the four neighbours, as in GS-InfoNCE's Figure 1, or none if only the mean is known."""
     known: Mapping[str, Sequence[float]] = judged.get("geometry", "nearest_cosines") or {}
     places = range(min(map(len, known.values()), default=0))
     return [
@@ -207,10 +204,7 @@ QUANTITIES = {
 
 
 def curve(judged: Sequence[Evaluated]) -> Element | None:
-    """Draw the learning curves, with one plot for each quantity.
-
-    Two scales in one plot would suggest a relation. The quantities of DCLR's Figure 4 are included.
-    """
+    """Draw a plot for each quantity of the learning curves, among them those of DCLR's Figure 4."""
     figures = [figure for name in QUANTITIES if (figure := _panel(name, judged)) is not None]
     if not figures:
         return None

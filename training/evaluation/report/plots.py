@@ -79,10 +79,7 @@ def dot_plot(caption: Caption, label: str, dots: Sequence[Dot]) -> Element:
 
 
 def bars(caption: Caption, label: str, values: Sequence[Bar], *, digits: int) -> Element:
-    """Draw horizontal bars from zero, with their values.
-
-    An interval is drawn as a whisker, and a paper's value as a circle.
-    """
+    """Draw horizontal bars from zero with their values, intervals (as whiskers) and a paper's values (as circles)."""
     reach = [end for bar in values for end in (bar.value, bar.reported or 0.0, *(bar.interval or ()))]
     frame = Frame(linear(label, reach, from_zero=True), _unmarked(), left=150, right=56, height=24 * len(values))
     parts = [svg.upright(frame, tick, "grid") for tick in frame.x.ticks]

@@ -30,10 +30,7 @@ FAMILIES = {
     "roberta": ROBERTA,
     "roberta-large": ROBERTA_LARGE,
 }
-"""Beginnings of backbones' hub names, with the papers' name of the most similar backbone.
-
-If several beginnings match, the longest is used.
-"""
+"""Beginnings of hub names, with the papers' name of the most similar backbone. The longest beginning counts."""
 
 # Sources of the rows.
 
@@ -153,18 +150,12 @@ TRANSFER_ROWS = (
 
 
 def reported(backbone: str) -> str | None:
-    """Return the papers' name of a backbone, such as `BERT-base` for `bert-base-uncased`.
-
-    Return None if no paper reports results of the backbone.
-    """
+    """Return the papers' name of a backbone, such as `BERT-base` for `bert-base-uncased`, or None if none has it."""
     return REPORTED.get(_own_name(backbone))
 
 
 def family(backbone: str) -> str | None:
-    """Return the papers' name of the most similar backbone, or None.
-
-    `BERT-base` is also returned for `bert-base-cased`.
-    """
+    """Return the papers' name of the most similar backbone, or None: `BERT-base` also for `bert-base-cased`."""
     name = _own_name(backbone)
     beginnings = [each for each in FAMILIES if name == each or name.startswith(f"{each}-")]
     return FAMILIES[max(beginnings, key=len)] if beginnings else None

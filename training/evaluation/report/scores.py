@@ -22,10 +22,7 @@ UNIT_VECTORS = (
     "logistic regression on vectors that are not normalised."
 )
 REACH = 12
-"""Lower end of a dot plot, in points below the lowest mean of the evaluations.
-
-A longer axis would hide differences between seeds.
-"""
+"""Lower end of a dot plot, in points below the lowest mean. More would hide differences between seeds."""
 
 
 def sts(judged: Sequence[Evaluated]) -> Element | None:
@@ -119,10 +116,7 @@ def _mean(paper: Row) -> str:
 
 
 def _paper_names(papers: Sequence[Row]) -> list[str]:
-    """Return a name for each row of a paper.
-
-    The name is the method, with the backbone if the same method occurs several times.
-    """
+    """Return a name for each row of a paper: its method, with the backbone if the method occurs several times."""
     count = Counter(paper.method for paper in papers)
     return [paper.method if count[paper.method] == 1 else f"{paper.method}, {paper.backbone}" for paper in papers]
 
