@@ -192,7 +192,7 @@ def _nearest(summary: Summary) -> Iterable[Element]:
     measured = {
         row.label: _by_size([each.nearest_cosines for each in row.results])
         for row in summary.rows
-        if all(each.nearest_cosines for each in row.results)
+        if all(len(each.nearest_cosines) > 1 for each in row.results)  # A line needs two batch sizes.
     }
     cosines = [cosine for by_size in measured.values() for of in by_size.values() for cosine in of]
     for place, (label, by_size) in enumerate(measured.items()):

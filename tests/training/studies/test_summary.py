@@ -88,7 +88,8 @@ def test_a_sweep_shows_stsb_and_sickr_apart(tmp_path: Path) -> None:
 
 def test_the_nearest_in_a_batch_are_a_figure_of_each_arm(tmp_path: Path) -> None:
     cosines = {"32": [0.5, 0.4, 0.3, 0.2], "64": [0.6, 0.5, 0.4, 0.3]}
-    write(tmp_path, line("a", 0, 70.0, nearest_cosines=cosines), line("b", 0, 70.0))
+    single = line("c", 0, 70.0, nearest_cosines={"32": cosines["32"]})
+    write(tmp_path, line("a", 0, 70.0, nearest_cosines=cosines), line("b", 0, 70.0), single)
     drawn = page("s", "", summarise(read_results(tmp_path / RESULTS), tmp_path))
     assert drawn.count("Nearest in-batch negatives") == drawn.count("Nearest in-batch negatives, a.") > 0
     assert "4. nearest" in drawn
