@@ -19,6 +19,11 @@ Command = Callable[[argparse.Namespace], int]
 Add = Callable[..., argparse.Action]
 """Type of a parser's `add_argument`."""
 
+DIR: dict[str, Any] = {"type": Path, "metavar": "DIR"}
+FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
+FILES: dict[str, Any] = {"nargs": "+", "metavar": "FILE"}
+SET: dict[str, Any] = {"action": "append", "default": [], "metavar": "KEY=VALUE"}
+"""Arguments of `add_argument` that several options share."""
 STUDY = "name of a study, its file, or the folder of its runs"
 REQUIRE = "tasks that must have a score: sts, transfer or names (default: sts if only --data is given, otherwise none)"
 SERVED = Path("artifacts/default")
@@ -76,9 +81,8 @@ def _action(actions: Any, example: str, summary: str, function: str) -> Add:
 def _add_corpus(add: Add) -> None:
     add(
         "--corpus",
-        nargs="+",
+        **FILES,
         default=[],
-        metavar="FILE",
         help="corpus files: text with one sentence per line, or any source that train accepts",
     )
 
@@ -89,7 +93,7 @@ def _add_text_column(add: Add) -> None:
 
 def _add_set_and_resume(add: Add) -> None:
     add("--seed", type=int, metavar="S", help="seed of all random numbers (default: 42)")
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="set any other option of the run")
+    add("--set", **SET, help="set any other option of the run")
     add("--resume", action="store_true", help="continue the stopped run of this name")
 
 
@@ -100,7 +104,7 @@ def _add_default(add: Add) -> None:
 def _train(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("objective", nargs="?", choices=list(OBJECTIVES), metavar="OBJECTIVE", help=", ".join(OBJECTIVES))
-    add("--config", type=Path, metavar="FILE", help="config.json of a run, to repeat it")
+    add("--config", **FILE, help="config.json of a run, to repeat it")
     add("--backbone", metavar="NAME|DIR", help="encoder to train (default: minilm)")
     add(
         "--corpus",
@@ -134,8 +138,8 @@ def _adapt(command: argparse.ArgumentParser) -> None:
     add("--objective", choices=list(OBJECTIVES), default="simcse", help="training objective (default: simcse)")
     add("--backbone", default="minilm", metavar="NAME|DIR", help="encoder to adapt (default: minilm)")
     add("--max-steps", type=int, metavar="N", help="maximum training steps (default: three epochs)")
-    add("--out", type=Path, default=ADAPTED, metavar="DIR", help=f"folder of the bundle (default: {ADAPTED})")
-    add("--json", type=Path, metavar="FILE", help="write the comparison to this JSON file")
+    add("--out", **DIR, default=ADAPTED, help=f"folder of the bundle (default: {ADAPTED})")
+    add("--json", **FILE, help="write the comparison to this JSON file")
     add("--resume", action="store_true", help="continue the stopped training")
     add("--force", action="store_true", help="replace an earlier run of this name")
     add("--promote", action="store_true", help="promote the result to the default bundle if it is not worse")
@@ -160,7 +164,7 @@ def _evaluate(command: argparse.ArgumentParser) -> None:
         metavar="BUNDLE|BACKBONE|URL",
         help="encoder to evaluate; bundles, minilm and its adapters run as ONNX graphs",
     )
-    add("--data", type=Path, required=True, metavar="DIR", help="folder of SentEval's and BEIR's data")
+    add("--data", **DIR, required=True, help="folder of SentEval's and BEIR's data")
     add(
         "--tasks",
         type=_evaluate_tasks,
@@ -172,8 +176,8 @@ def _evaluate(command: argparse.ArgumentParser) -> None:
     add("--pooling", type=_pooling, metavar="POOLING", help="override the encoder's pooling; runs on torch")
     add("--engine", choices=RUNTIME_NAMES, help="engine of the bundle's graph (default: onnxruntime)")
     add("--precision", metavar="P", help="numeric precision of the engine or torch (default: fp32)")
-    add("--json", type=Path, metavar="FILE", help="write all results to this JSON file")
-    add("--html", type=Path, metavar="FILE", help="write a report to this HTML file")
+    add("--json", **FILE, help="write all results to this JSON file")
+    add("--html", **FILE, help="write a report to this HTML file")
     add("--record", action="store_true", help="write the scores into an adapter's manifest and card")
     add(
         "--beside",
@@ -226,14 +230,8 @@ def _study(command: argparse.ArgumentParser) -> None:
     add("file", type=Path, metavar="NAME|FILE.toml", help="study, such as dclr/table-2, or your own file")
     add("--published", action="store_true", help="use the paper's backbone and settings")
     add("--data", metavar="DIR", help="folder of SentEval's and BEIR's data, to evaluate every run")
-    add("--corpus", nargs="+", metavar="FILE", help="text files with one sentence per line (default: Python's docs)")
-    add(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="set an option; the value of an axis is a list, such as [0, 1]",
-    )
+    add("--corpus", **FILES, help="text files with one sentence per line (default: Python's docs)")
+    add("--set", **SET, help="set an option; the value of an axis is a list, such as [0, 1]")
     add(
         "--jobs",
         type=_count,
@@ -252,8 +250,8 @@ def _study(command: argparse.ArgumentParser) -> None:
         metavar="N",
         help="CPUs of each run on Ray (default: all CPUs of a node, divided by its number of GPUs)",
     )
-    add("--out", type=Path, metavar="DIR", help="folder of the study (default: runs/studies/NAME)")
-    add("--record", type=Path, metavar="FILE", help="add finished runs to FILE, and skip runs in it")
+    add("--out", **DIR, help="folder of the study (default: runs/studies/NAME)")
+    add("--record", **FILE, help="add finished runs to FILE, and skip runs in it")
 
     add = _action(
         actions,
@@ -264,7 +262,7 @@ def _study(command: argparse.ArgumentParser) -> None:
     _add_source(add)
     add("--against", metavar="ARM", help="baseline arm of the comparisons (default: the first)")
     add("--resamples", type=_count, metavar="N", help="number of bootstrap resamples (default: 1000)")
-    add("--html", type=Path, metavar="FILE", help="write a page with figures to this HTML file")
+    add("--html", **FILE, help="write a page with figures to this HTML file")
 
     add = _action(actions, "study status dclr/table-2", "show the progress of each run", "status")
     _add_source(add)
@@ -272,19 +270,14 @@ def _study(command: argparse.ArgumentParser) -> None:
     add = _action(
         actions, "study pages", "write docs/papers: each table and figure next to the recorded results", "pages"
     )
-    add(
-        "--results",
-        type=Path,
-        metavar="DIR",
-        help="folder of the recorded results (default: benchmarks/results/studies)",
-    )
-    add("--to", type=Path, metavar="DIR", help="folder of the pages (default: docs/papers)")
+    add("--results", **DIR, help="folder of the recorded results (default: benchmarks/results/studies)")
+    add("--to", **DIR, help="folder of the pages (default: docs/papers)")
 
 
 def _add_source(add: Add) -> None:
     add("source", type=Path, metavar="NAME|FILE.toml|DIR", help=STUDY)
-    add("--out", type=Path, metavar="DIR", help="folder of the study, if the source is a file")
-    add("--record", type=Path, metavar="FILE", help="include the runs of the study in this record")
+    add("--out", **DIR, help="folder of the study, if the source is a file")
+    add("--record", **FILE, help="include the runs of the study in this record")
 
 
 def _count(text: str) -> int:
@@ -296,13 +289,13 @@ def _count(text: str) -> int:
 def _promote(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("bundle", type=Path, metavar="BUNDLE", help="folder of the bundle, such as artifacts/simcse")
-    add("--data", type=Path, metavar="DIR", help="folder of SentEval's data; without it no labels are used")
-    add("--corpus", nargs="+", default=[], metavar="FILE", help="corpus for the comparison without --data")
+    add("--data", **DIR, help="folder of SentEval's data; without it no labels are used")
+    add("--corpus", **FILES, default=[], help="corpus for the comparison without --data")
     _add_text_column(add)
     add("--retrieval", metavar="NAME", help="retrieval collection of --data for the comparison, such as scifact")
     add("--margin", type=float, default=0.5, metavar="POINTS", help="accepted loss in points (default: 0.5)")
     add("--require", type=_names, metavar="TASK,…", help=REQUIRE)
-    add("--report", type=Path, nargs="+", default=[], metavar="FILE", help="evaluation files to attach")
+    add("--report", **FILES, type=Path, default=[], help="evaluation files to attach")
     add("--force", action="store_true", help="promote despite failed checks, which are recorded in the ledger")
     _add_default(add)
     _runs(command, "promote:promote")
@@ -321,21 +314,21 @@ def _postprocess(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("name", choices=list(POSTPROCESSES), metavar="NAME", help=", ".join(POSTPROCESSES))
     add("source", metavar="SOURCE", help="encoder: minilm, a folder, a bundle or a hub id")
-    add("--out", type=Path, required=True, metavar="DIR", help="folder of the bundle")
+    add("--out", **DIR, required=True, help="folder of the bundle")
     _add_corpus(add)
     _add_text_column(add)
     add("--pooling", type=_pooling, metavar="POOLING", help="pooling (default: the source's pooling)")
     add("--max-length", type=int, metavar="N", help="maximum tokens of a text (default: the source's maximum length)")
-    add("--eval-data", type=Path, metavar="DIR", help="folder of SentEval's data, to score the bundle for its manifest")
+    add("--eval-data", **DIR, help="folder of SentEval's data, to score the bundle for its manifest")
     add("--seed", type=int, default=42, metavar="S", help="seed of the fit (default: 42)")
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="set a parameter of the fit")
+    add("--set", **SET, help="set a parameter of the fit")
     _runs(command, "postprocess:postprocess")
 
 
 def _soup(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("sources", nargs="+", metavar="BUNDLE|BACKBONE", help="encoders with the same starting weights and pooling")
-    add("--out", type=Path, required=True, metavar="DIR", help="folder of the bundle")
+    add("--out", **DIR, required=True, help="folder of the bundle")
     add("--weights", type=_numbers, metavar="W,…", help="weight of each encoder (default: equal weights)")
     add("--greedy", action="store_true", help="greedy soup: add an encoder only if the STS-B dev score does not fall")
     add("--towards", metavar="SOURCE", help="also average with the encoder from which the others were tuned")
@@ -345,12 +338,7 @@ def _soup(command: argparse.ArgumentParser) -> None:
         metavar="S",
         help="weight of the --towards encoder (default: best of -1, -0.9 … 1 on STS-B dev)",
     )
-    add(
-        "--eval-data",
-        type=Path,
-        metavar="DIR",
-        help="folder of SentEval's data, to select on STS-B dev and evaluate on STS",
-    )
+    add("--eval-data", **DIR, help="folder of SentEval's data, to select on STS-B dev and evaluate on STS")
     _runs(command, "soup:soup")
 
 
@@ -364,7 +352,7 @@ def _numbers(text: str) -> tuple[float, ...]:
 def _rebuild(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("file", type=Path, metavar="FILE.toml", help="recipe, such as studies/recipes/default.toml")
-    add("--data", type=Path, required=True, metavar="DIR", help="folder of SentEval's data")
+    add("--data", **DIR, required=True, help="folder of SentEval's data")
     _add_corpus(add)
     _runs(command, "soup:rebuild_encoder")
 
@@ -401,12 +389,12 @@ def _data(command: argparse.ArgumentParser) -> None:
         "make a training corpus from documents, one sentence per line",
         "sentences",
     )
-    add("files", nargs="+", type=Path, metavar="FILE", help="text files, or .jsonl (.ndjson) files with title and text")
-    add("--out", type=Path, required=True, metavar="FILE", help="corpus file to write")
+    add("files", nargs="+", **FILE, help="text files, or .jsonl (.ndjson) files with title and text")
+    add("--out", **FILE, required=True, help="corpus file to write")
 
 
 def _add_folder(add: Add) -> None:
-    add("--to", type=Path, metavar="DIR", help="folder of the data (default: $ISOSPHERE_DATA, or the cache folder)")
+    add("--to", **DIR, help="folder of the data (default: $ISOSPHERE_DATA, or the cache folder)")
 
 
 def _list(command: argparse.ArgumentParser) -> None:

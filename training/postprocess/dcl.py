@@ -30,7 +30,8 @@ from training.postprocess.base import (
     Postprocess,
     PostprocessError,
     check_above_zero,
-    check_learning_rate,
+    check_sentences,
+    check_training,
     sentence_batches,
 )
 
@@ -56,9 +57,7 @@ class DCLParams:
     def __post_init__(self) -> None:
         check_finite(self)
         check_above_zero(self, "temperature", "epochs")
-        check_learning_rate(self)
-        if self.batch_size < 2:
-            raise ValueError(f"batch_size: {self.batch_size} is too small: one sentence has no variance")
+        check_training(self)
 
 
 def dropout_views(encoder: Encoder, batches: Iterable[list[str]]) -> Iterator[Tensor]:
@@ -85,7 +84,7 @@ def train(batches: Iterable[Tensor], dim: int, params: DCLParams) -> tuple[Tenso
     return matrix.detach(), losses
 
 
-def fit(encoder: Encoder, corpus: Corpus, params: DCLParams, *, seed: int, stream: TextIO) -> Fitted:
+def fit(encoder: Encoder, corpus: Corpus, params: DCLParams, seed: int, stream: TextIO) -> Fitted:
     """Fit a linear map to the vectors of two dropout views by the dimension-wise contrastive loss.
 
     The loss is low if, under this map, each dimension of one view is most similar to the same dimension of the second.
@@ -99,15 +98,9 @@ def fit(encoder: Encoder, corpus: Corpus, params: DCLParams, *, seed: int, strea
             f"{encoder.backbone.name_or_path}: has no dropout, so the two views of a sentence would be equal; "
             f"whitening needs no views"
         )
-    sentences = corpus.census.sentences
-    if sentences < params.batch_size:
-        raise PostprocessError(
-            f"{corpus.name}: {sentences} different sentences are too few for DCL: "
-            f"at least {params.batch_size} are needed for a complete batch"
-        )
-    batches = sentence_batches(
-        corpus, size=params.batch_size, least=params.batch_size, epochs=params.epochs, seed=seed, stream=stream
-    )
+    size = params.batch_size
+    sentences = check_sentences(corpus, size, "for DCL", " for a complete batch")
+    batches = sentence_batches(corpus, size=size, least=size, epochs=params.epochs, seed=seed, stream=stream)
     matrix, losses = train(dropout_views(encoder, batches), encoder.dim, params)
     facts = {"sentences": sentences, "loss_at_first": losses[0], "loss": fmean(losses[-LAST:])}
     return Fitted(Affine.of(torch.zeros(encoder.dim), matrix), facts)

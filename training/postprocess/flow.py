@@ -27,7 +27,8 @@ from training.postprocess.base import (
     Postprocess,
     PostprocessError,
     check_above_zero,
-    check_learning_rate,
+    check_sentences,
+    check_training,
     pooled_batches,
 )
 
@@ -57,9 +58,7 @@ class FlowParams:
     def __post_init__(self) -> None:
         check_finite(self)
         check_above_zero(self, "levels", "depth", "hidden", "epochs", "clip_norm")
-        check_learning_rate(self)
-        if self.batch_size < 2:
-            raise ValueError(f"batch_size: {self.batch_size} is too small: one sentence has no variance")
+        check_training(self)
         if self.weight_decay < 0:
             raise ValueError(f"weight_decay: {self.weight_decay} is below 0")
 
@@ -95,28 +94,20 @@ def initialise(flow: Flow, pooled: Tensor) -> None:
         hook.remove()
 
 
-def fit(encoder: Encoder, corpus: Corpus, params: FlowParams, *, seed: int, stream: TextIO) -> Fitted:
+def fit(encoder: Encoder, corpus: Corpus, params: FlowParams, seed: int, stream: TextIO) -> Fitted:
     """Fit the flow that maximises the likelihood of the corpus's vectors.
 
     Raises:
         PostprocessError: the width can't be halved `levels` - 1 times, the corpus has no complete batch, or the flow
             diverged.
     """
-    sentences = corpus.census.sentences
-    if sentences < params.batch_size:
-        raise PostprocessError(
-            f"{corpus.name}: {sentences} different sentences are too few for a flow: "
-            f"at least {params.batch_size} are needed, a whole batch to begin with"
-        )
+    sentences = check_sentences(corpus, params.batch_size, "for a flow", ", a whole batch to begin with")
     try:
         flow = Flow(dim=encoder.dim, levels=params.levels, depth=params.depth, hidden=params.hidden)
     except ValueError as error:
         raise PostprocessError(str(error)) from error
-    bits = train(
-        flow,
-        pooled_batches(encoder, corpus, size=params.batch_size, epochs=params.epochs, seed=seed, stream=stream),
-        params,
-    )
+    size, epochs = params.batch_size, params.epochs
+    bits = train(flow, pooled_batches(encoder, corpus, size=size, epochs=epochs, seed=seed, stream=stream), params)
     if not all(map(math.isfinite, bits)):
         raise PostprocessError(f"the flow diverged at learning_rate {params.learning_rate}: use a lower one")
     return Fitted(flow.eval(), {"sentences": sentences, "bits_per_dim": fmean(bits[-LAST:])})

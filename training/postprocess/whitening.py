@@ -15,7 +15,14 @@ from torch import Tensor
 from models.encoder.encoder import Encoder
 from models.encoder.transform import Affine
 from training.data.corpus import Corpus
-from training.postprocess.base import Fitted, Postprocess, PostprocessError, check_above_zero, pooled_batches
+from training.postprocess.base import (
+    Fitted,
+    Postprocess,
+    PostprocessError,
+    check_above_zero,
+    check_sentences,
+    pooled_batches,
+)
 
 NEGLIGIBLE = 1e-12
 """Smallest variance that is treated as non-zero, relative to the largest variance.
@@ -95,20 +102,17 @@ def whitening_matrix(covariance: Tensor, dims: int | None = None, power: float =
     return whitening
 
 
-def fit(encoder: Encoder, corpus: Corpus, params: WhiteningParams, *, seed: int, stream: TextIO) -> Fitted:
+def fit(encoder: Encoder, corpus: Corpus, params: WhiteningParams, seed: int, stream: TextIO) -> Fitted:
     """Fit the whitening of the corpus's vectors.
 
     Raises:
         PostprocessError: `dims` exceeds the width, or the corpus has too few sentences or directions.
     """
-    wanted, sentences = params.dims or encoder.dim, corpus.census.sentences
+    wanted = params.dims or encoder.dim
     if wanted > encoder.dim:
         raise PostprocessError(f"dims: {wanted} is above {encoder.dim}, the width of the vectors")
-    if sentences <= wanted:
-        raise PostprocessError(
-            f"{corpus.name}: {sentences} different sentences are too few to whiten {wanted} dimensions: "
-            f"at least {wanted + 1} are needed, and a good estimate needs many more"
-        )
+    purpose = f"to whiten {wanted} dimensions"
+    check_sentences(corpus, wanted + 1, purpose, ", and a good estimate needs many more")
     moments = Moments(encoder.dim)
     for vectors in pooled_batches(encoder, corpus, size=1024, seed=seed, stream=stream):
         moments.add(vectors)

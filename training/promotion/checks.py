@@ -120,13 +120,8 @@ def required(candidate: Bundle, evaluations: Sequence[Evaluation], names: Sequen
     """Check that every required task has a score."""
     lacking = missing_tasks(names, scored_tasks(candidate, evaluations))
     says = f"no score of {', '.join(lacking)}" if lacking else f"{', '.join(names) or 'none'} required, none missing"
-    return Check(
-        name="required tasks",
-        passed=not lacking,
-        says=says,
-        numbers={"required": list(names), "missing": lacking},
-        forcible=True,
-    )
+    numbers = {"required": list(names), "missing": lacking}
+    return Check(name="required tasks", passed=not lacking, says=says, numbers=numbers, forcible=True)
 
 
 def not_worse(candidate: Bundle, bar: Threshold, judges: Evaluator) -> Check:
@@ -149,10 +144,8 @@ def not_worse(candidate: Bundle, bar: Threshold, judges: Evaluator) -> Check:
     passed, against, measured = _against(ours, bar, judges)
     numbers |= measured
     if bar.best is not None and ours.score < bar.best - bar.margin:
-        passed, against = (
-            False,
-            f"{against}; below the best score that was served, {bar.best:.2f}, by more than the margin",
-        )
+        passed = False
+        against += f"; below the best score that was served, {bar.best:.2f}, by more than the margin"
     return Check(name=NOT_WORSE, passed=passed, says=f"{scored}{against}", numbers=numbers, forcible=True)
 
 
@@ -217,9 +210,8 @@ class Decision:
 
     def to_json(self) -> dict[str, Any]:
         """Return the decision as a line of the ledger."""
-        difference = next(
-            (check.numbers.get("difference") for check in self.checks if "difference" in check.numbers), None
-        )
+        differences = [check.numbers["difference"] for check in self.checks if "difference" in check.numbers]
+        difference = differences[0] if differences else None
         return {
             "time": self.time,
             "outcome": self.outcome,
@@ -237,13 +229,8 @@ class Decision:
 
 def describe_bundle(path: Path, found: Bundle | None, **facts: Any) -> dict[str, Any]:
     """Describe a bundle for the ledger."""
-    manifest = found.manifest if found else None
-    return {
-        "path": str(path),
-        "name": manifest.name if manifest else None,
-        "fingerprint": manifest.fingerprint if manifest else None,
-        **facts,
-    }
+    name, fingerprint = (found.manifest.name, found.manifest.fingerprint) if found else (None, None)
+    return {"path": str(path), "name": name, "fingerprint": fingerprint, **facts}
 
 
 def host() -> dict[str, Any]:

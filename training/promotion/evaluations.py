@@ -10,6 +10,7 @@ from typing import Any, TypeGuard
 
 from models.bundle.bundle import REPORT, Bundle
 from training.checkpoints.publish import STS_MEAN
+from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS
 from training.evaluation.report.evaluated import ReportError
 from training.evaluation.report.page import render
@@ -17,10 +18,7 @@ from training.evaluation.retrieval import NDCG10
 from training.promotion.ledger import PromotionError
 
 FORMAT = 1
-FAMILIES: dict[str, tuple[str, ...]] = {
-    "sts": tuple(STS_TASKS),
-    "transfer": ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC"),
-}
+FAMILIES = {"sts": tuple(STS_TASKS), "transfer": tuple(TRANSFER_TASKS)}
 """Tasks of each family. The keys are the families' names for `--require`."""
 SCORES = {"sts": ("spearman", "all"), "transfer": ("accuracy",)}
 """Keys of a task's score in an evaluation, by family."""
@@ -52,8 +50,6 @@ def read_evaluations(bundle: Bundle, files: Sequence[Path]) -> list[Evaluation]:
                 )
             if evaluation not in found:
                 found.append(evaluation)
-    if found:
-        _check_showable(found, ", ".join(map(str, [*files, *own])))
     return found
 
 

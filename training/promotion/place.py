@@ -124,15 +124,12 @@ class Place:
             self._aside.unlink()
         elif self._aside.exists():
             found = _loaded(self._aside)
-            if found is not None and self._has_copy(found):
+            likely = self.copies.glob(f"{found.manifest.fingerprint[:SHORT]}*") if found else ()
+            if found and any(each.manifest.files == found.manifest.files for each in map(_loaded, likely) if each):
                 shutil.rmtree(self._aside)
             else:
                 self.copies.mkdir(exist_ok=True)
                 self._aside.rename(self.copies / self.free_name("unverified" if found is None else "uncopied"))
-
-    def _has_copy(self, found: Bundle) -> bool:
-        likely = self.copies.glob(f"{found.manifest.fingerprint[:SHORT]}*")
-        return any(copy.manifest.files == found.manifest.files for copy in map(_loaded, likely) if copy)
 
 
 def _loaded(folder: Path) -> Bundle | None:

@@ -99,18 +99,15 @@ def task_grid(summary: Summary) -> list[list[str]]:
     """Return the table of single tasks, with a header and a row for each arm, or [] for a metric with one task."""
     if len(summary.tasks) < 2:
         return []
-    return [
-        ["arm", *summary.tasks],
-        *([row.label, *(_task_cell(row, task) for task in summary.tasks)] for row in summary.rows),
-    ]
+    lines = [["arm", *summary.tasks]]
+    for row in summary.rows:
+        scores = [tuple(round(each.scores[task], DECIMALS) for each in row.results) for task in summary.tasks]
+        lines.append([row.label, *(str(SeedScores(of)) for of in scores)])
+    return lines
 
 
 def task_explanation(summary: Summary) -> str:
     return f"{summary.metric.unit} of each task, mean ± standard deviation over seeds."
-
-
-def _task_cell(row: Row, task: str) -> str:
-    return str(SeedScores(tuple(round(result.scores[task], DECIMALS) for result in row.results)))
 
 
 # Geometry of each arm's vectors, which papers use to explain scores.

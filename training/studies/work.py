@@ -48,7 +48,10 @@ def run_trial(folder: Path, stream: TextIO) -> None:
         ValueError, DivergedError, InterruptedRun: see `training.run.fit`.
         EvaluationError: see `training.studies.scores.evaluate`.
     """
-    trial = _read_trial(folder / TRIAL)
+    try:
+        trial = Trial.from_json((folder / TRIAL).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StudyError(f"{folder / TRIAL}: {error.strerror}") from error
     with locked_with_retry(folder):
         if is_finished(folder):
             # Checkpoints remain if the process was killed between the last two steps.
@@ -81,13 +84,6 @@ def run_trial(folder: Path, stream: TextIO) -> None:
         }
         write_whole(folder / RESULT, json.dumps(result) + "\n")
         drop_checkpoints(folder / RECORD)
-
-
-def _read_trial(file: Path) -> Trial:
-    try:
-        return Trial.from_json(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise StudyError(f"{file}: {error.strerror}") from error
 
 
 def _run_config(trial: Trial, folder: Path, stream: TextIO) -> RunConfig:

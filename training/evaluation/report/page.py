@@ -84,7 +84,8 @@ SUBJECT = {
 def subjects(judged: Sequence[Evaluated]) -> Element:
     """Make a table with a column for each evaluation and a row for each fact that any of them has."""
     rows = {title: [each.get("subject", name) for each in judged] for name, title in SUBJECT.items()}
-    rows["Fingerprint"] = [_fingerprint(each) for each in judged]
+    prints = [each.get("subject", "fingerprint") for each in judged]
+    rows["Fingerprint"] = [None if each is None else str(each)[:FINGERPRINT] for each in prints]
     rows["Size"] = [megabytes(each.get("subject", "bytes")) for each in judged]
     rows["Environment"] = [_environment(each) for each in judged]
     rows["Judged"] = [each.get("created") for each in judged]
@@ -101,6 +102,7 @@ def subjects(judged: Sequence[Evaluated]) -> Element:
 
 def explanations(judged: Sequence[Evaluated]) -> Element:
     """Explain the numbers, and list the commands that reproduce them."""
+    known = [str(command) for each in judged if (command := each.get("command"))]
     return section(
         "reading",
         "How to read this",
@@ -113,20 +115,8 @@ def explanations(judged: Sequence[Evaluated]) -> Element:
             "Lower alignment and lower uniformity are better. Read the two values together. ",
             "Times are valid only for the device named above.",
         ),
-        *_commands(judged),
+        *([element("p", "To repeat it:"), element("pre", element("code", "\n".join(known)))] if known else []),
     )
-
-
-def _commands(judged: Sequence[Evaluated]) -> list[Part]:
-    known = [str(command) for each in judged if (command := each.get("command"))]
-    if not known:
-        return []
-    return [element("p", "To repeat it:"), element("pre", element("code", "\n".join(known)))]
-
-
-def _fingerprint(judged: Evaluated) -> str | None:
-    fingerprint = judged.get("subject", "fingerprint")
-    return None if fingerprint is None else str(fingerprint)[:FINGERPRINT]
 
 
 def _environment(judged: Evaluated) -> str | None:
@@ -154,15 +144,13 @@ def speed(judged: Sequence[Evaluated]) -> Element | None:
     return section(
         "speed",
         "Latency and size",
-        _times(timed),
-        _precisions(rounded),
+        _times(timed) if timed else None,
+        _precisions(rounded) if rounded else None,
         element("div", _throughput(rounded), class_="figures"),
     )
 
 
-def _times(judged: Sequence[Evaluated]) -> Part:
-    if not judged:
-        return None
+def _times(judged: Sequence[Evaluated]) -> Element:
     rows = [
         row(
             each.name,
@@ -180,9 +168,7 @@ def _times(judged: Sequence[Evaluated]) -> Part:
     return table("Latency, throughput and size", head, [rows])
 
 
-def _precisions(judged: Sequence[Evaluated]) -> Part:
-    if not judged:
-        return None
+def _precisions(judged: Sequence[Evaluated]) -> Element:
     bodies = [
         [
             row(
