@@ -64,10 +64,7 @@ def adapt(options: argparse.Namespace) -> int:
     texts = open_corpus(options.corpus, column=options.text_column).census.sentences
     whiten = texts > start.dim
     if not whiten:
-        print(
-            f"{texts} texts are too few to whiten {start.dim} dimensions: {whitened} is left out",
-            file=sys.stderr,
-        )
+        print(f"{texts} texts are too few to whiten {start.dim} dimensions: {whitened} is left out", file=sys.stderr)
     with terminable():
         outcome = run.fit(config, sys.stderr, resume=options.resume, force=options.force)
     publish(config, outcome, {})

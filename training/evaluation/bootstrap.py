@@ -74,7 +74,8 @@ def resample(runs: Sequence[Tasks], golds: Tasks, resamples: int = RESAMPLES, *,
     for task, these, weights in _redrawn({task: len(scores) for task, scores in golds.items()}, resamples, seed):
         for judge in judges[task]:
             means[these] += judge(weights)
-    return Resampled(_observed(runs, golds), 100 * means / (len(runs) * len(golds)))
+    once = [judges[task][i](np.ones((len(golds[task]), 1))) for i in range(len(runs)) for task in golds]
+    return Resampled(100 * float(np.mean(once)), 100 * means / (len(runs) * len(golds)))
 
 
 def resample_means(runs: Sequence[Gains], resamples: int = RESAMPLES, *, seed: int = 0) -> Resampled:
@@ -151,19 +152,11 @@ def _redrawn(sizes: Mapping[str, int], resamples: int, seed: int) -> Iterator[tu
         at_once = max(1, AT_ONCE // size)
         for start in range(0, resamples, at_once):
             end = min(start + at_once, resamples)
-            yield task, slice(start, end), _weights(draw, size, end - start)
-
-
-def _weights(draw: np.random.Generator, n: int, count: int) -> NDArray[np.float64]:
-    """Return how often each of n examples is drawn in each of `count` resamples (n, count). Each column sums to n."""
-    drawn = draw.integers(0, n, size=(count, n))
-    flat = (drawn * count + np.arange(count)[:, None]).ravel()
-    return np.bincount(flat, minlength=n * count).reshape(n, count).astype(np.float64)
-
-
-def _observed(runs: Sequence[Tasks], golds: Tasks) -> float:
-    each = [weighted_spearman(run[task], golds[task])(np.ones((len(golds[task]), 1))) for run in runs for task in golds]
-    return 100 * float(np.mean(each))
+            count = end - start
+            drawn = draw.integers(0, size, size=(count, size))
+            flat = (drawn * count + np.arange(count)[:, None]).ravel()
+            weights = np.bincount(flat, minlength=size * count).reshape(size, count).astype(np.float64)
+            yield task, slice(start, end), weights
 
 
 def _percentiles(values: NDArray[np.float64], level: float) -> tuple[float, float]:

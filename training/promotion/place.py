@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from models.bundle import bundle
-from models.bundle.bundle import Bundle, BundleError, Manifest
+from models.bundle.bundle import Bundle, BundleError
 from models.bundle.disk import exchange_names, fsync, naming
 from models.export import destination
 from training.machine.interrupt import LockError, locked
@@ -191,7 +191,9 @@ def copy(
             _link(source.folder / path, draft / path)
         for path, content in added.items():
             (draft / path).write_bytes(content)
-        facts = _facts(source.manifest) | ({} if scores is None else {"scores": dict(scores)})
+        manifest = source.manifest
+        facts = {each.name: getattr(manifest, each.name) for each in fields(manifest) if each.name not in COMPUTED}
+        facts |= {} if scores is None else {"scores": dict(scores)}
         written = bundle.write_manifest(draft, **facts)
         for path in kept:
             if written.files[path] != source.manifest.files[path]:
@@ -199,10 +201,6 @@ def copy(
         if written.fingerprint != source.manifest.fingerprint:
             raise BundleError(f"{source.folder}: the copy has another fingerprint")
     return bundle.load(folder)
-
-
-def _facts(manifest: Manifest) -> dict[str, object]:
-    return {field.name: getattr(manifest, field.name) for field in fields(manifest) if field.name not in COMPUTED}
 
 
 def _link(source: Path, target: Path) -> None:

@@ -11,7 +11,7 @@ from training.evaluation.report.geometry import QUANTITIES
 from training.evaluation.report.markup import element, number, section
 from training.evaluation.report.page import document
 from training.evaluation.report.plots import Bar, Plane, Series, bars, lines, points
-from training.evaluation.report.svg import WIDTH, Axis, Caption, Frame, linear, sizes
+from training.evaluation.report.svg import UNMARKED, WIDTH, Axis, Caption, Frame, linear, sizes
 from training.studies import table
 from training.studies.results import Result
 from training.studies.summary import DECIMALS, Row, Summary
@@ -86,8 +86,7 @@ def _arms(summary: Summary) -> Element:
     )
     reference = next(row.mean.mean for row in rows if row.label == summary.against)
     reach = [reference, *(value for row in rows for value in (row.mean.mean, *(row.interval or ()), *row.mean.values))]
-    names = Axis("", (0.0, 1.0), ("", ""))
-    frame = Frame(linear(metric.unit, reach), names, left=165, right=44, height=LINE_HEIGHT * len(rows))
+    frame = Frame(linear(metric.unit, reach), UNMARKED, left=165, right=44, height=LINE_HEIGHT * len(rows))
     parts = [*(svg.upright(frame, tick, "grid") for tick in frame.x.ticks), svg.upright(frame, reference, "reference")]
     labels = svg.short([row.label for row in rows], NAME_LENGTH)
     for place, (row, name) in enumerate(zip(rows, labels, strict=True)):

@@ -13,9 +13,7 @@ from typing import Any, Self, TextIO, TypeVar
 from models.bundle.bundle import Bundle, BundleError, load
 from models.bundle.sources import SourceError, resolve
 from models.export.destination import refuse_foreign
-from training import run
-from training.checkpoints import record
-from training.checkpoints.publish import STS_MEAN, publish, sts_scores
+from training.checkpoints.publish import STS_MEAN, sts_scores
 from training.config import PATH_FIELDS, ConfigError, RunConfig
 from training.data.excerpt import Excerpt
 from training.data.files import text_sha256
@@ -28,7 +26,7 @@ from training.objectives import OBJECTIVES
 from training.studies.description import PARTS, Study, read_toml
 from training.studies.soup import SoupError, SoupRecipe, is_soup, make_soup
 from training.studies.trial import StudyError, Trial
-from training.studies.work import TEACHERS, drop_checkpoints, with_teacher
+from training.studies.work import TEACHERS, drop_checkpoints, train_bundle, with_teacher
 
 FOLDER = Path("runs/encoders")
 """Folder of the runs and their bundles. Soups are written to `ARTIFACTS`."""
@@ -103,7 +101,10 @@ class Rebuild:
             made = cls(
                 study,
                 _built("soup", SoupRecipe, own.get("soup", {})),
-                _scores(own.get("expected", {})),
+                {
+                    key: check_named(f"expected: {key}", value, float)
+                    for key, value in _table("expected", own.get("expected", {}), METRICS).items()
+                },
                 check_named("tolerance", own.get("tolerance", TOLERANCE), float),
                 _built("excerpt", Excerpt, own["excerpt"]) if "excerpt" in own else None,
                 corpus_sha256=check_named("corpus_sha256", own.get("corpus_sha256"), str | None),
@@ -264,7 +265,7 @@ def _ingredient(trial: Trial, folder: Path, stream: TextIO) -> Path:
         print(f"{trial.title}: from an earlier run, {config.out}", file=stream, flush=True)
     else:
         print(f"{trial.title}: {config.out}", file=stream, flush=True)
-        publish(config, run.fit(config, stream, resume=record.has_run(Path(config.run))), {})
+        train_bundle(config, stream)
     drop_checkpoints(Path(config.run))
     return Path(config.out)
 
@@ -293,12 +294,6 @@ def _built(part: str, kind: type[Built], values: Any) -> Built:
         return kind(**given)
     except ValueError as error:
         raise ConfigError(f"{part}: {error}") from error
-
-
-def _scores(values: Any) -> dict[str, float]:
-    return {
-        key: check_named(f"expected: {key}", value, float) for key, value in _table("expected", values, METRICS).items()
-    }
 
 
 def _table(part: str, values: Any, known: Collection[str]) -> dict[str, Any]:

@@ -214,7 +214,7 @@ def encoder_digest(folder: Path) -> str:
     """
     if (folder / bundle.MANIFEST).exists():
         return bundle.load(folder).manifest.fingerprint
-    return _digest_files(folder, {file for pattern in READ for file in folder.glob(pattern) if file.is_file()})
+    return _digest_files(folder, {file for pattern in READ for file in folder.glob(pattern)})
 
 
 def sts_digest(data: str, dev_tasks: DevTasks = "stsb") -> str:
@@ -232,7 +232,7 @@ def transfer_digest(data: str) -> str:
     """Return the SHA-256, in hex, of the paths and digests of the transfer tasks' files."""
     root = data_root(Path(data))
     files = {root / task.folder / file for task in TRANSFER_TASKS.values() for file in task.files}
-    return _digest_files(root, {file for file in files if file.is_file()})
+    return _digest_files(root, files)
 
 
 def retrieval_digest(data: str, names: tuple[str, ...]) -> str:
@@ -240,11 +240,11 @@ def retrieval_digest(data: str, names: tuple[str, ...]) -> str:
     known = beir.collections(Path(data))
     root = next(iter(known.values()), Path(data)).parent
     files = {root / folder / file for folder, split in map(beir.part, names) for file in beir.files(split)}
-    return _digest_files(root, {file for file in files if file.is_file()})
+    return _digest_files(root, files)
 
 
 def _digest_files(root: Path, files: Iterable[Path]) -> str:
-    return _digest_lines(f"{file.relative_to(root)} {sha256(file)}" for file in sorted(files))
+    return _digest_lines(f"{file.relative_to(root)} {sha256(file)}" for file in sorted(files) if file.is_file())
 
 
 def _digest_lines(lines: Iterable[str]) -> str:

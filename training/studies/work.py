@@ -204,10 +204,14 @@ def with_teacher(config: RunConfig, folder: Path, stream: TextIO) -> RunConfig:
         corpus = run.open_run_corpus(planned, 0)
         if not is_published(planned, corpus.census.digest):
             print(f"teacher: SimCSE trains one first, for all runs that share it, in {place}", file=stream)
-            outcome = run.fit(planned, stream, resume=record.has_run(Path(planned.run)))
-            publish(planned, outcome, {})
+            train_bundle(planned, stream)
             drop_checkpoints(Path(planned.run))
     return replace(config, teacher=planned.out)
+
+
+def train_bundle(config: RunConfig, stream: TextIO) -> None:
+    """Train an encoder, or continue its training, and publish it without an evaluation."""
+    publish(config, run.fit(config, stream, resume=record.has_run(Path(config.run))), {})
 
 
 def drop_checkpoints(folder: Path) -> None:

@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 
 from training.evaluation.report import svg
 from training.evaluation.report.markup import number
-from training.evaluation.report.svg import WIDTH, Axis, Caption, Frame, Point, linear
+from training.evaluation.report.svg import UNMARKED, WIDTH, Axis, Caption, Frame, Point, linear
 
 LABEL_GAP = 13
 """Minimum distance between the base lines of labels, in units of the drawing."""
@@ -63,7 +63,7 @@ def dot_plot(caption: Caption, label: str, dots: Sequence[Dot]) -> Element:
     """Draw a row for each dot, with its value. A deviation is drawn as a line to both sides of the dot."""
     reach = [dot.value + sign * (dot.deviation or 0) for dot in dots for sign in (-1, 1)]
     height = 18 * len(dots)
-    frame = Frame(linear(label, reach), _unmarked(), left=150, right=40, height=height)
+    frame = Frame(linear(label, reach), UNMARKED, left=150, right=40, height=height)
     parts = [svg.upright(frame, tick, "grid") for tick in frame.x.ticks]
     names = svg.short([dot.name for dot in dots], 23)
     for i, (dot, name) in enumerate(zip(dots, names, strict=True)):
@@ -81,7 +81,7 @@ def dot_plot(caption: Caption, label: str, dots: Sequence[Dot]) -> Element:
 def bars(caption: Caption, label: str, values: Sequence[Bar], *, digits: int) -> Element:
     """Draw horizontal bars from zero with their values, intervals (as whiskers) and a paper's values (as circles)."""
     reach = [end for bar in values for end in (bar.value, bar.reported or 0.0, *(bar.interval or ()))]
-    frame = Frame(linear(label, reach, from_zero=True), _unmarked(), left=150, right=56, height=24 * len(values))
+    frame = Frame(linear(label, reach, from_zero=True), UNMARKED, left=150, right=56, height=24 * len(values))
     parts = [svg.upright(frame, tick, "grid") for tick in frame.x.ticks]
     zero = frame.across(0)
     names = svg.short([bar.name for bar in values], 23)
@@ -96,7 +96,8 @@ def bars(caption: Caption, label: str, values: Sequence[Bar], *, digits: int) ->
         parts.append(svg.bar((zero, y - 7), (frame.across(bar.value), y + 7), kind, tooltip))
         if bar.interval:
             low, high = map(frame.across, bar.interval)
-            parts += svg.whisker(low, high, y)
+            parts.append(svg.line((low, y), (high, y), "whisker"))
+            parts += [svg.line((x, y - 4), (x, y + 4), "whisker") for x in (low, high)]
         if bar.reported is not None:
             tip = f"{bar.name}, in the paper: {number(bar.reported, digits)}"
             parts.append(svg.dot((frame.across(bar.reported), y), "reported", tip))
@@ -148,8 +149,3 @@ def histogram(caption: Caption, plane: Plane, edges: Sequence[float], shares: Se
         corners = (frame.across(left), frame.foot), (frame.across(right), frame.up(share))
         parts.append(svg.bar(*corners, shares.kind, f"{number(left)} to {number(right)}: {number(100 * share)} %"))
     return svg.figure(caption, frame, parts)
-
-
-def _unmarked() -> Axis:
-    """Return a y axis without scale and ticks, for plots whose rows are labelled by name."""
-    return Axis("", (0.0, 1.0), ("", ""))

@@ -104,10 +104,9 @@ def _backbone_note(judged: Sequence[Evaluated], papers: Sequence[Row]) -> Part:
 
 
 def _published(papers: Sequence[Row]) -> list[Element]:
-    names = _paper_names(papers)
     return [
         row(name, *(map(number, paper.tasks) if paper.tasks else [ABSENT] * 7), _mean(paper), kind="paper")
-        for name, paper in zip(names, papers, strict=True)
+        for name, paper in _named(papers)
     ]
 
 
@@ -115,10 +114,10 @@ def _mean(paper: Row) -> str:
     return number(paper.mean) + (f" ± {number(paper.deviation)}" if paper.deviation else "")
 
 
-def _paper_names(papers: Sequence[Row]) -> list[str]:
-    """Return a name for each row of a paper: its method, with the backbone if the method occurs several times."""
+def _named(papers: Sequence[Row]) -> list[tuple[str, Row]]:
+    """Name each row of a paper by its method, with the backbone if the method occurs several times."""
     count = Counter(paper.method for paper in papers)
-    return [paper.method if count[paper.method] == 1 else f"{paper.method}, {paper.backbone}" for paper in papers]
+    return [(each.method if count[each.method] == 1 else f"{each.method}, {each.backbone}", each) for each in papers]
 
 
 def _means(measured: Sequence[Evaluated], papers: Sequence[Row]) -> Part:
@@ -126,11 +125,8 @@ def _means(measured: Sequence[Evaluated], papers: Sequence[Row]) -> Part:
     if not ours:
         return None
     least = min(dot.value for dot in ours) - REACH
-    theirs = [
-        Dot(name, paper.mean, "paper", paper.deviation)
-        for name, paper in zip(_paper_names(papers), papers, strict=True)
-        if paper.mean >= least
-    ]
+    named = _named(papers)
+    theirs = [Dot(name, paper.mean, "paper", paper.deviation) for name, paper in named if paper.mean >= least]
     return dot_plot(
         Caption(
             "sts-means",
@@ -197,5 +193,5 @@ def _regularisation(judged: Evaluated) -> Part:
 
 
 def _sources(papers: Sequence[Row]) -> Element:
-    rows = [row(name, paper.source) for name, paper in zip(_paper_names(papers), papers, strict=True)]
+    rows = [row(name, paper.source) for name, paper in _named(papers)]
     return details("Sources of the papers' rows", table("Sources", ["Row", "Source"], [rows]))

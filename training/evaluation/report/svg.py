@@ -42,6 +42,10 @@ class Axis:
         return self.ticks[0], self.ticks[-1]
 
 
+UNMARKED = Axis("", (0.0, 1.0), ("", ""))
+"""A y axis without scale and ticks, for plots whose rows are labelled by name."""
+
+
 def linear(label: str, values: Iterable[float], *, from_zero: bool = False, most: int = 6) -> Axis:
     """Make an axis with at most `most` ticks at multiples of 1, 2 or 5 times a power of ten.
 
@@ -224,12 +228,6 @@ def bar(start: Point, end: Point, kind: str, tooltip: str) -> Element:
         "rect", element("title", tooltip), x=_n(left), y=_n(top), width=_n(right - left), height=_n(foot - top),
         class_=f"bar {kind}",
     )  # fmt: skip
-
-
-def whisker(low: float, high: float, y: float) -> list[Element]:
-    """Draw a horizontal interval with caps, in a colour that differs from a bar's and the background's."""
-    caps = [line((x, y - 4), (x, y + 4), "whisker") for x in (low, high)]
-    return [line((low, y), (high, y), "whisker"), *caps]
 
 
 def mark(index: int) -> str:
