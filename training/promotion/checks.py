@@ -45,19 +45,6 @@ class Evaluator:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Threshold:
-    """Scores of the served bundles, and the margin by which the candidate may be below them."""
-
-    margin: float
-    """Margin in points."""
-    incumbent: Bundle | None
-    broken: bool
-    """True if the served bundle fails verification."""
-    best: float | None
-    """Best score of all served bundles by the same yardstick, which prevents a gradual decline, or None."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Check:
     """The result of one check of a promotion."""
 
@@ -124,10 +111,15 @@ def required(candidate: Bundle, evaluations: Sequence[Evaluation], names: Sequen
     return Check(name="required tasks", passed=not lacking, says=says, numbers=numbers, forcible=True)
 
 
-def not_worse(candidate: Bundle, bar: Threshold, judges: Evaluator) -> Check:
-    """Check that the candidate is not worse than the served bundle, and not worse than the best score so far.
+def not_worse(
+    candidate: Bundle, judges: Evaluator, *, margin: float, incumbent: Bundle | None, broken: bool, best: float | None
+) -> Check:
+    """Check that the candidate is at most `margin` points worse than the served bundle and than the best score so far.
 
-    The candidate passes if its score is at most `bar.margin` points below each of them.
+    Args:
+        broken: True if the served bundle fails verification.
+        best: best score of all served bundles by the same yardstick, or None. The comparison with this score prevents a
+            gradual decline over several promotions.
     """
     yardstick = judges.yardstick
     ours = yardstick.judge(judges.encode(candidate), candidate.manifest.prompts)
@@ -135,37 +127,39 @@ def not_worse(candidate: Bundle, bar: Threshold, judges: Evaluator) -> Check:
         "metric": yardstick.metric,
         "sample": yardstick.sample,
         "candidate": ours.score,
-        "margin": bar.margin,
-        "best": bar.best,
+        "margin": margin,
+        "best": best,
     }
     scored = f"{yardstick.metric} {ours.score:.2f}"
     if not math.isfinite(ours.score):
         return Check(name=NOT_WORSE, passed=False, says=f"{scored}: no score", numbers=numbers)
-    passed, against, measured = _against(ours, bar, judges)
+    passed, against, measured = _against(ours, judges, margin, incumbent, broken)
     numbers |= measured
-    if bar.best is not None and ours.score < bar.best - bar.margin:
+    if best is not None and ours.score < best - margin:
         passed = False
-        against += f"; below the best score that was served, {bar.best:.2f}, by more than the margin"
+        against += f"; below the best score that was served, {best:.2f}, by more than the margin"
     return Check(name=NOT_WORSE, passed=passed, says=f"{scored}{against}", numbers=numbers, forcible=True)
 
 
-def _against(ours: Scored, bar: Threshold, judges: Evaluator) -> tuple[bool, str, dict[str, Any]]:
+def _against(
+    ours: Scored, judges: Evaluator, margin: float, incumbent: Bundle | None, broken: bool
+) -> tuple[bool, str, dict[str, Any]]:
     """Return whether the candidate passes against the served bundle, a sentence for the user, and numbers."""
-    if bar.broken:
+    if broken:
         return False, "; the served bundle fails verification, so there is nothing to compare with", {}
-    if bar.incumbent is None:
+    if incumbent is None:
         return True, "; nothing is served yet", {}
     try:
-        theirs = judges.yardstick.judge(judges.encode(bar.incumbent), bar.incumbent.manifest.prompts)
+        theirs = judges.yardstick.judge(judges.encode(incumbent), incumbent.manifest.prompts)
     # Any error fails the check, as in `run_check`. Here, the error is the served bundle's and not the candidate's.
     except Exception as error:
         return False, f"; the served bundle can't be evaluated: {error}", {}
     between = judges.yardstick.compare(ours, theirs)
     says = (
         f" against {theirs.score:.2f} of the served bundle: {between.difference:+.2f} "
-        f"({100 * LEVEL:g} % interval {between.low:+.2f} to {between.high:+.2f}), margin {bar.margin:g}"
+        f"({100 * LEVEL:g} % interval {between.low:+.2f} to {between.high:+.2f}), margin {margin:g}"
     )
-    return between.difference >= -bar.margin, says, {"incumbent": theirs.score, "level": LEVEL, **asdict(between)}
+    return between.difference >= -margin, says, {"incumbent": theirs.score, "level": LEVEL, **asdict(between)}
 
 
 def without_nonfinite(value: Any) -> Any:

@@ -164,18 +164,6 @@ class RetrievalYardstick(Yardstick):
         return Scored(float(values.mean()), values)
 
 
-def _collection_yardstick(data: Path, name: str) -> RetrievalYardstick:
-    """Return the yardstick that uses a collection with human judgements.
-
-    Raises:
-        DataError: the collection is missing or broken.
-    """
-    collection, split = beir.part(name)
-    # `scifact` and `scifact:test` are the same split, so the name without a split is used for both.
-    metric = f"{collection if split == beir.TEST else name} {NDCG10}"
-    return RetrievalYardstick(beir.find(data, name), metric, named=metric)
-
-
 def _corpus_yardstick(files: Sequence[str], column: str | None) -> Yardstick:
     """Return the yardstick of a corpus: known-item retrieval for passages, or self-retrieval for sentences.
 
@@ -210,7 +198,10 @@ def choose_yardstick(
     if collection is not None:
         if data is None:
             raise DataError(f"--retrieval {collection}: add --data DIR, a folder that contains retrieval/{collection}")
-        return _collection_yardstick(data, collection)
+        name, split = beir.part(collection)
+        # `scifact` and `scifact:test` are the same split, so the name without a split is used for both.
+        metric = f"{name if split == beir.TEST else collection} {NDCG10}"
+        return RetrievalYardstick(beir.find(data, collection), metric, named=metric)
     return StsYardstick(data) if data is not None else _corpus_yardstick(corpus, column)
 
 

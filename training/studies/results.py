@@ -56,11 +56,6 @@ class Result:
     """Mean cosines as in `training.studies.scores.TrialScores.nearest`, if requested. The keys are batch sizes."""
 
     @property
-    def unimproved(self) -> bool:
-        """True if the run was trained, but no step improved the initial encoder."""
-        return bool(self.curve) and self.best_step == 0
-
-    @property
     def removed_share(self) -> float | None:
         """Mean share of removed in-batch negatives in training, or None if the objective removes none."""
         shares = [point[REMOVED_SHARE] for point in self.curve if point.get(REMOVED_SHARE) is not None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -268,7 +268,9 @@ def summaries(
         StudyError: no result has the label `against`; or no metric has results that share a task; or see `summarise`.
         EvaluationError: see `summarise`.
     """
-    _check_known(against, {result.label: None for result in results})
+    labels = {result.label: None for result in results}
+    if against is not None and against not in labels:
+        raise StudyError(f"--against {against}: none of {'; '.join(labels)}")
     found = []
     for metric in metrics(results):
         judged = _scored_by(results, metric)
@@ -306,14 +308,12 @@ def summarise(
         study: folder with the per-example scores of the runs, or None to compare the arms over seeds only.
 
     Raises:
-        StudyError: no result has the label `against`, the results share no task, or the stored arrays do not match the
-            results.
+        StudyError: the results share no task, or the stored arrays do not match the results.
         EvaluationError: see `training.evaluation.bootstrap`.
     """
     groups: dict[str, list[Result]] = {}
     for result in results:
         groups.setdefault(result.label, []).append(result)
-    _check_known(against, groups)
     against = next(iter(groups)) if against is None else against
     tasks = metric.shared(results)
     if not tasks:
@@ -354,11 +354,6 @@ def summarise(
 
 def _scored_by(results: Sequence[Result], metric: Metric) -> list[Result]:
     return [result for result in results if metric.shared([result])]
-
-
-def _check_known(against: str | None, labels: Mapping[str, object]) -> None:
-    if against is not None and against not in labels:
-        raise StudyError(f"--against {against}: none of {'; '.join(labels)}")
 
 
 def _mean(result: Result, tasks: Sequence[str]) -> float:

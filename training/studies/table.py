@@ -59,7 +59,7 @@ def explanation(summary: Summary) -> str:
         else ""
     )
     said += f" The interval contains 0, so no difference is shown, for: {'; '.join(undecided)}." if undecided else ""
-    vain = [row.label for row in summary.rows if any(result.unimproved for result in row.results)]
+    vain = [row.label for row in summary.rows if any(each.curve and each.best_step == 0 for each in row.results)]
     if vain:
         said += f" In some runs, no step was better than the initial encoder: {'; '.join(vain)}."
     for criterion, name in CRITERIA.items():

@@ -22,7 +22,7 @@ from training.evaluation.pairs import STS_TASKS
 from training.studies.page import figures, page
 from training.studies.results import RESULTS, RUNS, read_results
 from training.studies.scores import COSINES, COSINES_FILE, DEV, GOLDS, save_arrays
-from training.studies.summary import SeedScores, summarise, welch
+from training.studies.summary import SeedScores, summaries, summarise, welch
 from training.studies.table import cells, explanation, table, task_grid
 from training.studies.trial import StudyError
 
@@ -130,7 +130,7 @@ def test_gains_are_paired_and_say_what_they_show(tmp_path: Path) -> None:
         (-good.gain.difference, -good.gain.high, -good.gain.low)
     )
     with pytest.raises(StudyError, match="--against none such: none of base; alike; good; poor"):
-        summarise(results, tmp_path, against="none such")
+        summaries(results, tmp_path, against="none such")
 
 
 def test_the_gain_is_the_bootstrap_of_all_tasks(tmp_path: Path) -> None:

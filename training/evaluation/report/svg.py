@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from xml.etree.ElementTree import Element
+
+import numpy as np
 
 from training.evaluation.report.markup import Part, element
 
@@ -241,21 +242,15 @@ def spread(places: Iterable[float], gap: float, *, within: tuple[float, float]) 
 
     If there is room, all labels are `within` the two bounds. Otherwise, the last labels are beyond the second bound.
     """
-    wanted = list(places)
-    order = sorted(range(len(wanted)), key=wanted.__getitem__)
-    runs: list[list[float]] = []  # This is isotonic regression of the positions after subtraction of the gaps.
-    for rank, i in enumerate(order):
-        runs.append([wanted[i] - rank * gap])
-        while len(runs) > 1 and fmean(runs[-1]) < fmean(runs[-2]):
-            merged = runs.pop()
-            runs[-1] += merged
+    from scipy.optimize import isotonic_regression  # The import takes a while, and only plots with labels need it.
+
+    wanted = np.array(list(places))
+    order, gaps = np.argsort(wanted, kind="stable"), gap * np.arange(len(wanted))
     low, high = within
-    last = max(low, high - gap * (len(wanted) - 1))
-    settled = [min(max(fmean(run), low), last) for run in runs for _ in run]
-    result = [0.0] * len(wanted)
-    for rank, i in enumerate(order):
-        result[i] = settled[rank] + rank * gap
-    return result
+    result = np.empty(len(wanted))
+    # After subtraction of the gaps, positions in order must not decrease.
+    result[order] = isotonic_regression(wanted[order] - gaps).x.clip(low, max(low, high - gaps[-1])) + gaps
+    return [float(place) for place in result]
 
 
 def short(names: Sequence[str], most: int) -> list[str]:
