@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,39 +148,26 @@ def gain(start: Encode, result: Encode, collection: Collection) -> Iterator[str]
         f"{before.values.mean():.2f} at the start, now {after.against(before)} (95 %, bootstrap over the queries)"
     )
     for example in examples(before, after, collection):
-        yield f"  first result for “{example.query}”"
-        for label, first in (("at the start", example.before), ("now", example.after)):
-            yield f"    {label}: {'its own passage' if first.own else 'another one'}: {first.text}"
+        yield f"  first result for “{example['query']}”"
+        for label, first in (("at the start", example["before"]), ("now", example["after"])):
+            yield f"    {label}: {'its own passage' if first['own'] else 'another one'}: {first['text']}"
 
 
-class First(NamedTuple):
-    """The first passage that an encoder finds for a query."""
+def examples(before: SearchResult, after: SearchResult, collection: Collection) -> list[dict[str, Any]]:
+    """Return the queries whose scores changed most, with the first passages found before and after training, as JSON.
 
-    own: bool
-    """True if the query was taken from this passage."""
-    text: str
+    `own` is true if the query was taken from this passage. Long texts are shortened.
+    """
 
-
-class Example(NamedTuple):
-    """A query with the first passages found before and after training. Long texts are shortened."""
-
-    query: str
-    before: First
-    after: First
-
-
-def examples(before: SearchResult, after: SearchResult, collection: Collection) -> list[Example]:
-    """Return the queries whose scores changed most."""
-
-    def first(found: SearchResult, query: str) -> First:
+    def first(found: SearchResult, query: str) -> dict[str, Any]:
         document = found.rankings[query][0]
-        return First(document in collection.judgements[query], _shown(collection.documents[document]))
+        return {"own": document in collection.judgements[query], "text": _shown(collection.documents[document])}
 
     queries = list(collection.queries)
     change = np.abs(after.values - before.values)
     places = np.argsort(-change, kind="stable")[: min(EXAMPLES, np.count_nonzero(change))]
     return [
-        Example(_shown(collection.queries[query]), first(before, query), first(after, query))
+        {"query": _shown(collection.queries[query]), "before": first(before, query), "after": first(after, query)}
         for query in (queries[place] for place in places)
     ]
 

@@ -15,14 +15,7 @@ from torch import Tensor
 from models.encoder.encoder import Encoder
 from models.encoder.transform import Affine
 from training.data.corpus import Corpus
-from training.postprocess.base import (
-    Fitted,
-    Postprocess,
-    PostprocessError,
-    check_above_zero,
-    check_sentences,
-    pooled_batches,
-)
+from training.postprocess import base
 
 NEGLIGIBLE = 1e-12
 """Smallest variance that is treated as non-zero, relative to the largest variance.
@@ -48,7 +41,7 @@ class WhiteningParams:
     """True if the mean is subtracted, as in the paper."""
 
     def __post_init__(self) -> None:
-        check_above_zero(self, "dims")
+        base.check_above_zero(self, "dims")
         if not 0 <= self.power <= 1:
             raise ValueError(f"power: {self.power} is not between 0 and 1")
 
@@ -93,7 +86,7 @@ def whitening_matrix(covariance: Tensor, dims: int | None = None, power: float =
     varying = int((variances > NEGLIGIBLE * variances[0]).sum())
     kept = dims or varying
     if not 0 < kept <= varying:
-        raise PostprocessError(
+        raise base.PostprocessError(
             f"only {varying} of {len(variances)} directions vary over this corpus, so dims={kept} is too high"
             if varying
             else "all sentences have the same vector: there is nothing to whiten"
@@ -102,7 +95,7 @@ def whitening_matrix(covariance: Tensor, dims: int | None = None, power: float =
     return whitening
 
 
-def fit(encoder: Encoder, corpus: Corpus, params: WhiteningParams, seed: int, stream: TextIO) -> Fitted:
+def fit(encoder: Encoder, corpus: Corpus, params: WhiteningParams, seed: int, stream: TextIO) -> base.Fitted:
     """Fit the whitening of the corpus's vectors.
 
     Raises:
@@ -110,15 +103,15 @@ def fit(encoder: Encoder, corpus: Corpus, params: WhiteningParams, seed: int, st
     """
     wanted = params.dims or encoder.dim
     if wanted > encoder.dim:
-        raise PostprocessError(f"dims: {wanted} is above {encoder.dim}, the width of the vectors")
+        raise base.PostprocessError(f"dims: {wanted} is above {encoder.dim}, the width of the vectors")
     purpose = f"to whiten {wanted} dimensions"
-    check_sentences(corpus, wanted + 1, purpose, ", and a good estimate needs many more")
+    base.check_sentences(corpus, wanted + 1, purpose, ", and a good estimate needs many more")
     moments = Moments(encoder.dim)
-    for vectors in pooled_batches(encoder, corpus, size=1024, seed=seed, stream=stream):
+    for vectors in base.pooled_batches(encoder, corpus, size=1024, seed=seed, stream=stream):
         moments.add(vectors)
     matrix = whitening_matrix(moments.covariance(), params.dims, params.power)
     mean = moments.mean if params.centred else torch.zeros_like(moments.mean)
-    return Fitted(Affine.of(mean.float(), matrix.float()), {"sentences": moments.count})
+    return base.Fitted(Affine.of(mean.float(), matrix.float()), {"sentences": moments.count})
 
 
 CITATION = """\
@@ -131,7 +124,7 @@ CITATION = """\
 }
 """
 
-POSTPROCESS = Postprocess(
+POSTPROCESS = base.Postprocess(
     summary="BERT-whitening: vectors with mean zero and identity covariance, leading directions first; full or partial",
     citation=CITATION,
     params=WhiteningParams(),

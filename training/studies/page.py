@@ -7,7 +7,7 @@ from statistics import fmean
 from xml.etree.ElementTree import Element
 
 from training.evaluation.report import markup, svg
-from training.evaluation.report.geometry import QUANTITIES
+from training.evaluation.report.geometry import QUANTITIES, nearest_series
 from training.evaluation.report.markup import element, number, section
 from training.evaluation.report.page import document
 from training.evaluation.report.plots import Bar, Plane, Series, bars, lines, points
@@ -195,21 +195,14 @@ def _nearest(summary: Summary) -> Iterable[Element]:
     }
     cosines = [cosine for by_size in measured.values() for of in by_size.values() for cosine in of]
     for place, (label, by_size) in enumerate(measured.items()):
-        series = [
-            Series(f"{nth + 1}. nearest", svg.mark(nth), [(float(size), of[nth]) for size, of in by_size.items()])
-            for nth in range(len(next(iter(by_size.values()))))
-        ]
         caption = Caption(f"nearest-{place}", f"Nearest in-batch negatives, {label}.", "Mean cosines, over seeds.")
-        yield lines(
-            caption, Plane(sizes("Batch size, sentences", by_size), linear("Cosine", cosines)), series, dots=True
-        )
+        plane = Plane(sizes("Batch size, sentences", map(int, by_size)), linear("Cosine", cosines))
+        yield lines(caption, plane, nearest_series(by_size), dots=True)
 
 
-def _by_size(found: Sequence[Mapping[str, Sequence[float]]]) -> dict[int, list[float]]:
+def _by_size(found: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
     """Return the mean cosine of each neighbour, over seeds, by batch size."""
-    return {
-        int(size): [fmean(values) for values in zip(*(each[size] for each in found), strict=True)] for size in found[0]
-    }
+    return {size: [fmean(values) for values in zip(*(each[size] for each in found), strict=True)] for size in found[0]}
 
 
 def _scale(name: str, values: Sequence[float]) -> Axis:

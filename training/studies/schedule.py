@@ -26,16 +26,7 @@ from typing import Protocol, TextIO
 from models.bundle.disk import write_whole
 from models.errors import Refused
 from training.machine.interrupt import LOCK, LockError, locked, terminable
-from training.studies.results import (
-    LOG,
-    TRIAL,
-    RunRecord,
-    collect_results,
-    is_finished,
-    read_result,
-    result_or_none,
-    run_folder,
-)
+from training.studies.results import LOG, TRIAL, RunRecord, collect_results, read_result, result_or_none, run_folder
 from training.studies.trial import StudyError, Trial
 
 STOPPED = 130
@@ -178,13 +169,16 @@ def _add(trial: Trial, study: Path, record: RunRecord) -> None:
 
 def _unfinished(trials: Sequence[Trial], study: Path, stream: TextIO) -> list[Trial]:
     """Return the distinct runs without a result, and report damaged results."""
-    due = {trial.id: trial for trial in trials if not is_finished(run_folder(trial, study))}
-    for trial in due.values():
+    unfinished = []
+    for trial in {each.id: each for each in trials}.values():
         try:
-            read_result(run_folder(trial, study))
+            result = read_result(run_folder(trial, study))
         except StudyError as error:
+            result = None
             print(f"{error}: damaged, so {trial.title} is carried out again", file=stream, flush=True)
-    return list(due.values())
+        if result is None:
+            unfinished.append(trial)
+    return unfinished
 
 
 # Locks that show whether a process works in a run's folder.

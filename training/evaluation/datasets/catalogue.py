@@ -183,24 +183,14 @@ def text_lines(place: str, expected: int) -> Check:
 # The catalogue.
 
 SIMCSE = ("princeton-nlp/datasets-for-simcse", "e145e8bb659b2aa2669f32ef79cb4cdef6c58fef")
-"""Repository and commit of SimCSE's data."""
+SCIFACT_TEXTS = ("BeIR/scifact", "984eed826375f18d27936c4a32bf0f8491e3f414")
+SCIFACT_QRELS = ("BeIR/scifact-qrels", "2938d17dc3b09882fdb8c12bbbe2e2dc0e75a029")
+"""Repositories and commits of the data."""
 
 
 def _senteval(summary: str, folders: list[str], check: Check) -> Dataset:
     source = Source(*SIMCSE, "senteval.tar", 89.8, untarred(SENTEVAL, folders))
     return Dataset(summary, (source,), tuple(f"{SENTEVAL}/{folder}/*" for folder in folders), check)
-
-
-def _scifact(file: str, megabytes: float) -> Source:
-    target = f"{SCIFACT}/{file.removesuffix('.gz')}"
-    return Source(
-        "BeIR/scifact", "984eed826375f18d27936c4a32bf0f8491e3f414", file, megabytes, copied(target, gzip.open)
-    )
-
-
-def _scifact_judgements(file: str, megabytes: float) -> Source:
-    target = f"{SCIFACT}/qrels/{file}"
-    return Source("BeIR/scifact-qrels", "2938d17dc3b09882fdb8c12bbbe2e2dc0e75a029", file, megabytes, copied(target))
 
 
 CATALOGUE: dict[str, Dataset] = {
@@ -223,10 +213,10 @@ CATALOGUE: dict[str, Dataset] = {
     "scifact": Dataset(
         "scientific claims and the abstracts that answer them, of BEIR",
         (
-            _scifact("corpus.jsonl.gz", 2.76),
-            _scifact("queries.jsonl.gz", 0.05),
-            _scifact_judgements("test.tsv", 0.01),
-            _scifact_judgements("train.tsv", 0.01),
+            Source(*SCIFACT_TEXTS, "corpus.jsonl.gz", 2.76, copied(f"{SCIFACT}/corpus.jsonl", gzip.open)),
+            Source(*SCIFACT_TEXTS, "queries.jsonl.gz", 0.05, copied(f"{SCIFACT}/queries.jsonl", gzip.open)),
+            Source(*SCIFACT_QRELS, "test.tsv", 0.01, copied(f"{SCIFACT}/qrels/test.tsv")),
+            Source(*SCIFACT_QRELS, "train.tsv", 0.01, copied(f"{SCIFACT}/qrels/train.tsv")),
         ),
         tuple(f"{SCIFACT}/{file}" for file in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv", "qrels/train.tsv")),
         collection(SCIFACT, 5183, test=(300, 339), train=(809, 919)),

@@ -136,7 +136,7 @@ def _cosines(judged: Sequence[Evaluated]) -> list[Element]:
 
 def _nearest(judged: Sequence[Evaluated]) -> Part:
     """Plot the cosines of the four nearest in-batch neighbours against batch size."""
-    series = _each_of_four(judged[0]) if len(judged) == 1 else []
+    series = nearest_series(judged[0].get("geometry", "nearest_cosines") or {}) if len(judged) == 1 else []
     shown = "each of" if series else "the mean of"
     series = series or [
         Series(each.name, each.mark, _by_size(known))
@@ -160,13 +160,11 @@ def _nearest(judged: Sequence[Evaluated]) -> Part:
     )
 
 
-def _each_of_four(judged: Evaluated) -> list[Series]:
-    """Make a series for each of the four neighbours, as in GS-InfoNCE's Figure 1, or none if only the mean is known."""
-    known: Mapping[str, Sequence[float]] = judged.get("geometry", "nearest_cosines") or {}
-    places = range(min(map(len, known.values()), default=0))
+def nearest_series(cosines: Mapping[str, Sequence[float]]) -> list[Series]:
+    """Make a series for each neighbour from cosines by batch size, as in GS-InfoNCE's Figure 1."""
     return [
-        Series(f"{place + 1}. nearest", svg.mark(place), _by_size({size: of[place] for size, of in known.items()}))
-        for place in places
+        Series(f"{place + 1}. nearest", svg.mark(place), _by_size({size: of[place] for size, of in cosines.items()}))
+        for place in range(min(map(len, cosines.values()), default=0))
     ]
 
 
