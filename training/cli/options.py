@@ -397,11 +397,6 @@ def _add_folder(add: Add) -> None:
     add("--to", **DIR, help="folder of the data (default: $ISOSPHERE_DATA, or the cache folder)")
 
 
-def _list(command: argparse.ArgumentParser) -> None:
-    """Add no options, because the command has none."""
-    _runs(command, "list:show")
-
-
 def _finish(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("run", type=Path, metavar="RUN", help="folder of the run, e.g. runs/dclr")
@@ -427,7 +422,7 @@ ADD_OPTIONS = {
     "soup": _soup,
     "rebuild": _rebuild,
     "data": _data,
-    "list": _list,
+    "list": lambda command: _runs(command, "list:show"),
     "finish": _finish,
     "replay": _replay,
 }

@@ -55,7 +55,8 @@ def run(options: argparse.Namespace) -> int:
     study = study.as_published() if options.published else study
     named = {"eval_data": options.data, "corpus": options.corpus}
     given = {key: value for key, value in named.items() if value is not None}
-    plan = Plan.of(study.override({**without_conflicts(parse_settings(options.set), given, OPTION), **given}))
+    study = study.override({**without_conflicts(parse_settings(options.set), given, OPTION), **given})
+    plan = Plan(study.name, study.about, study.trials())
     plan.check_files()
     name = f"{study.name}-published" if options.published else study.name
     folder = options.out or FOLDER / name

@@ -112,7 +112,7 @@ def by_self_retrieval(corpus: Corpus) -> Selection:
     def scores(encode: Encode) -> dict[str, float]:
         encode = cached(encode)
         unit = unit_vectors(encode, [half for pair in pairs for half in pair])
-        return {vectors.METRIC: vectors.mrr10(encode, pairs), **_spread(unit)}
+        return {vectors.METRIC: float(vectors.reciprocal_ranks(encode, pairs).mean()), **_spread(unit)}
 
     criterion = f"MRR@10 of one half of a held-out sentence finding its other half, over {len(pairs)} sentences"
     return Selection(vectors.METRIC, criterion, scores)

@@ -191,7 +191,10 @@ def _precisions(subject: Subject, tasks: Mapping[str, Subsets]) -> dict[str, dic
 
 def tables(evaluation: Mapping[str, Any]) -> str:
     """Format a table for each evaluated task, with blank lines between."""
-    made = [f"{evaluation['subject'].get('name')}: {_described(evaluation['subject'])}"]
+    subject = evaluation["subject"]
+    known = ("kind", "pooling", "transform", "dim", "engine", "precision", "device")
+    facts = ", ".join(f"{name} {subject[name]}" for name in known if subject.get(name) is not None)
+    made = [f"{subject.get('name')}: {facts}"]
     for name, write in WRITERS.items():
         if name in evaluation:
             made.append("\n".join(write(evaluation[name])))
@@ -208,11 +211,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
-
-
-def _described(subject: Mapping[str, Any]) -> str:
-    known = ("kind", "pooling", "transform", "dim", "engine", "precision", "device")
-    return ", ".join(f"{name} {subject[name]}" for name in known if subject.get(name) is not None)
 
 
 def _sts(scores: Mapping[str, Any]) -> Iterator[str]:

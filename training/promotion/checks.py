@@ -39,10 +39,6 @@ class Evaluator:
     with_progress: Callable[[Encode], Encode]
     """Function that adds a progress display to an `Encode`."""
 
-    def encode(self, source: Bundle) -> Encode:
-        """Return the function that encodes with a bundle. All comparisons use float32 on ONNX Runtime."""
-        return self.with_progress(Graph(source).encode)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
@@ -60,12 +56,8 @@ class Check:
         return asdict(self) | {"numbers": without_nonfinite(dict(self.numbers))}
 
 
-def run_check(name: str, check: Callable[[], Check]) -> Check:
-    """Run a check. An exception counts as a failed check, because an unusable bundle can cause any error."""
-    try:
-        return check()
-    except Exception as error:  # ONNX Runtime's errors have no common base class.
-        return Check(name=name, passed=False, says=f"the check failed with an error: {error}")
+def failed(name: str, reason: str) -> Check:
+    return Check(name=name, passed=False, says=f"the check failed with an error: {reason}")
 
 
 def verified(folder: Path) -> tuple[Check, Bundle | None]:
@@ -92,7 +84,7 @@ def golden(candidate: Bundle) -> Check:
     for precision in candidate.graphs:
         try:
             cosines[precision] = golden_cosine(candidate, precision=precision)
-        # Any error fails the check, as in `run_check`. Here, the message can name the precision.
+        # An unusable bundle can cause any error. Here, the message can name the precision.
         except Exception as error:
             return Check(name=name, passed=False, says=f"{precision}: {error}", numbers=cosines)
     floors = {precision: GOLDEN_FP32 if precision == FP32 else GOLDEN_REDUCED for precision in cosines}
@@ -116,13 +108,15 @@ def not_worse(
 ) -> Check:
     """Check that the candidate is at most `margin` points worse than the served bundle and than the best score so far.
 
+    All comparisons use float32 on ONNX Runtime.
+
     Args:
         broken: True if the served bundle fails verification.
         best: best score of all served bundles by the same yardstick, or None. The comparison with this score prevents a
             gradual decline over several promotions.
     """
     yardstick = judges.yardstick
-    ours = yardstick.judge(judges.encode(candidate), candidate.manifest.prompts)
+    ours = yardstick.judge(judges.with_progress(Graph(candidate).encode), candidate.manifest.prompts)
     numbers: dict[str, Any] = {
         "metric": yardstick.metric,
         "sample": yardstick.sample,
@@ -150,8 +144,8 @@ def _against(
     if incumbent is None:
         return True, "; nothing is served yet", {}
     try:
-        theirs = judges.yardstick.judge(judges.encode(incumbent), incumbent.manifest.prompts)
-    # Any error fails the check, as in `run_check`. Here, the error is the served bundle's and not the candidate's.
+        theirs = judges.yardstick.judge(judges.with_progress(Graph(incumbent).encode), incumbent.manifest.prompts)
+    # An unusable bundle can cause any error. Here, the error is the served bundle's and not the candidate's.
     except Exception as error:
         return False, f"; the served bundle can't be evaluated: {error}", {}
     between = judges.yardstick.compare(ours, theirs)

@@ -19,7 +19,7 @@ from models.runtimes.choice import Choice, barred, fastest
 from models.runtimes.graph import golden_cosine_of
 from models.runtimes.measurement import Clock, Measured, Open, compared, error_line, graphs, probes
 from training.evaluation.vectors import Encode
-from training.promotion.checks import Check, Evaluator, without_nonfinite
+from training.promotion.checks import Check, Evaluator, failed, without_nonfinite
 from training.promotion.yardsticks import DRIFT
 
 NAME = "engines"
@@ -122,8 +122,7 @@ def check_engines(candidate: Bundle, judges: Evaluator, machine: Machine) -> Eng
     try:
         engines = _measure_all(candidate, judges, machine)
     except Exception as error:  # The runtimes' errors have no common base class.
-        failed = Check(name=NAME, passed=False, says=f"the check failed with an error: {first_line(error)}")
-        return Engines(machine=machine, check=failed)
+        return Engines(machine=machine, check=failed(NAME, first_line(error)))
     numbers = {"limits": dict(judges.yardstick.limits), "engines": [engine.to_json() for engine in engines]}
     says = "; ".join(_describe(engine) for engine in engines) or f"{REFERENCE} is the only engine"
     check = Check(name=NAME, passed=not any(engine.drifts_too_far for engine in engines), says=says, numbers=numbers)

@@ -76,10 +76,12 @@ def promote(
             best = place.ledger.best(judges.yardstick.metric, judges.yardstick.sample)
             broken = bool(served) and not incumbent
             rest = [checks.golden(found), checks.required(found, attached, terms.require)]
-            compare = partial(
-                checks.not_worse, found, judges, margin=terms.margin, incumbent=incumbent, broken=broken, best=best
-            )
-            compared = checks.run_check(checks.NOT_WORSE, compare)
+            try:
+                compared = checks.not_worse(
+                    found, judges, margin=terms.margin, incumbent=incumbent, broken=broken, best=best
+                )
+            except Exception as error:  # An unusable bundle can cause any error, and the runtimes' have no common base.
+                compared = checks.failed(checks.NOT_WORSE, str(error))
             rest.append(compared)
             engines = check_engines(found, judges, machine)
             decision = replace(decision, checks=[first, *rest, engines.check])

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any, Self
+from types import NoneType
+from typing import Any, Self, get_args
 
 from training.config import NOT_SET, ConfigError, RunConfig, from_preset
 from training.fields import check_named, check_value, field_types
@@ -338,18 +339,9 @@ def _config(settings: Mapping[str, Any]) -> RunConfig:
             continue
         if key not in known:
             raise ConfigError(f"{key}: unknown; {objective} has {', '.join(sorted({*known, *START, *OWN}))}")
-        absent = value == "none" and _optional(known[key])
+        absent = value == "none" and NoneType in get_args(known[key])  # TOML has no None.
         changes[key] = check_named(key, None if absent else value, known[key])
     return config.override({**changes, **dict.fromkeys(FOLDERS, "")})
-
-
-def _optional(kind: Any) -> bool:
-    """Return whether the type allows None. TOML has no None, so study files use the text "none"."""
-    try:
-        check_value(None, kind)
-    except ValueError:
-        return False
-    return True
 
 
 def _arm(values: Any, grid: Mapping[str, Any], where: str) -> Arm:

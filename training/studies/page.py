@@ -142,7 +142,8 @@ def _sweeps(summary: Summary) -> Iterable[Element]:
         for row in summary.rows:
             value = row.results[0].axes.get(name)
             if isinstance(value, int | float) and not isinstance(value, bool):
-                swept.setdefault(_rest(row.results[0], name), []).append((float(value), row))
+                others = {axis: value for axis, value in row.results[0].axes.items() if axis != name}
+                swept.setdefault(label_of(row.results[0].arm, others), []).append((float(value), row))
         swept = {rest: sorted(of, key=lambda each: each[0]) for rest, of in swept.items() if len(of) > 1}
         if not swept:
             continue
@@ -264,7 +265,3 @@ def _best(summary: Summary) -> list[Row]:
     """Return the rows of the best arms, in the study's order."""
     best = sorted(summary.rows, key=lambda row: -row.mean.mean)[:MAX_ARMS]
     return [row for row in summary.rows if row in best]
-
-
-def _rest(result: Result, name: str) -> str:
-    return label_of(result.arm, {axis: value for axis, value in result.axes.items() if axis != name})

@@ -16,6 +16,7 @@ from xml.etree.ElementTree import Element
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS
 from training.evaluation.report import svg
+from training.evaluation.report.markup import ABSENT
 from training.evaluation.report.plots import Bar, bars
 from training.evaluation.report.sheet import description_of, sheet, title_of
 from training.evaluation.report.svg import Caption
@@ -126,7 +127,6 @@ BASELINE = "SimCSE"
 """Name of the baseline arm. If a study has no such arm, its first arm is the baseline."""
 REPRODUCED, NOT_REPRODUCED, NOT_RUN = "reproduced", "not reproduced", "not run yet"
 NO_NUMBER = "we found no source for the paper's numbers, so no difference can be checked."
-ABSENT = "–"
 HEAD = ("Arm", "Paper", "Difference", "Here", "n", "Difference", "Verdict")
 
 INTRODUCTION = """\

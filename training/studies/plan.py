@@ -34,15 +34,6 @@ class Plan:
     about: str
     trials: Sequence[Trial]
 
-    @classmethod
-    def of(cls, study: Study) -> Plan:
-        """Return the plan of a study, after checking it.
-
-        Raises:
-            StudyError: see `Study.trials`.
-        """
-        return cls(study.name, study.about, study.trials())
-
     def check_files(self) -> None:
         """Load all evaluation data and requested sentences, so that an error is raised before the first run.
 
@@ -101,11 +92,12 @@ def plan_of(source: Path, folder: Path) -> Plan:
     A plan of a file has a corpus or evaluation data only if the file names them.
 
     Raises:
-        StudyError: see `Plan.load` and `Plan.of`.
+        StudyError: see `Plan.load` and `Study.trials`.
     """
     if source.is_dir() or (folder / PLAN).exists():
         return Plan.load(folder)
-    return Plan.of(Study.read(file_of(source)))
+    study = Study.read(file_of(source))
+    return Plan(study.name, study.about, study.trials())
 
 
 def state(trial: Trial, study: Path, *, recorded: bool = False) -> str:

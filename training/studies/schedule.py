@@ -18,7 +18,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGTERM
 from threading import Lock
 from types import FrameType
 from typing import Protocol, TextIO
@@ -108,7 +107,7 @@ class Processes:
         with self._lock:
             self._stopped = True
             for process in self._live:
-                process.send_signal(SIGTERM)
+                process.send_signal(signal.SIGTERM)
 
 
 def run_trials(

@@ -173,8 +173,11 @@ class SeedScores:
         return None if self.deviation is None else self.deviation / math.sqrt(len(self.values))
 
     def __str__(self) -> str:
+        return self.rounded(DECIMALS)
+
+    def rounded(self, decimals: int) -> str:
         deviation = self.deviation
-        return f"{self.mean:.2f}" + ("" if deviation is None else f" ± {deviation:.2f}")
+        return f"{self.mean:.{decimals}f}" + ("" if deviation is None else f" ± {deviation:.{decimals}f}")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import fmean, stdev
 
 from training.studies.results import Result
 from training.studies.summary import CRITERIA, DECIMALS, LEVEL, Row, SeedScores, Summary
@@ -143,8 +142,5 @@ def _of(results: Sequence[Result], name: str) -> list[float]:
 
 
 def _geometry_cell(row: Row, name: str) -> str:
-    values, decimals = _of(row.results, name), QUANTITIES[name][1]
-    if not values:
-        return ""
-    deviation = f" ± {stdev(values):.{decimals}f}" if len(values) > 1 else ""
-    return f"{fmean(values):.{decimals}f}{deviation}"
+    values = tuple(_of(row.results, name))
+    return SeedScores(values).rounded(QUANTITIES[name][1]) if values else ""

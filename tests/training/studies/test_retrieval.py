@@ -15,7 +15,7 @@ import pytest
 from models.bundle.disk import write_whole
 from models.encoder.encoder import Encoder
 from tests.training.conftest import WORDS
-from tests.training.studies.conftest import call, line, write
+from tests.training.studies.conftest import call, line, planned, write
 from training.evaluation import beir, retrieval
 from training.evaluation.bootstrap import resample_means
 from training.evaluation.pairs import DataError
@@ -23,7 +23,6 @@ from training.evaluation.retrieval import MEASURES
 from training.evaluation.suite import EvaluationData
 from training.studies.description import Study
 from training.studies.page import page
-from training.studies.plan import Plan
 from training.studies.results import RESULT, RESULTS, RUNS, TRIAL, read_results, run_folder
 from training.studies.scores import (
     COSINES_FILE,
@@ -133,7 +132,7 @@ def test_what_is_missing_or_broken_stops_the_study_before_anything_is_trained(
     make_study: MakeStudy, data: Path, tmp_path: Path
 ) -> None:
     def plan(**settings: Any) -> None:
-        Plan.of(Study.read(make_study("", eval_data=str(data), **settings))).check_files()
+        planned(make_study("", eval_data=str(data), **settings)).check_files()
 
     with pytest.raises(DataError, match=r"retrieval: no collection 'farm' in BEIR's layout; there is zoo"):
         plan(sts=False, retrieval=["farm"])

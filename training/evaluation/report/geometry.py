@@ -73,7 +73,9 @@ def _plane(judged: Sequence[Evaluated]) -> Part:
 
 def _spectrum(judged: Sequence[Evaluated]) -> Part:
     """Plot the singular values of the centred matrix as shares of their sum."""
-    spectra = {each.name: _visible(each.get("geometry", "spectrum_centred", "values") or []) for each in judged}
+    known = {each.name: each.get("geometry", "spectrum_centred", "values") or [] for each in judged}
+    least = 10.0**-DECADES
+    spectra = {name: [share for share in of if share > 0 and share >= of[0] * least] for name, of in known.items()}
     series = [
         Series(each.name, each.mark, [(i, share) for i, share in enumerate(spectra[each.name], start=1)])
         for each in judged
@@ -81,7 +83,7 @@ def _spectrum(judged: Sequence[Evaluated]) -> Part:
     ]
     if not series:
         return None
-    widths = sorted({len(each.get("geometry", "spectrum_centred", "values") or []) for each in judged} - {0})
+    widths = sorted({*map(len, known.values())} - {0})
     shares = [share for each in series for _, share in each.points]
 
     def reference(frame: Frame) -> list[Element]:
@@ -106,10 +108,6 @@ def _spectrum(judged: Sequence[Evaluated]) -> Part:
         ),
         series,
     )
-
-
-def _visible(spectrum: Sequence[float]) -> list[float]:
-    return [share for share in spectrum if share > 0 and share >= spectrum[0] * 10.0**-DECADES]
 
 
 def _cosines(judged: Sequence[Evaluated]) -> list[Element]:

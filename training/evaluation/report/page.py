@@ -27,7 +27,8 @@ def render(evaluations: Sequence[Mapping[str, Any]]) -> str:
     """
     judged = check_evaluations(evaluations)
     parts = [part for make in (sts, transfer, retrieval, geometry, curve, speed) if (part := make(judged)) is not None]
-    said = [element("p", text) for text in (_headline(judged[0]), _others(judged[1:])) if text]
+    others = f"Compared with: {', '.join(each.title for each in judged[1:])}" if judged[1:] else ""
+    said = [element("p", text) for text in (_headline(judged[0]), others) if text]
     main = [subjects(judged), *parts, explanations(judged)]
     return document(f"{judged[0].name}: evaluation", [element("h1", judged[0].title), *said], main)
 
@@ -55,10 +56,6 @@ def _headline(judged: Evaluated) -> str:
     ]
     numbers.append(("texts per second", judged.get("speed", "texts_per_second"), 0))
     return " · ".join(f"{name} {number(value, digits)}" for name, value, digits in numbers if value is not None)
-
-
-def _others(judged: Sequence[Evaluated]) -> str:
-    return f"Compared with: {', '.join(each.title for each in judged)}" if judged else ""
 
 
 # Facts about the evaluated encoders, and explanations of the numbers.

@@ -104,14 +104,11 @@ def _backbone_note(judged: Sequence[Evaluated], papers: Sequence[Row]) -> Part:
 
 
 def _published(papers: Sequence[Row]) -> list[Element]:
-    return [
-        row(name, *(map(number, paper.tasks) if paper.tasks else [ABSENT] * 7), _mean(paper), kind="paper")
-        for name, paper in _named(papers)
-    ]
-
-
-def _mean(paper: Row) -> str:
-    return number(paper.mean) + (f" ± {number(paper.deviation)}" if paper.deviation else "")
+    rows = []
+    for name, paper in _named(papers):
+        mean = number(paper.mean) + (f" ± {number(paper.deviation)}" if paper.deviation else "")
+        rows.append(row(name, *(map(number, paper.tasks) if paper.tasks else [ABSENT] * 7), mean, kind="paper"))
+    return rows
 
 
 def _named(papers: Sequence[Row]) -> list[tuple[str, Row]]:
