@@ -84,6 +84,18 @@ def check_value(value: Any, kind: Any) -> Any:
     raise ValueError(f"expected {describe_type(kind)}, got {value!r}")
 
 
+def check_named(name: str, value: Any, kind: Any) -> Any:
+    """Check a value as `check_value` does.
+
+    Raises:
+        ValueError: the value is not a `kind`; the message begins with the name.
+    """
+    try:
+        return check_value(value, kind)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
 def check_finite(values: Any) -> None:
     """Check that every float field of a dataclass is finite.
 

@@ -20,11 +20,11 @@ from models.cli.table import COMMANDS
 from models.runtimes import RUNTIMES
 from serving.corpora.values import Stemming
 from training.cli.options import ADD_OPTIONS
+from training.evaluation.bootstrap import RESAMPLES
 from training.evaluation.suite import TASKS
 from training.studies.papers import PAGES, PAPERS, RECORDED
 from training.studies.plan import FOLDER
 from training.studies.soup import GRID
-from training.studies.summary import RESAMPLES
 
 HEAVY = "torch numpy transformers huggingface_hub onnxruntime fastapi uvicorn prometheus_client"
 

@@ -9,8 +9,7 @@ from scipy.stats import binom, spearmanr
 
 from training.evaluation.bootstrap import (
     Comparison,
-    Interval,
-    compare,
+    Resampled,
     resample,
     resample_means,
     weighted_spearman,
@@ -27,10 +26,20 @@ def scored(n: int, *, noise: float, seed: int = 0) -> tuple[Array, Array]:
     return golds + draw.normal(0, noise, n), golds
 
 
-def interval(runs: list[Array], golds: Array, *, level: float = 0.95, resamples: int, seed: int = 0) -> Interval:
+def resampled(runs: list[Array], golds: Array, *, resamples: int, seed: int = 0) -> Resampled:
+    """Return the scores on one task."""
+    return resample([{"pairs": cosines} for cosines in runs], {"pairs": golds}, resamples=resamples, seed=seed)
+
+
+def interval(runs: list[Array], golds: Array, *, resamples: int, seed: int = 0) -> tuple[float, float]:
     """Return the interval for one task."""
-    tasks = [{"pairs": cosines} for cosines in runs]
-    return resample(tasks, {"pairs": golds}, resamples=resamples, seed=seed).interval(level)
+    return resampled(runs, golds, resamples=resamples, seed=seed).interval()
+
+
+def compare(a: list[Array], b: list[Array], golds: Array, *, resamples: int, seed: int = 0) -> Comparison:
+    """Compare two groups of encoders on one task."""
+    first, second = (resampled(runs, golds, resamples=resamples, seed=seed) for runs in (a, b))
+    return first.against(second)
 
 
 @given(
@@ -52,9 +61,9 @@ def test_the_interval_is_that_of_explicit_resamples() -> None:
     draw = np.random.default_rng([5, 0])
     drawn = draw.integers(0, 120, (400, 120))
     expected = [100 * spearmanr(cosines[rows], golds[rows]).statistic for rows in drawn]
-    found = interval([cosines], golds, resamples=400, level=0.9, seed=5)
+    found = resampled([cosines], golds, resamples=400, seed=5)
     assert found.mean == pytest.approx(100 * spearmanr(cosines, golds).statistic)
-    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(expected, [0.05, 0.95])))
+    assert found.interval(0.9) == pytest.approx(tuple(np.quantile(expected, [0.05, 0.95])))
 
 
 def test_encoders_are_compared_on_the_same_pairs() -> None:
@@ -68,7 +77,7 @@ def test_encoders_are_compared_on_the_same_pairs() -> None:
     assert (found.low, found.high) == pytest.approx(tuple(np.quantile(expected, [0.025, 0.975])))
     assert found.better == pytest.approx(np.mean(expected > 0))
     apart = interval([a], golds, resamples=300), interval([b], golds, resamples=300)
-    assert found.high - found.low < min(each.high - each.low for each in apart), "what is hard for both cancels"
+    assert found.high - found.low < min(high - low for low, high in apart), "what is hard for both cancels"
 
 
 def test_seeds_and_tasks_are_averaged() -> None:
@@ -77,12 +86,12 @@ def test_seeds_and_tasks_are_averaged() -> None:
         {task: scores + np.random.default_rng(seed).normal(0, 2, len(scores)) for task, scores in golds.items()}
         for seed in (2, 3, 4)
     ]
-    resampled = resample(runs, golds, resamples=200)
-    found = resampled.interval()
+    found = resample(runs, golds, resamples=200)
+    low, high = found.interval()
     each = [100 * spearmanr(run[task], golds[task]).statistic for run in runs for task in golds]
     assert found.mean == pytest.approx(np.mean(each)), "each task counts once, however long"
-    assert found.low < found.mean < found.high
-    alone = resampled.against(resample(runs[:1], golds, resamples=200))
+    assert low < found.mean < high
+    alone = found.against(resample(runs[:1], golds, resamples=200))
     assert alone.difference == pytest.approx(np.mean(each) - np.mean(each[:2]))
 
 
@@ -115,8 +124,8 @@ def test_intervals_cover_what_all_pairs_would_say(statistic: str) -> None:
         golds = draw.normal(size=n)
         a, b = encoders(golds)
         if statistic == "interval":
-            found = interval([a], golds, resamples=400, seed=seed)
-            covered += found.low <= values[0] <= found.high
+            low, high = interval([a], golds, resamples=400, seed=seed)
+            covered += low <= values[0] <= high
         else:
             gain = compare([a], [b], golds, resamples=400, seed=seed)
             covered += gain.low <= values[0] - values[1] <= gain.high
@@ -154,35 +163,21 @@ def test_the_order_of_the_pairs_is_indifferent() -> None:
 def test_a_seed_repeats_and_a_larger_test_set_narrows() -> None:
     small, large = (interval([c], g, resamples=200, seed=3) for c, g in (scored(100, noise=2), scored(1600, noise=2)))
     assert small == interval([scored(100, noise=2)[0]], scored(100, noise=2)[1], resamples=200, seed=3)
-    assert large.high - large.low < 0.5 * (small.high - small.low)
+    assert large[1] - large[0] < 0.5 * (small[1] - small[0])
 
 
 @pytest.mark.parametrize(
-    ("cosines", "golds", "resamples", "reason"),
+    ("cosines", "golds", "reason"),
     [
-        ([], [1.0, 2.0], 10, "at least one encoder"),
-        ([np.array([1.0, 2.0, 3.0])], [1.0, 2.0], 10, r"shape \(3,\) for scores of shape \(2,\)"),
-        ([np.array([1.0, np.nan])], [1.0, 2.0], 10, "cosines contain NaN"),
-        ([np.array([1.0, 1.0])], [1.0, 2.0], 10, "all cosines are equal"),
-        ([np.array([1.0, 2.0])], [3.0, 3.0], 10, "all people's scores are equal"),
-        ([np.array([1.0, 2.0])], [1.0, 3.0], 0, "0 resamples"),
+        ([1.0, 2.0, 3.0], [1.0, 2.0], r"shape \(3,\) for scores of shape \(2,\)"),
+        ([1.0, np.nan], [1.0, 2.0], "cosines contain NaN"),
+        ([1.0, 1.0], [1.0, 2.0], "all cosines are equal"),
+        ([1.0, 2.0], [3.0, 3.0], "all people's scores are equal"),
     ],
 )
-def test_what_has_no_interval_says_why(cosines: list[Array], golds: list[float], resamples: int, reason: str) -> None:
+def test_what_has_no_interval_says_why(cosines: list[float], golds: list[float], reason: str) -> None:
     with pytest.raises(EvaluationError, match=reason):
-        interval(cosines, np.array(golds), resamples=resamples)
-
-
-def test_a_missing_task_is_named() -> None:
-    cosines, golds = scored(20, noise=1)
-    with pytest.raises(EvaluationError, match="STS13"):
-        resample([{"STS12": cosines}], {"STS12": golds, "STS13": golds})
-
-
-@pytest.mark.parametrize("level", [0.0, 1.0])
-def test_a_level_is_a_share(level: float) -> None:
-    with pytest.raises(EvaluationError, match="not between 0 and 1"):
-        compare([np.arange(3.0)], [np.arange(3.0)], np.arange(3.0), level=level)
+        interval([np.array(cosines)], np.array(golds), resamples=10)
 
 
 def test_accuracies_are_resampled_as_correlations_are() -> None:
@@ -208,12 +203,6 @@ def test_accuracies_are_resampled_as_correlations_are() -> None:
 
 def test_accuracies_that_can_not_be_resampled() -> None:
     hits = {"MR": np.array([True, False])}
-    with pytest.raises(EvaluationError, match="0 resamples"):
-        resample_means([hits], resamples=0)
-    with pytest.raises(EvaluationError, match="at least one encoder and one task"):
-        resample_means([])
-    with pytest.raises(EvaluationError, match="at least one encoder and one task"):
-        resample_means([{}])
     for others in ({"CR": hits["MR"]}, {"MR": np.array([True])}):
         with pytest.raises(EvaluationError, match="can't be compared"):
             resample_means([hits, others])

@@ -56,6 +56,6 @@ def test_an_installation_that_is_broken_is_not_bad_input(monkeypatch: pytest.Mon
     def load(_name: str) -> None:
         raise OSError("libcublas.so.12: cannot open shared object file")
 
-    monkeypatch.setattr(options, "import_module", load)
+    monkeypatch.setattr(options, "resolve_name", load)
     with pytest.raises(OSError, match="libcublas"):
         cli.main(["list"])

@@ -173,7 +173,7 @@ def test_a_vector_that_is_no_number_is_an_error_and_never_a_score(bad: float) ->
     ):
         sts.evaluate(encode, {"t": {"s": pairs}})
     with pytest.raises(EvaluationError, match="NaN"):
-        vectors.mrr10(encode, [("one two", "three four"), ("five six", "seven eight")])
+        vectors.reciprocal_ranks(encode, [("one two", "three four"), ("five six", "seven eight")])
 
 
 def test_a_vector_of_zeros_has_cosine_zero() -> None:
@@ -208,8 +208,8 @@ HALVES = [(f"{i} a", "b c") for i in range(12)]
 
 def test_mrr_of_the_perfect_and_of_the_collapsed_encoder() -> None:
     perfect = np.repeat(np.eye(12), 2, axis=0)
-    assert vectors.mrr10(from_rows(perfect), HALVES) == 1
-    assert vectors.mrr10(from_rows(np.ones((24, 3))), HALVES) == 0
+    assert vectors.reciprocal_ranks(from_rows(perfect), HALVES).mean() == 1
+    assert vectors.reciprocal_ranks(from_rows(np.ones((24, 3))), HALVES).mean() == 0
 
 
 @pytest.mark.parametrize(("nearer", "value"), [(9, 0.1), (10, 0)])
@@ -229,7 +229,7 @@ def test_mrr_equals_a_slow_count(rows: NDArray[np.float64]) -> None:
         other = i + 1 if i % 2 == 0 else i - 1
         rank = sum(1 for j in range(8) if j != i and cosines[i, j] >= cosines[i, other])
         total += 1 / rank
-    assert vectors.mrr10(from_rows(rows), HALVES[:4]) == pytest.approx(total / 8)
+    assert vectors.reciprocal_ranks(from_rows(rows), HALVES[:4]).mean() == pytest.approx(total / 8)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from itertools import combinations
 from math import exp, log
 from pathlib import Path
@@ -185,7 +186,7 @@ def test_evaluate_measures_pairs_and_sentences() -> None:
 def test_without_sentences_those_of_the_pairs_count_once_each_and_json_holds_all() -> None:
     found = geometry.evaluate(encoder(8), [*PAIRS[:20], Pair("a0", "b1", 2.0)])
     assert (found.sentences, list(found.top4_cosine), found.correlation_rank_of_64) == (40, [32], None)
-    plain = json.loads(json.dumps(found.to_json()))
+    plain = json.loads(json.dumps(asdict(found)))
     assert plain["spectrum"]["values"] == list(found.spectrum.values)
     assert plain["top4_cosine"] == {"32": found.top4_cosine[32]}
 

@@ -106,20 +106,20 @@ def test_the_time_of_an_evaluation_is_no_steps(
     make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    take, judge = Step.__call__, vectors.mrr10
+    take, judge = Step.__call__, vectors.reciprocal_ranks
 
     def taken(self: Step, *arguments: Any) -> Any:
         nonlocal now
         now += 1
         return take(self, *arguments)
 
-    def judged(*arguments: Any) -> float:
+    def judged(*arguments: Any) -> Any:
         nonlocal now
         now += 100
         return judge(*arguments)
 
     monkeypatch.setattr(Step, "__call__", taken)
-    monkeypatch.setattr(vectors, "mrr10", judged)
+    monkeypatch.setattr(vectors, "reciprocal_ranks", judged)
     monkeypatch.setattr("training.loop.time", SimpleNamespace(perf_counter=lambda: now))
     config = make_config(max_steps=4, eval_every=2)
     fitted(config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 
@@ -191,7 +192,7 @@ def test_each_text_of_a_task_is_encoded_once_and_json_holds_all() -> None:
     part = [Example((f"a{i}",), i % 2) for i in range(40)]
     score = transfer.evaluate(noted, {"SST2": Labelled(part, part, part)})["SST2"]
     assert sorted(asked) == sorted(example.texts[0] for example in part)
-    plain = json.loads(json.dumps(score.to_json()))
+    plain = json.loads(json.dumps(asdict(score)))
     assert plain["folds"][0]["test_rows"] == score.folds[0].test_rows
     assert (plain["accuracy"], plain["seed"], plain["f1"]) == (100, 1111, None)
 

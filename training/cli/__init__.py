@@ -42,18 +42,14 @@ def _run(command: Command, options: argparse.Namespace) -> int:
     except OSError as error:
         return command_line.GONE if command_line.has_gone(error) else _fail(*error_line_and_status(error))
     except (MemoryError, RuntimeError) as error:
-        if _lost_a_process(error):
+        # A connection to another process is lost, as gloo (CPUs) or NCCL (GPUs) reports it.
+        if "gloo/transport" in str(error) or type(error).__name__ == "DistBackendError":
             return _fail("another process of this run has ended; resume with the same command and --resume", 1)
         if not out_of_memory(error):
             raise
         return _fail(
             f"{first_line(error)}; use a smaller batch_size, or set chunk_size to encode the batch in parts", 1
         )
-
-
-def _lost_a_process(error: Exception) -> bool:
-    """Return whether the error is a lost connection to another process, as gloo (CPUs) or NCCL (GPUs) reports it."""
-    return "gloo/transport" in str(error) or type(error).__name__ == "DistBackendError"
 
 
 def _fail(reason: object, code: int) -> int:

@@ -64,10 +64,7 @@ def adapt(options: argparse.Namespace) -> int:
     texts = open_corpus(options.corpus, column=options.text_column).census.sentences
     whiten = texts > start.dim
     if not whiten:
-        print(
-            f"{texts} texts are too few to whiten {start.dim} dimensions: {whitened} is left out",
-            file=sys.stderr,
-        )
+        print(f"{texts} texts are too few to whiten {start.dim} dimensions: {whitened} is left out", file=sys.stderr)
     with terminable():
         outcome = run.fit(config, sys.stderr, resume=options.resume, force=options.force)
     publish(config, outcome, {})
@@ -98,8 +95,8 @@ def _compare(backbone: str, start: Encoder, made: Mapping[str, Path], collection
     `made` maps each stage to the folder of its encoder. In the result, `best` is the stage of the best new encoder.
     `best` is None if no new encoder is better than `start`, or if too few passages are held out for a comparison.
     """
-    report: dict[str, Any] = {"queries": len(collection.queries), "passages": len(collection.documents)}
-    report |= {"encoders": [], "best": None, "examples": []}
+    counts = {"queries": len(collection.queries), "passages": len(collection.documents)}
+    report: dict[str, Any] = {**counts, "encoders": [], "best": None, "examples": []}
     if not collection.queries:
         print("too few passages are held out for a comparison: judge the results with your own queries")
         return report
@@ -117,12 +114,7 @@ def _compare(backbone: str, start: Encoder, made: Mapping[str, Path], collection
     if found[best].values.mean() <= before.values.mean():
         print(f"no new encoder searches better than {backbone}: keep using {backbone}")
         return report
-    shown = known_item.examples(before, found[best], collection)
-    report["best"] = best
-    report["examples"] = [
-        {"query": one.query, "before": one.before._asdict(), "after": one.after._asdict()} for one in shown
-    ]
-    return report
+    return report | {"best": best, "examples": known_item.examples(before, found[best], collection)}
 
 
 def _described(options: argparse.Namespace, out: Path, pooling: str) -> RunConfig:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from models.errors import none_of
+from models.python_docs import sections
 from training.data.documents import write
 from training.evaluation import beir, known_item
 from training.evaluation.datasets import checksums
@@ -42,10 +43,7 @@ def show(options: argparse.Namespace) -> int:
 
 
 def verify(options: argparse.Namespace) -> int:
-    """Check the named datasets and print their counts. Without names, check all datasets in the folder.
-
-    Stop at the first incomplete dataset.
-    """
+    """Check the named datasets, or all in the folder, up to the first incomplete one, and print their counts."""
     folder = _folder(options)
     _check_names(options.names)
     recorded = checksums.read(folder)
@@ -63,7 +61,7 @@ def verify(options: argparse.Namespace) -> int:
 
 def documented(options: argparse.Namespace) -> int:
     """Write the documentation of the running Python as a retrieval collection, and replace an existing collection."""
-    made = known_item.documentation()
+    made = known_item.collection_of(sections())
     place = _folder(options) / beir.FOLDER / known_item.DOCUMENTATION
     beir.save(made, place)
     print(f"{place}: {len(made.documents)} documents, {len(made.queries)} queries")

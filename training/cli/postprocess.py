@@ -6,7 +6,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from models.bundle.sources import manifest_of
@@ -15,13 +14,12 @@ from models.export import destination
 from models.export.export import export
 from training.checkpoints.publish import corpus_counts, sts_manifest_scores, sts_scores
 from training.config import MIN_LENGTH, ConfigError, check_seed
-from training.data.corpus import Corpus, open_corpus
+from training.data.corpus import open_corpus
 from training.evaluation import sts
-from training.evaluation.pairs import STS_TASKS, DataError, Subsets, sts_tasks
+from training.evaluation.pairs import STS_TASKS, DataError, sts_tasks
 from training.fields import field_types, parse_settings
 from training.machine.hardware import environment, pick_device
 from training.postprocess import POSTPROCESSES
-from training.postprocess.base import Fitted
 
 
 def postprocess(options: argparse.Namespace) -> int:
@@ -32,7 +30,9 @@ def postprocess(options: argparse.Namespace) -> int:
     check_seed(options.seed)
     chosen = POSTPROCESSES[options.name]
     params = _overridden(chosen.params, options.set)
-    tasks = _tasks(options.eval_data) if options.eval_data else {}
+    tasks = sts_tasks(options.eval_data) if options.eval_data else {}
+    if options.eval_data and not tasks:
+        raise DataError(f"{options.eval_data}: contains none of {', '.join(STS_TASKS)}")
     corpus = open_corpus(options.corpus, column=options.text_column)
     origin = manifest_of(options.source)
     encoder = Encoder.load(options.source, pooling=options.pooling, max_length=options.max_length)
@@ -48,7 +48,17 @@ def postprocess(options: argparse.Namespace) -> int:
         name=options.out.resolve().name,
         backbone=origin.backbone if origin else options.source,
         objective=origin.objective if origin else None,
-        run=_record(options, encoder, params, corpus, fitted),
+        run={
+            "postprocess": options.name,
+            "source": options.source,
+            "pooling": encoder.pooling,
+            "max_length": encoder.max_length,
+            "params": asdict(params),
+            "seed": options.seed,
+            "corpus": {"name": corpus.name, **corpus_counts(corpus.census)},
+            "fitted": dict(fitted.facts),
+            "environment": environment(),
+        },
         scores=sts_manifest_scores(scores),
         citations=[chosen.citation],
         adapter=origin.adapter if origin else None,
@@ -59,33 +69,8 @@ def postprocess(options: argparse.Namespace) -> int:
 
 
 def _overridden(params: Any, texts: Sequence[str]) -> Any:
-    """Return the parameters with the overrides of `texts`, which are `key=value` settings.
-
-    Each value is converted to the type of its field.
-    """
+    """Return the parameters with the settings `key=value` of `texts`, converted to the types of their fields."""
     try:
         return replace(params, **parse_settings(texts, field_types(type(params))))
     except ValueError as error:
         raise ConfigError(str(error)) from error
-
-
-def _tasks(data: Path) -> dict[str, Subsets]:
-    if tasks := sts_tasks(data):
-        return tasks
-    raise DataError(f"{data}: contains none of {', '.join(STS_TASKS)}")
-
-
-def _record(
-    options: argparse.Namespace, encoder: Encoder, params: Any, corpus: Corpus, fitted: Fitted
-) -> dict[str, Any]:
-    return {
-        "postprocess": options.name,
-        "source": options.source,
-        "pooling": encoder.pooling,
-        "max_length": encoder.max_length,
-        "params": asdict(params),
-        "seed": options.seed,
-        "corpus": {"name": corpus.name, **corpus_counts(corpus.census)},
-        "fitted": dict(fitted.facts),
-        "environment": environment(),
-    }

@@ -16,7 +16,6 @@ from training.promotion.yardsticks import choose_yardstick
 
 REQUIRED = ("sts",)
 """Tasks that must have a score by default, if evaluation data is given."""
-REQUIRE = "tasks that must have a score: sts, transfer or names (default: sts if only --data is given, otherwise none)"
 CRUDE = (
     "the comparison used no human judgements: if you have queries with known answers, compare by them with "
     "--data DIR --retrieval NAME; --margin sets how much worse the bundle may be"
@@ -25,12 +24,7 @@ TOLD = "a running server loads it after SIGHUP or POST /admin/reload"
 
 
 def promote(options: argparse.Namespace) -> int:
-    """Check the bundle, and serve it if it passes.
-
-    Return 0 if the bundle is served now, and 1 if it was refused.
-
-    The results of all checks are printed, on stderr if the bundle was refused.
-    """
+    """Check the bundle, serve it if it passes, and print all checks. Return 1 if the bundle was refused."""
     scored = options.data and not options.retrieval
     require = options.require if options.require is not None else REQUIRED if scored else ()
     terms = Terms(margin=options.margin, require=require, reports=options.report, force=options.force)

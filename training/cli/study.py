@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from models.bundle.disk import make_folder, write_whole
 from models.errors import none_of
 from training.cli.train import without_conflicts
+from training.evaluation.bootstrap import RESAMPLES
 from training.machine.interrupt import locked
 from training.studies.description import Study, file_of, parse_settings
 from training.studies.page import page
@@ -17,7 +18,7 @@ from training.studies.papers import PAGES, PAPERS, RECORDED, describe_papers, fi
 from training.studies.plan import FOLDER, PLAN, Plan, plan_of, state, study_folder
 from training.studies.results import RESULTS, Result, RunRecord, collect_results, finished, read_results
 from training.studies.schedule import STOPPED, Carrier, Processes, run_trials
-from training.studies.summary import RESAMPLES, metrics_left_out, summaries
+from training.studies.summary import metrics_left_out, summaries
 from training.studies.table import table
 from training.studies.trial import StudyError
 
@@ -54,7 +55,8 @@ def run(options: argparse.Namespace) -> int:
     study = study.as_published() if options.published else study
     named = {"eval_data": options.data, "corpus": options.corpus}
     given = {key: value for key, value in named.items() if value is not None}
-    plan = Plan.of(study.override({**without_conflicts(parse_settings(options.set), given, OPTION), **given}))
+    study = study.override({**without_conflicts(parse_settings(options.set), given, OPTION), **given})
+    plan = Plan(study.name, study.about, study.trials())
     plan.check_files()
     name = f"{study.name}-published" if options.published else study.name
     folder = options.out or FOLDER / name
@@ -101,7 +103,7 @@ def report(options: argparse.Namespace) -> int:
             raise StudyError(f"{options.record}: no run of {about.name} is in it")
     else:
         about = Plan.load(folder) if (folder / PLAN).exists() else Plan(folder.resolve().name, "", ())
-        results = read_results(folder)
+        results = read_results(folder / RESULTS)
     compared = summaries(results, folder, against=options.against, resamples=options.resamples or RESAMPLES)
     unsaid = metrics_left_out(results)
     print(table(*compared))

@@ -64,10 +64,7 @@ def evaluate_and_publish(config: RunConfig, outcome: Outcome) -> int:
 
 
 def _compare(config: RunConfig, encoder: Encoder) -> None:
-    """Report retrieval scores on held-out passages, before and after training.
-
-    The held-out passages were not used to select weights.
-    """
+    """Report retrieval scores before and after training, on held-out passages that did not select weights."""
     collection = known_item.test_collection(run.open_run_corpus(config))
     if collection.queries:
         start = Encoder.load(config.backbone, pooling=config.pooling).eval()
@@ -203,10 +200,7 @@ def finish(options: argparse.Namespace) -> int:
 
 
 def replay(options: argparse.Namespace) -> int:
-    """Repeat the step at which a run diverged.
-
-    Print the terms of the loss, and the sentences whose views are not finite.
-    """
+    """Repeat the step at which a run diverged. Print the loss and the sentences whose views are not finite."""
     config = record.stored_config(options.run, RunConfig)
     file = loop.last_divergence(options.run)
     step, values, odd = run.replay(config, file)

@@ -57,10 +57,7 @@ def collections(data: Path) -> dict[str, Path]:
 
 
 def part(name: str) -> tuple[str, str]:
-    """Return the collection and the split that a name refers to.
-
-    `scifact:train` is the training split of `scifact`. A name without a split refers to the test split.
-    """
+    """Return collection and split of a name: `scifact:train` has the split `train`, `scifact` the test split."""
     collection, _, split = name.partition(":")
     return collection, split or TEST
 
@@ -96,10 +93,10 @@ def load(folder: Path, split: str = TEST) -> Collection:
             all judged documents are unknown.
     """
     corpus, asked, judged = (folder / file for file in files(split))
-    documents = {
-        identity: f"{_title(row, where)} {_string(row, 'text', where)}".strip()
-        for identity, row, where in _rows(corpus)
-    }
+    documents = {}
+    for identity, row, where in _rows(corpus):
+        title = "" if row.get("title") is None else _string(row, "title", where)
+        documents[identity] = f"{title} {_string(row, 'text', where)}".strip()
     queries = {identity: _string(row, "text", where) for identity, row, where in _rows(asked)}
     judgements: dict[str, dict[str, int]] = {}
     for query, document, grade, where in _judgements(judged):
@@ -142,11 +139,6 @@ def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
             raise DataError(f"{where}: the _id {identity!r} occurs twice")
         seen.add(identity)
         yield identity, row, where
-
-
-def _title(row: Mapping[str, Any], where: str) -> str:
-    """Return a document's title, or "" if the field is missing or null."""
-    return "" if row.get("title") is None else _string(row, "title", where)
 
 
 def _string(row: Mapping[str, Any], field: str, where: str) -> str:

@@ -21,16 +21,11 @@ Values = NDArray[np.floating[Any]]
 Tasks = Mapping[str, Values]
 """Values (n,) of the pairs of each task."""
 Gains = Mapping[str, NDArray[Any]]
-"""Scores (n,) from 0 to 1 of the examples of each task.
+"""Scores (n,) from 0 to 1 of the examples of each task, such as 1 for a correct class, or a query's retrieval score."""
 
-A score is 1 or 0 for a correct or wrong class, or the retrieval score of a query.
-"""
-
+RESAMPLES = 1000
 AT_ONCE = 1 << 19
-"""Maximum number of elements (pairs times resamples) in one array.
-
-Ranking is fastest if the array fits in the processor's cache.
-"""
+"""Maximum number of elements (pairs times resamples) in one array, so that it fits in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +35,8 @@ class Comparison:
     difference: float
     low: float
     high: float
-    better: float
-    """Share of resamples in which the first group has the higher score. Ties count half."""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """Mean score of some encoders, with its bootstrap interval over test pairs."""
-
-    mean: float
-    low: float
-    high: float
+    better: float | None = None
+    """Share of resamples in which the first group is better. Ties count half. None without resamples."""
 
 
 @dataclass(frozen=True)
@@ -62,54 +48,44 @@ class Resampled:
     means: NDArray[np.float64]
     """The mean score on each resample, (B,)."""
 
-    def interval(self, level: float = 0.95) -> Interval:
-        """Return the central interval that contains the share `level` of the resampled scores.
-
-        Raises:
-            EvaluationError: the level is not between 0 and 1.
-        """
-        return Interval(self.mean, *_percentiles(self.means, level))
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Return the ends of the central interval that contains the share `level` of the resampled scores."""
+        return _percentiles(self.means, level)
 
     def against(self, other: Resampled, level: float = 0.95) -> Comparison:
-        """Return the difference from `other`, which must have the same tasks, number of resamples and seed.
-
-        Raises:
-            EvaluationError: the level is not between 0 and 1.
-        """
+        """Return the difference from `other`, which must have the same tasks, number of resamples and seed."""
         differences = self.means - other.means
         better = float(np.mean((differences > 0) + 0.5 * (differences == 0)))
         return Comparison(self.mean - other.mean, *_percentiles(differences, level), better)
 
 
-def resample(runs: Sequence[Tasks], golds: Tasks, *, resamples: int = 1000, seed: int = 0) -> Resampled:
+def resample(runs: Sequence[Tasks], golds: Tasks, resamples: int = RESAMPLES, *, seed: int = 0) -> Resampled:
     """Resample the pairs of each task separately, and return the resampled mean scores over encoders and tasks.
 
     With the same seed, the same pairs are drawn. `runs` has the cosines (n,) of each encoder on each task. `golds` has
     the human scores (n,) of each task.
 
     Raises:
-        EvaluationError: there is no encoder, task or resample; the numbers of cosines and human scores differ; or
-            values are not finite, or are all equal.
+        EvaluationError: the numbers of cosines and human scores differ, or values are not finite, or are all equal.
     """
-    _check(runs, golds, resamples)
+    _check(runs, golds)
     judges = {task: [weighted_spearman(run[task], scores) for run in runs] for task, scores in golds.items()}
     means = np.zeros(resamples)
     for task, these, weights in _redrawn({task: len(scores) for task, scores in golds.items()}, resamples, seed):
         for judge in judges[task]:
             means[these] += judge(weights)
-    return Resampled(_observed(runs, golds), 100 * means / (len(runs) * len(golds)))
+    once = [judges[task][i](np.ones((len(golds[task]), 1))) for i in range(len(runs)) for task in golds]
+    return Resampled(100 * float(np.mean(once)), 100 * means / (len(runs) * len(golds)))
 
 
-def resample_means(runs: Sequence[Gains], *, resamples: int = 1000, seed: int = 0) -> Resampled:
+def resample_means(runs: Sequence[Gains], resamples: int = RESAMPLES, *, seed: int = 0) -> Resampled:
     """Resample tasks whose score is the mean of the examples' scores.
 
     `runs` has, for each encoder, the scores of each task's examples.
 
     Raises:
-        EvaluationError: there is no encoder, task or resample; a task has no example; or encoders have different tasks
-            or examples.
+        EvaluationError: a task has no example, or encoders have different tasks or examples.
     """
-    _check_number(resamples, bool(runs and runs[0]))
     sizes = {task: len(gains) for task, gains in runs[0].items()}
     for run in runs:
         if (found := {task: len(gains) for task, gains in run.items()}) != sizes or not all(sizes.values()):
@@ -122,35 +98,11 @@ def resample_means(runs: Sequence[Gains], *, resamples: int = 1000, seed: int = 
     return Resampled(100 * float(np.mean([each.mean() for each in shares.values()])), 100 * means / len(sizes))
 
 
-def compare_means(a: Values, b: Values, *, resamples: int, level: float = 0.95) -> Comparison:
-    """Compare the means of `a` and `b`, which are values (n,) for the same pairs or queries.
-
-    Each resample draws the same pairs or queries from both.
-    """
-    rows = np.random.default_rng(0).integers(len(a), size=(resamples, len(a)))
+def compare_means(a: Values, b: Values) -> Comparison:
+    """Compare the means of `a` and `b`, values (n,) for the same pairs or queries, on the same resamples."""
+    rows = np.random.default_rng(0).integers(len(a), size=(RESAMPLES, len(a)))
     first, second = (Resampled(float(each.mean()), each[rows].mean(axis=1)) for each in (a, b))
-    return first.against(second, level)
-
-
-def compare(
-    a: Sequence[Values],
-    b: Sequence[Values],
-    golds: Values,
-    *,
-    resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> Comparison:
-    """Compare the encoders `a` with the encoders `b` by their cosines (n,) and the human scores (n,).
-
-    Raises:
-        EvaluationError: see `resample` and `Resampled.against`.
-    """
-    first, second = (
-        resample([{"pairs": cosines} for cosines in runs], {"pairs": golds}, resamples=resamples, seed=seed)
-        for runs in (a, b)
-    )
-    return first.against(second, level)
+    return first.against(second)
 
 
 def weighted_spearman(cosines: Values, golds: Values) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
@@ -175,10 +127,7 @@ def weighted_spearman(cosines: Values, golds: Values) -> Callable[[NDArray[np.fl
 
 
 def _ranker(values: Values) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
-    """Return a function from weights (n, B) to mid-ranks (n, B) of `values` (n,).
-
-    `values` are sorted only once, because the order is the same for all weights.
-    """
+    """Return a function from weights (n, B) to mid-ranks (n, B) of `values` (n,), which are sorted only once."""
     _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
     order = np.argsort(group, kind="stable")
     last = np.cumsum(sizes) - 1
@@ -203,33 +152,20 @@ def _redrawn(sizes: Mapping[str, int], resamples: int, seed: int) -> Iterator[tu
         at_once = max(1, AT_ONCE // size)
         for start in range(0, resamples, at_once):
             end = min(start + at_once, resamples)
-            yield task, slice(start, end), _weights(draw, size, end - start)
-
-
-def _weights(draw: np.random.Generator, n: int, count: int) -> NDArray[np.float64]:
-    """Return how often each of n examples is drawn in each of `count` resamples (n, count). Each column sums to n."""
-    drawn = draw.integers(0, n, size=(count, n))
-    flat = (drawn * count + np.arange(count)[:, None]).ravel()
-    return np.bincount(flat, minlength=n * count).reshape(n, count).astype(np.float64)
-
-
-def _observed(runs: Sequence[Tasks], golds: Tasks) -> float:
-    each = [weighted_spearman(run[task], golds[task])(np.ones((len(golds[task]), 1))) for run in runs for task in golds]
-    return 100 * float(np.mean(each))
+            count = end - start
+            drawn = draw.integers(0, size, size=(count, size))
+            flat = (drawn * count + np.arange(count)[:, None]).ravel()
+            weights = np.bincount(flat, minlength=size * count).reshape(size, count).astype(np.float64)
+            yield task, slice(start, end), weights
 
 
 def _percentiles(values: NDArray[np.float64], level: float) -> tuple[float, float]:
-    if not 0 < level < 1:
-        raise EvaluationError(f"a level of {level} is not between 0 and 1")
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
-def _check(runs: Sequence[Tasks], golds: Tasks, resamples: int) -> None:
-    _check_number(resamples, bool(runs and golds))
+def _check(runs: Sequence[Tasks], golds: Tasks) -> None:
     for task, scores in golds.items():
-        if any(task not in run for run in runs):
-            raise EvaluationError(f"{task}: an encoder has no cosines for this task")
         for cosines in (run[task] for run in runs):
             if cosines.shape != scores.shape or cosines.ndim != 1:
                 raise EvaluationError(f"{task}: cosines of shape {cosines.shape} for scores of shape {scores.shape}")
@@ -238,10 +174,3 @@ def _check(runs: Sequence[Tasks], golds: Tasks, resamples: int) -> None:
                     raise EvaluationError(f"{task}: {what} contain NaN or infinity")
                 if len(values) < 2 or np.ptp(values) == 0:
                     raise EvaluationError(f"{task}: all {what} are equal, so there is nothing to correlate")
-
-
-def _check_number(resamples: int, encoders_and_tasks: bool) -> None:
-    if resamples < 1:
-        raise EvaluationError(f"{resamples} resamples are too few for an interval")
-    if not encoders_and_tasks:
-        raise EvaluationError("an interval needs at least one encoder and one task")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,9 +72,6 @@ class Geometry:
     dim: int
     seed: int
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def of_pairs(encode: Encode, pairs: Sequence[Pair]) -> dict[str, float]:
     """Compute the measures that a run monitors: `alignment`, `uniformity` and `effective_rank`.
@@ -126,6 +122,7 @@ def evaluate(
         raise EvaluationError(f"{len(unit)} different sentences, expected at least two")
     shuffled = unit[np.random.default_rng(seed).permutation(len(unit))]
     nearest = {size: nearest_cosines(shuffled, size) for size in TOP_BATCHES if size <= len(unit)}
+    ranks = [correlation_rank(batch) for batch in _batches(shuffled, RANK_BATCH)]
     mean, deviation = random_cosines(unit)
     return Geometry(
         alignment=alignment(a[close], b[close]),
@@ -139,7 +136,7 @@ def evaluate(
         top4_cosine={size: float(np.mean(cosines)) for size, cosines in nearest.items()},
         nearest_cosines=nearest,
         correlation_rank=correlation_rank(unit),
-        correlation_rank_of_64=_mean_rank(shuffled),
+        correlation_rank_of_64=float(np.mean(ranks)) if ranks else None,
         pairs=len(pairs),
         sentences=len(unit),
         dim=unit.shape[1],
@@ -261,11 +258,6 @@ def correlation_rank(vectors: Floats) -> int:
     standard = centred[:, varies] / norms[varies]
     correlations = standard.T @ standard
     return int(np.linalg.matrix_rank(correlations, rtol=vectors.shape[1] * eps, hermitian=True)) if varies.any() else 0
-
-
-def _mean_rank(unit: Floats) -> float | None:
-    ranks = [correlation_rank(batch) for batch in _batches(unit, RANK_BATCH)]
-    return float(np.mean(ranks)) if ranks else None
 
 
 def _batches(unit: Floats, size: int, *, most: int = MOST_BATCHES) -> Iterator[Floats]:

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.python_docs import Section, sections
+from models.python_docs import Section
 from training.data.corpus import MONITORED, Corpus, split_summary
 from training.data.positives import MIN_SPAN_WORDS, cloze, text_of
 from training.data.sentences import word_starts
@@ -111,7 +111,6 @@ def _take_query(text: str) -> tuple[str, str]:
 
 # The effect of training on passages: scores of held-out passages before and after training.
 
-RESAMPLES = 1000
 EXAMPLES = 3
 SHOWN = 90
 """Maximum characters of a text in an example."""
@@ -133,7 +132,7 @@ class SearchResult:
 
     def gain(self, start: SearchResult) -> Comparison:
         """Return the mean score minus the mean score of `start`, with a bootstrap interval over queries."""
-        return bootstrap.compare_means(self.values, start.values, resamples=RESAMPLES)
+        return bootstrap.compare_means(self.values, start.values)
 
     def against(self, start: SearchResult) -> str:
         """Format the mean score, and its difference from the mean score of `start` with an interval."""
@@ -149,39 +148,26 @@ def gain(start: Encode, result: Encode, collection: Collection) -> Iterator[str]
         f"{before.values.mean():.2f} at the start, now {after.against(before)} (95 %, bootstrap over the queries)"
     )
     for example in examples(before, after, collection):
-        yield f"  first result for “{example.query}”"
-        for label, first in (("at the start", example.before), ("now", example.after)):
-            yield f"    {label}: {'its own passage' if first.own else 'another one'}: {first.text}"
+        yield f"  first result for “{example['query']}”"
+        for label, first in (("at the start", example["before"]), ("now", example["after"])):
+            yield f"    {label}: {'its own passage' if first['own'] else 'another one'}: {first['text']}"
 
 
-class First(NamedTuple):
-    """The first passage that an encoder finds for a query."""
+def examples(before: SearchResult, after: SearchResult, collection: Collection) -> list[dict[str, Any]]:
+    """Return the queries whose scores changed most, with the first passages found before and after training, as JSON.
 
-    own: bool
-    """True if the query was taken from this passage."""
-    text: str
+    `own` is true if the query was taken from this passage. Long texts are shortened.
+    """
 
-
-class Example(NamedTuple):
-    """A query with the first passages found before and after training. Long texts are shortened."""
-
-    query: str
-    before: First
-    after: First
-
-
-def examples(before: SearchResult, after: SearchResult, collection: Collection) -> list[Example]:
-    """Return the queries whose scores changed most."""
-
-    def first(found: SearchResult, query: str) -> First:
+    def first(found: SearchResult, query: str) -> dict[str, Any]:
         document = found.rankings[query][0]
-        return First(document in collection.judgements[query], _shown(collection.documents[document]))
+        return {"own": document in collection.judgements[query], "text": _shown(collection.documents[document])}
 
     queries = list(collection.queries)
     change = np.abs(after.values - before.values)
     places = np.argsort(-change, kind="stable")[: min(EXAMPLES, np.count_nonzero(change))]
     return [
-        Example(_shown(collection.queries[query]), first(before, query), first(after, query))
+        {"query": _shown(collection.queries[query]), "before": first(before, query), "after": first(after, query)}
         for query in (queries[place] for place in places)
     ]
 
@@ -194,11 +180,6 @@ def _shown(text: str) -> str:
 
 DOCUMENTATION = "python-docs"
 """Name of the collection that is made from CPython's documentation."""
-
-
-def documentation() -> Collection:
-    """Return the collection of the running Python's documentation, which depends on the version of Python."""
-    return collection_of(sections())
 
 
 def collection_of(documented: Iterable[Section]) -> Collection:

@@ -50,10 +50,7 @@ def predictions(features: Floats, labels: Classes, rows: NDArray[np.bool_], grid
 
 
 def _principal_axes(features: Floats) -> tuple[Floats, Floats]:
-    """Rotate features to their principal axes, and append a column of ones.
-
-    Return the result and its columns' sums of squares.
-    """
+    """Return the features on their principal axes, with a column of ones, and the columns' sums of squares."""
     centred = features - features.mean(axis=0)
     squares, rotation = np.linalg.eigh((centred.T @ centred).astype(np.float64))
     axes = np.hstack([centred @ rotation.astype(np.float32), np.ones((len(features), 1), dtype=np.float32)])

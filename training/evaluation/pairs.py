@@ -66,18 +66,12 @@ def texts(tasks: Mapping[str, Subsets]) -> list[str]:
 
 
 def sts_year(*subsets: str) -> Callable[[Path], dict[str, list[Pair]]]:
-    """Return a reader for one year of SemEval.
-
-    The year's folder has a file of pairs and a file of scores for each subset.
-    """
+    """Return a reader for one year of SemEval, with a file of pairs and a file of scores for each subset."""
     return lambda folder: {name: list(_semeval(folder, name)) for name in subsets}
 
 
 def sts_benchmark(part: str) -> Callable[[Path], dict[str, list[Pair]]]:
-    """Return a reader for a split of STS-B.
-
-    Columns 5 to 7 of the file are the score and the two sentences.
-    """
+    """Return a reader for a split of STS-B. Columns 5 to 7 are the score and the two sentences."""
     return lambda folder: {part: list(_table(folder / f"sts-{part}.csv", gold=4, a=5, b=6, header=False))}
 
 
@@ -125,10 +119,7 @@ def _own_pair(where: str, a: Any, b: Any, gold: Any) -> Pair:
 
 
 def _semeval(folder: Path, subset: str) -> Iterator[Pair]:
-    """Yield the scored pairs of a subset.
-
-    Pairs without a score are skipped, as in SentEval, because they were never rated.
-    """
+    """Yield the pairs of a subset. Pairs without a score, which were never rated, are skipped, as in SentEval."""
     inputs, scores = (folder / f"STS.{kind}.{subset}.txt" for kind in ("input", "gs"))
     rows, golds = lines(inputs), lines(scores)
     if len(rows) != len(golds):
@@ -146,10 +137,8 @@ def _table(file: Path, *, gold: int, a: int, b: int, header: bool) -> Iterator[P
         if header and number == 1:
             continue
         columns = line.split("\t")
-        if len(columns) <= max(gold, a, b):
-            raise DataError(
-                f"{file}:{number}: {len(columns)} columns separated by tabs, expected {max(gold, a, b) + 1}"
-            )
+        if len(columns) < (expected := max(gold, a, b) + 1):
+            raise DataError(f"{file}:{number}: {len(columns)} columns separated by tabs, expected {expected}")
         yield _pair(columns[a], columns[b], columns[gold], where=file, scored=file, number=number)
 
 
@@ -191,32 +180,16 @@ def data_root(data: Path) -> Path:
     return next((folder for folder in nested if folder.is_dir()), data)
 
 
+def _year(year: str, pairs: int, *subsets: str) -> TaskFiles:
+    return TaskFiles(f"STS/{year}-en-test", "STS.*.txt", sts_year(*subsets), pairs)
+
+
 STS_TASKS: dict[str, TaskFiles] = {
-    "STS12": TaskFiles(
-        "STS/STS12-en-test",
-        "STS.*.txt",
-        sts_year("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
-        3108,
-    ),
-    "STS13": TaskFiles("STS/STS13-en-test", "STS.*.txt", sts_year("FNWN", "headlines", "OnWN"), 1500),
-    "STS14": TaskFiles(
-        "STS/STS14-en-test",
-        "STS.*.txt",
-        sts_year("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
-        3750,
-    ),
-    "STS15": TaskFiles(
-        "STS/STS15-en-test",
-        "STS.*.txt",
-        sts_year("answers-forums", "answers-students", "belief", "headlines", "images"),
-        3000,
-    ),
-    "STS16": TaskFiles(
-        "STS/STS16-en-test",
-        "STS.*.txt",
-        sts_year("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
-        1186,
-    ),
+    "STS12": _year("STS12", 3108, "MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
+    "STS13": _year("STS13", 1500, "FNWN", "headlines", "OnWN"),
+    "STS14": _year("STS14", 3750, "deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
+    "STS15": _year("STS15", 3000, "answers-forums", "answers-students", "belief", "headlines", "images"),
+    "STS16": _year("STS16", 1186, "answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
     "STSB": TaskFiles("STS/STSBenchmark", "sts-test.csv", sts_benchmark("test"), 1379),
     "SICKR": TaskFiles("SICK", "SICK_test_annotated.txt", sick("test", "SICK_test_annotated.txt"), 4927),
 }

@@ -34,19 +34,13 @@ class RetrievalScore:
     Gain is the grade, discounted by log2(rank + 1). This is `ndcg_cut_10` of trec_eval (Järvelin and Kekäläinen 2002).
     """
     mrr10: float
-    """Mean of 1 / rank of the first relevant document.
-
-    The value of a query is 0 if this rank is beyond 10.
-    """
+    """Mean of 1 / rank of the first relevant document. The value of a query is 0 if this rank is beyond 10."""
     recall100: float
     """Share of the relevant documents that are among the first hundred documents."""
     queries: int
     documents: int
     missing: int = 0
-    """Number of judgements whose relevant document is not in the collection.
-
-    These documents count as relevant, but no search finds them.
-    """
+    """Number of relevant documents that no search finds, because the collection lacks them."""
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain dictionary. `missing` is included only if it is above 0."""

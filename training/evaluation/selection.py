@@ -31,10 +31,7 @@ class Selection:
     criterion: str
     """Description of the score in words."""
     scores: Callable[[Encode], Mapping[str, float]]
-    """Function that computes the score and the geometry: uniformity, effective rank and, with labels, alignment.
-
-    Source of the geometry: DCLR, figure 4.
-    """
+    """Function that computes the score and the geometry of DCLR's figure 4, which needs labels for alignment."""
 
 
 def by_stsb_dev(data: Path) -> Selection:
@@ -115,7 +112,7 @@ def by_self_retrieval(corpus: Corpus) -> Selection:
     def scores(encode: Encode) -> dict[str, float]:
         encode = cached(encode)
         unit = unit_vectors(encode, [half for pair in pairs for half in pair])
-        return {vectors.METRIC: vectors.mrr10(encode, pairs), **_spread(unit)}
+        return {vectors.METRIC: float(vectors.reciprocal_ranks(encode, pairs).mean()), **_spread(unit)}
 
     criterion = f"MRR@10 of one half of a held-out sentence finding its other half, over {len(pairs)} sentences"
     return Selection(vectors.METRIC, criterion, scores)

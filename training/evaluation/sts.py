@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,9 +47,6 @@ class TaskScore:
     pearson: Aggregates
     pairs: int
     subsets: Mapping[str, Correlation]
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def evaluate(encode: Encode, tasks: Mapping[str, Subsets]) -> dict[str, TaskScore]:
@@ -123,10 +119,7 @@ def aggregate(
 
 
 def mean_of_tasks(scores: Mapping[str, TaskScore]) -> float:
-    """Return the mean over tasks as in the papers.
-
-    Each task's "all" Spearman is first rounded to two decimals.
-    """
+    """Return the mean over tasks as in the papers. Each task's "all" Spearman is first rounded to two decimals."""
     return fmean(round(score.spearman.all, 2) for score in scores.values())
 
 

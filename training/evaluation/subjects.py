@@ -68,10 +68,7 @@ class Subject:
 
     @property
     def variant(self) -> str:
-        """Return a name for runtime and precision.
-
-        ONNX Runtime and torch are the usual runtimes, so for these the name has only the precision.
-        """
+        """Return the precision, with the runtime unless it is ONNX Runtime or torch, the usual ones."""
         return _variant(str(self.facts["engine"]).split()[0], str(self.facts["precision"]))
 
 
@@ -181,10 +178,7 @@ def _variant(runtime: str, precision: str) -> str:
 
 
 def _file(opened: Bundle, precision: str) -> Path:
-    """Return the file of the graph that is loaded for a precision.
-
-    If the bundle has no file for the precision, this is the fp32 graph. It is converted when it is loaded.
-    """
+    """Return the graph's file that is loaded for a precision: its own, or the fp32 graph, which is then converted."""
     return opened.graphs.get(precision, opened.onnx)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -89,16 +89,16 @@ def evaluate(subject: Subject, given: EvaluationData, *, command: str) -> dict[s
     }
     if given.sts:
         scores = sts.evaluate(encode, given.sts)
-        tasks = {name: score.to_json() for name, score in scores.items()}
+        tasks = {name: asdict(score) for name, score in scores.items()}
         found["sts"] = {"tasks": tasks, **({"mean": sts.mean_of_tasks(scores)} if all_sts else {})}
     if given.geometry:
         pairs = [pair for subset in given.geometry.values() for pair in subset]
         shape = geometry.evaluate(encode, pairs, sentences=[pair.a for pair in pairs])
-        found["geometry"] = {**shape.to_json(), "sentences_of": SENTENCES_OF}
+        found["geometry"] = {**asdict(shape), "sentences_of": SENTENCES_OF}
     if given.transfer:
         accuracies = transfer.evaluate(encode, given.transfer)
         mean = statistics.fmean(score.accuracy for score in accuracies.values())
-        tasks = {name: score.to_json() for name, score in accuracies.items()}
+        tasks = {name: asdict(score) for name, score in accuracies.items()}
         found["transfer"] = {"tasks": tasks, **({"mean": mean} if all_transfer else {})}
     if given.retrieval:
         found["retrieval"] = {name: _retrieval_score(subject, encode, each) for name, each in given.retrieval.items()}
@@ -191,7 +191,10 @@ def _precisions(subject: Subject, tasks: Mapping[str, Subsets]) -> dict[str, dic
 
 def tables(evaluation: Mapping[str, Any]) -> str:
     """Format a table for each evaluated task, with blank lines between."""
-    made = [f"{evaluation['subject'].get('name')}: {_described(evaluation['subject'])}"]
+    subject = evaluation["subject"]
+    known = ("kind", "pooling", "transform", "dim", "engine", "precision", "device")
+    facts = ", ".join(f"{name} {subject[name]}" for name in known if subject.get(name) is not None)
+    made = [f"{subject.get('name')}: {facts}"]
     for name, write in WRITERS.items():
         if name in evaluation:
             made.append("\n".join(write(evaluation[name])))
@@ -208,11 +211,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
-
-
-def _described(subject: Mapping[str, Any]) -> str:
-    known = ("kind", "pooling", "transform", "dim", "engine", "precision", "device")
-    return ", ".join(f"{name} {subject[name]}" for name in known if subject.get(name) is not None)
 
 
 def _sts(scores: Mapping[str, Any]) -> Iterator[str]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import sha256
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,9 +60,6 @@ class TransferScore:
     """Results of the folds: ten for tasks without a test split (MR, CR, SUBJ, MPQA), one for other tasks."""
     seed: int = SEED
     """Seed of every shuffle into folds."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -159,10 +155,7 @@ def _splits(rows: Rows, labels: Rows, task: str) -> list[tuple[Rows, Rows]]:
 def _tested(
     features: NDArray[np.float32], labels: Rows, trials: Sequence[Trial], grid: Sequence[float]
 ) -> Iterator[tuple[float, float, Rows]]:
-    """Yield the result of each trial.
-
-    A result has the chosen C, its mean validation accuracy x 100, and the predicted classes of the test rows.
-    """
+    """Yield the chosen C of each trial, its mean validation accuracy x 100, and the predicted test classes."""
     fits = [fit for trial in trials for fit in (*trial.splits, (trial.train, trial.test))]
     rows = np.zeros((len(fits), len(labels)), dtype=bool)
     for selected, (train, _) in zip(rows, fits, strict=True):

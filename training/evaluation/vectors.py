@@ -79,15 +79,6 @@ def halves(sentence: str) -> tuple[str, str] | None:
     return flat[:middle].rstrip(), flat[middle:]
 
 
-def mrr10(encode: Encode, pairs: Sequence[tuple[str, str]]) -> float:
-    """Return MRR@10 of self-retrieval, the mean of `reciprocal_ranks`.
-
-    Raises:
-        EvaluationError: a vector is not finite.
-    """
-    return float(reciprocal_ranks(encode, pairs).mean())
-
-
 def reciprocal_ranks(encode: Encode, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float64]:
     """Return for each pair the mean of two reciprocal ranks, (n,).
 

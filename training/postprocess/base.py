@@ -6,10 +6,10 @@ The vectors are a stream of batches, computed from the sentences of a corpus.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Generic, Protocol, TextIO, TypeVar
+from typing import Any, Generic, TextIO, TypeVar
 
 import torch
 from torch import Tensor
@@ -42,18 +42,7 @@ class Fitted:
     facts: Mapping[str, float]
 
 
-P_contra = TypeVar("P_contra", contravariant=True)
 P = TypeVar("P")
-
-
-class Fit(Protocol[P_contra]):
-    """Protocol of a function that fits a transform. It draws random numbers from torch's own generator."""
-
-    def __call__(self, encoder: Encoder, corpus: Corpus, params: P_contra, *, seed: int, stream: TextIO) -> Fitted:
-        """Fit the transform to the vectors that the encoder computes from the corpus.
-
-        `seed` determines the order of the corpus. Progress goes to `stream`.
-        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +54,12 @@ class Postprocess(Generic[P]):
     """BibTeX of the paper, for the model card."""
     params: P
     """Published parameters, in a frozen dataclass."""
-    fit: Fit[P]
+    fit: Callable[[Encoder, Corpus, P, int, TextIO], Fitted]
+    """Function that fits a transform to the vectors that the encoder computes from the corpus.
+
+    The seed determines the order of the corpus. Random numbers are from torch's own generator. Progress goes to the
+    stream.
+    """
 
     def apply(self, encoder: Encoder, corpus: Corpus, params: P, *, seed: int, stream: TextIO) -> Fitted:
         """Fit the transform and attach it to the encoder.
@@ -79,20 +73,36 @@ class Postprocess(Generic[P]):
                 "that transform"
             )
         torch.manual_seed(seed)
-        fitted = self.fit(encoder, corpus, params, seed=seed, stream=stream)
+        fitted = self.fit(encoder, corpus, params, seed, stream)
         encoder.attach(fitted.transform)
         return fitted
 
 
-def check_learning_rate(params: Any) -> None:
-    """Check that the learning rate is positive, and small enough that Adam's first step is finite.
+def check_training(params: Any) -> None:
+    """Check that the learning rate is positive, with a finite first step of Adam, and that batches have a variance.
 
     Raises:
-        ValueError: the learning rate is not above 0, or is above `MOST_RATE`.
+        ValueError: the learning rate is not above 0, or is above `MOST_RATE`, or the batch size is below 2.
     """
     check_above_zero(params, "learning_rate")
     if params.learning_rate > MOST_RATE:
         raise ValueError(f"learning_rate: {params.learning_rate} is above {MOST_RATE:g}")
+    if params.batch_size < 2:
+        raise ValueError(f"batch_size: {params.batch_size} is too small: one sentence has no variance")
+
+
+def check_sentences(corpus: Corpus, least: int, purpose: str, reason: str) -> int:
+    """Return the number of distinct sentences in the corpus.
+
+    Raises:
+        PostprocessError: there are fewer than `least`.
+    """
+    sentences = corpus.census.sentences
+    if sentences < least:
+        raise PostprocessError(
+            f"{corpus.name}: {sentences} different sentences are too few {purpose}: at least {least} are needed{reason}"
+        )
+    return sentences
 
 
 def check_above_zero(params: Any, *names: str) -> None:
@@ -110,19 +120,13 @@ def check_above_zero(params: Any, *names: str) -> None:
 # Streams of the sentences of a corpus, and of their pooled vectors.
 
 ENCODED_AT_ONCE = 1024
-"""Minimum number of sentences that are encoded together.
-
-With this many sentences, batches of similar length need little padding.
-"""
+"""Minimum number of sentences that are encoded together, so that batches of similar length need little padding."""
 
 
 def pooled_batches(
     encoder: Encoder, corpus: Corpus, *, size: int, epochs: int = 1, seed: int, stream: TextIO
 ) -> Iterator[Tensor]:
-    """Yield batches (size, D) of vectors that are computed without dropout, in float32 on the CPU.
-
-    The last batch of an epoch may be smaller.
-    """
+    """Yield batches (size, D), or less at the end of an epoch, of float32 vectors without dropout, on the CPU."""
     chunk = size * -(-ENCODED_AT_ONCE // size)
     for sentences in sentence_batches(corpus, size=chunk, epochs=epochs, seed=seed, stream=stream):
         vectors = torch.from_numpy(encoder.encode(sentences))

@@ -24,15 +24,7 @@ from training.fields import check_finite
 from training.objectives.base import Needs
 from training.objectives.contrastive import dimension_contrast
 from training.objectives.imsimcse import CITATION
-from training.postprocess.base import (
-    LAST,
-    Fitted,
-    Postprocess,
-    PostprocessError,
-    check_above_zero,
-    check_learning_rate,
-    sentence_batches,
-)
+from training.postprocess import base
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +47,8 @@ class DCLParams:
 
     def __post_init__(self) -> None:
         check_finite(self)
-        check_above_zero(self, "temperature", "epochs")
-        check_learning_rate(self)
-        if self.batch_size < 2:
-            raise ValueError(f"batch_size: {self.batch_size} is too small: one sentence has no variance")
+        base.check_above_zero(self, "temperature", "epochs")
+        base.check_training(self)
 
 
 def dropout_views(encoder: Encoder, batches: Iterable[list[str]]) -> Iterator[Tensor]:
@@ -85,7 +75,7 @@ def train(batches: Iterable[Tensor], dim: int, params: DCLParams) -> tuple[Tenso
     return matrix.detach(), losses
 
 
-def fit(encoder: Encoder, corpus: Corpus, params: DCLParams, *, seed: int, stream: TextIO) -> Fitted:
+def fit(encoder: Encoder, corpus: Corpus, params: DCLParams, seed: int, stream: TextIO) -> base.Fitted:
     """Fit a linear map to the vectors of two dropout views by the dimension-wise contrastive loss.
 
     The loss is low if, under this map, each dimension of one view is most similar to the same dimension of the second.
@@ -95,25 +85,19 @@ def fit(encoder: Encoder, corpus: Corpus, params: DCLParams, *, seed: int, strea
             batch.
     """
     if not has_dropout(encoder):
-        raise PostprocessError(
+        raise base.PostprocessError(
             f"{encoder.backbone.name_or_path}: has no dropout, so the two views of a sentence would be equal; "
             f"whitening needs no views"
         )
-    sentences = corpus.census.sentences
-    if sentences < params.batch_size:
-        raise PostprocessError(
-            f"{corpus.name}: {sentences} different sentences are too few for DCL: "
-            f"at least {params.batch_size} are needed for a complete batch"
-        )
-    batches = sentence_batches(
-        corpus, size=params.batch_size, least=params.batch_size, epochs=params.epochs, seed=seed, stream=stream
-    )
+    size = params.batch_size
+    sentences = base.check_sentences(corpus, size, "for DCL", " for a complete batch")
+    batches = base.sentence_batches(corpus, size=size, least=size, epochs=params.epochs, seed=seed, stream=stream)
     matrix, losses = train(dropout_views(encoder, batches), encoder.dim, params)
-    facts = {"sentences": sentences, "loss_at_first": losses[0], "loss": fmean(losses[-LAST:])}
-    return Fitted(Affine.of(torch.zeros(encoder.dim), matrix), facts)
+    facts = {"sentences": sentences, "loss_at_first": losses[0], "loss": fmean(losses[-base.LAST :])}
+    return base.Fitted(Affine.of(torch.zeros(encoder.dim), matrix), facts)
 
 
-POSTPROCESS = Postprocess(
+POSTPROCESS = base.Postprocess(
     summary="DCL: a linear map trained by the dimension-wise contrastive loss on two dropout views",
     citation=CITATION,
     params=DCLParams(),

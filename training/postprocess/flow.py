@@ -21,15 +21,7 @@ from models.encoder.encoder import Encoder
 from models.encoder.transform import LOG_SCALE_FACTOR, ActNorm, AdditiveCoupling, Flow
 from training.data.corpus import Corpus
 from training.fields import check_finite
-from training.postprocess.base import (
-    LAST,
-    Fitted,
-    Postprocess,
-    PostprocessError,
-    check_above_zero,
-    check_learning_rate,
-    pooled_batches,
-)
+from training.postprocess import base
 
 NOISE = 1e-3
 """Standard deviation of the noise that is added in training, relative to the vectors' mean deviation.
@@ -41,10 +33,7 @@ noise, the likelihood would therefore be unbounded. Images are dequantised by no
 
 @dataclass(frozen=True, kw_only=True)
 class FlowParams:
-    """The parameters of BERT-flow.
-
-    Defaults are as published: the configuration `l3_d3_w32` and the optimiser of bohanli/BERT-flow.
-    """
+    """Parameters of BERT-flow, by default as published: `l3_d3_w32` and the optimiser of bohanli/BERT-flow."""
 
     levels: int = 3
     depth: int = 3
@@ -59,10 +48,8 @@ class FlowParams:
 
     def __post_init__(self) -> None:
         check_finite(self)
-        check_above_zero(self, "levels", "depth", "hidden", "epochs", "clip_norm")
-        check_learning_rate(self)
-        if self.batch_size < 2:
-            raise ValueError(f"batch_size: {self.batch_size} is too small: one sentence has no variance")
+        base.check_above_zero(self, "levels", "depth", "hidden", "epochs", "clip_norm")
+        base.check_training(self)
         if self.weight_decay < 0:
             raise ValueError(f"weight_decay: {self.weight_decay} is below 0")
 
@@ -98,31 +85,23 @@ def initialise(flow: Flow, pooled: Tensor) -> None:
         hook.remove()
 
 
-def fit(encoder: Encoder, corpus: Corpus, params: FlowParams, *, seed: int, stream: TextIO) -> Fitted:
+def fit(encoder: Encoder, corpus: Corpus, params: FlowParams, seed: int, stream: TextIO) -> base.Fitted:
     """Fit the flow that maximises the likelihood of the corpus's vectors.
 
     Raises:
         PostprocessError: the width can't be halved `levels` - 1 times, the corpus has no complete batch, or the flow
             diverged.
     """
-    sentences = corpus.census.sentences
-    if sentences < params.batch_size:
-        raise PostprocessError(
-            f"{corpus.name}: {sentences} different sentences are too few for a flow: "
-            f"at least {params.batch_size} are needed, a whole batch to begin with"
-        )
+    sentences = base.check_sentences(corpus, params.batch_size, "for a flow", ", a whole batch to begin with")
     try:
         flow = Flow(dim=encoder.dim, levels=params.levels, depth=params.depth, hidden=params.hidden)
     except ValueError as error:
-        raise PostprocessError(str(error)) from error
-    bits = train(
-        flow,
-        pooled_batches(encoder, corpus, size=params.batch_size, epochs=params.epochs, seed=seed, stream=stream),
-        params,
-    )
+        raise base.PostprocessError(str(error)) from error
+    size, epochs = params.batch_size, params.epochs
+    bits = train(flow, base.pooled_batches(encoder, corpus, size=size, epochs=epochs, seed=seed, stream=stream), params)
     if not all(map(math.isfinite, bits)):
-        raise PostprocessError(f"the flow diverged at learning_rate {params.learning_rate}: use a lower one")
-    return Fitted(flow.eval(), {"sentences": sentences, "bits_per_dim": fmean(bits[-LAST:])})
+        raise base.PostprocessError(f"the flow diverged at learning_rate {params.learning_rate}: use a lower one")
+    return base.Fitted(flow.eval(), {"sentences": sentences, "bits_per_dim": fmean(bits[-base.LAST :])})
 
 
 def train(flow: Flow, batches: Iterable[Tensor], params: FlowParams) -> list[float]:
@@ -164,7 +143,7 @@ CITATION = """\
 }
 """
 
-POSTPROCESS = Postprocess(
+POSTPROCESS = base.Postprocess(
     summary="BERT-flow: Glow on the pooled vector, with standard normal latents",
     citation=CITATION,
     params=FlowParams(),

@@ -15,7 +15,7 @@ from torch import Tensor
 from models.encoder.encoder import Encoder
 from models.encoder.transform import Affine
 from training.data.corpus import Corpus
-from training.postprocess.base import Fitted, Postprocess, PostprocessError, check_above_zero, pooled_batches
+from training.postprocess import base
 
 NEGLIGIBLE = 1e-12
 """Smallest variance that is treated as non-zero, relative to the largest variance.
@@ -30,10 +30,7 @@ class WhiteningParams:
     """Parameters of whitening."""
 
     dims: int | None = None
-    """k, the number of leading directions that are kept.
-
-    None keeps all directions with non-zero variance. The paper keeps 256 for base and 384 for large models.
-    """
+    """Number of directions kept, by default all that vary. The paper: 256 for base and 384 for large models."""
     power: float = 1.0
     """Strength of whitening: a variance s becomes s ** (1 - power).
 
@@ -44,7 +41,7 @@ class WhiteningParams:
     """True if the mean is subtracted, as in the paper."""
 
     def __post_init__(self) -> None:
-        check_above_zero(self, "dims")
+        base.check_above_zero(self, "dims")
         if not 0 <= self.power <= 1:
             raise ValueError(f"power: {self.power} is not between 0 and 1")
 
@@ -89,7 +86,7 @@ def whitening_matrix(covariance: Tensor, dims: int | None = None, power: float =
     varying = int((variances > NEGLIGIBLE * variances[0]).sum())
     kept = dims or varying
     if not 0 < kept <= varying:
-        raise PostprocessError(
+        raise base.PostprocessError(
             f"only {varying} of {len(variances)} directions vary over this corpus, so dims={kept} is too high"
             if varying
             else "all sentences have the same vector: there is nothing to whiten"
@@ -98,26 +95,23 @@ def whitening_matrix(covariance: Tensor, dims: int | None = None, power: float =
     return whitening
 
 
-def fit(encoder: Encoder, corpus: Corpus, params: WhiteningParams, *, seed: int, stream: TextIO) -> Fitted:
+def fit(encoder: Encoder, corpus: Corpus, params: WhiteningParams, seed: int, stream: TextIO) -> base.Fitted:
     """Fit the whitening of the corpus's vectors.
 
     Raises:
         PostprocessError: `dims` exceeds the width, or the corpus has too few sentences or directions.
     """
-    wanted, sentences = params.dims or encoder.dim, corpus.census.sentences
+    wanted = params.dims or encoder.dim
     if wanted > encoder.dim:
-        raise PostprocessError(f"dims: {wanted} is above {encoder.dim}, the width of the vectors")
-    if sentences <= wanted:
-        raise PostprocessError(
-            f"{corpus.name}: {sentences} different sentences are too few to whiten {wanted} dimensions: "
-            f"at least {wanted + 1} are needed, and a good estimate needs many more"
-        )
+        raise base.PostprocessError(f"dims: {wanted} is above {encoder.dim}, the width of the vectors")
+    purpose = f"to whiten {wanted} dimensions"
+    base.check_sentences(corpus, wanted + 1, purpose, ", and a good estimate needs many more")
     moments = Moments(encoder.dim)
-    for vectors in pooled_batches(encoder, corpus, size=1024, seed=seed, stream=stream):
+    for vectors in base.pooled_batches(encoder, corpus, size=1024, seed=seed, stream=stream):
         moments.add(vectors)
     matrix = whitening_matrix(moments.covariance(), params.dims, params.power)
     mean = moments.mean if params.centred else torch.zeros_like(moments.mean)
-    return Fitted(Affine.of(mean.float(), matrix.float()), {"sentences": moments.count})
+    return base.Fitted(Affine.of(mean.float(), matrix.float()), {"sentences": moments.count})
 
 
 CITATION = """\
@@ -130,7 +124,7 @@ CITATION = """\
 }
 """
 
-POSTPROCESS = Postprocess(
+POSTPROCESS = base.Postprocess(
     summary="BERT-whitening: vectors with mean zero and identity covariance, leading directions first; full or partial",
     citation=CITATION,
     params=WhiteningParams(),

@@ -39,26 +39,6 @@ class Evaluator:
     with_progress: Callable[[Encode], Encode]
     """Function that adds a progress display to an `Encode`."""
 
-    def encode(self, source: Bundle) -> Encode:
-        """Return the function that encodes with a bundle. All comparisons use float32 on ONNX Runtime."""
-        return self.with_progress(Graph(source).encode)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Threshold:
-    """Scores of the served bundles, and the margin by which the candidate may be below them."""
-
-    margin: float
-    """Margin in points."""
-    incumbent: Bundle | None
-    broken: bool
-    """True if the served bundle fails verification."""
-    best: float | None
-    """Best score of the current and earlier served bundles, by the same yardstick, or None if there is none.
-
-    The comparison with this score prevents a gradual decline over several promotions.
-    """
-
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
@@ -69,22 +49,15 @@ class Check:
     says: str
     numbers: Mapping[str, Any] = field(default_factory=dict)
     forcible: bool = False
-    """True if `--force` can override the check.
-
-    A margin can be overridden. A failed evaluation can't.
-    """
+    """True if `--force` can override the check. A margin can be overridden. A failed evaluation can't."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the values for JSON, with null for numbers that are not finite."""
         return asdict(self) | {"numbers": without_nonfinite(dict(self.numbers))}
 
 
-def run_check(name: str, check: Callable[[], Check]) -> Check:
-    """Run a check. An exception counts as a failed check, because an unusable bundle can cause any error."""
-    try:
-        return check()
-    except Exception as error:  # ONNX Runtime's errors have no common base class.
-        return Check(name=name, passed=False, says=f"the check failed with an error: {error}")
+def failed(name: str, reason: str) -> Check:
+    return Check(name=name, passed=False, says=f"the check failed with an error: {reason}")
 
 
 def verified(folder: Path) -> tuple[Check, Bundle | None]:
@@ -111,7 +84,7 @@ def golden(candidate: Bundle) -> Check:
     for precision in candidate.graphs:
         try:
             cosines[precision] = golden_cosine(candidate, precision=precision)
-        # Any error fails the check, as in `run_check`. Here, the message can name the precision.
+        # An unusable bundle can cause any error. Here, the message can name the precision.
         except Exception as error:
             return Check(name=name, passed=False, says=f"{precision}: {error}", numbers=cosines)
     floors = {precision: GOLDEN_FP32 if precision == FP32 else GOLDEN_REDUCED for precision in cosines}
@@ -126,62 +99,61 @@ def required(candidate: Bundle, evaluations: Sequence[Evaluation], names: Sequen
     """Check that every required task has a score."""
     lacking = missing_tasks(names, scored_tasks(candidate, evaluations))
     says = f"no score of {', '.join(lacking)}" if lacking else f"{', '.join(names) or 'none'} required, none missing"
-    return Check(
-        name="required tasks",
-        passed=not lacking,
-        says=says,
-        numbers={"required": list(names), "missing": lacking},
-        forcible=True,
-    )
+    numbers = {"required": list(names), "missing": lacking}
+    return Check(name="required tasks", passed=not lacking, says=says, numbers=numbers, forcible=True)
 
 
-def not_worse(candidate: Bundle, bar: Threshold, judges: Evaluator) -> Check:
-    """Check that the candidate is not worse than the served bundle, and not worse than the best score so far.
+def not_worse(
+    candidate: Bundle, judges: Evaluator, *, margin: float, incumbent: Bundle | None, broken: bool, best: float | None
+) -> Check:
+    """Check that the candidate is at most `margin` points worse than the served bundle and than the best score so far.
 
-    The candidate passes if its score is at most `bar.margin` points below each of them.
+    All comparisons use float32 on ONNX Runtime.
+
+    Args:
+        broken: True if the served bundle fails verification.
+        best: best score of all served bundles by the same yardstick, or None. The comparison with this score prevents a
+            gradual decline over several promotions.
     """
     yardstick = judges.yardstick
-    ours = yardstick.judge(judges.encode(candidate), candidate.manifest.prompts)
+    ours = yardstick.judge(judges.with_progress(Graph(candidate).encode), candidate.manifest.prompts)
     numbers: dict[str, Any] = {
         "metric": yardstick.metric,
         "sample": yardstick.sample,
         "candidate": ours.score,
-        "margin": bar.margin,
-        "best": bar.best,
+        "margin": margin,
+        "best": best,
     }
     scored = f"{yardstick.metric} {ours.score:.2f}"
     if not math.isfinite(ours.score):
         return Check(name=NOT_WORSE, passed=False, says=f"{scored}: no score", numbers=numbers)
-    passed, against, measured = _against(ours, bar, judges)
+    passed, against, measured = _against(ours, judges, margin, incumbent, broken)
     numbers |= measured
-    if bar.best is not None and ours.score < bar.best - bar.margin:
-        passed, against = (
-            False,
-            f"{against}; below the best score that was served, {bar.best:.2f}, by more than the margin",
-        )
+    if best is not None and ours.score < best - margin:
+        passed = False
+        against += f"; below the best score that was served, {best:.2f}, by more than the margin"
     return Check(name=NOT_WORSE, passed=passed, says=f"{scored}{against}", numbers=numbers, forcible=True)
 
 
-def _against(ours: Scored, bar: Threshold, judges: Evaluator) -> tuple[bool, str, dict[str, Any]]:
-    """Compare the candidate with the served bundle.
-
-    Return whether the candidate passes, a sentence for the user, and numbers.
-    """
-    if bar.broken:
+def _against(
+    ours: Scored, judges: Evaluator, margin: float, incumbent: Bundle | None, broken: bool
+) -> tuple[bool, str, dict[str, Any]]:
+    """Return whether the candidate passes against the served bundle, a sentence for the user, and numbers."""
+    if broken:
         return False, "; the served bundle fails verification, so there is nothing to compare with", {}
-    if bar.incumbent is None:
+    if incumbent is None:
         return True, "; nothing is served yet", {}
     try:
-        theirs = judges.yardstick.judge(judges.encode(bar.incumbent), bar.incumbent.manifest.prompts)
-    # Any error fails the check, as in `run_check`. Here, the error is the served bundle's and not the candidate's.
+        theirs = judges.yardstick.judge(judges.with_progress(Graph(incumbent).encode), incumbent.manifest.prompts)
+    # An unusable bundle can cause any error. Here, the error is the served bundle's and not the candidate's.
     except Exception as error:
         return False, f"; the served bundle can't be evaluated: {error}", {}
     between = judges.yardstick.compare(ours, theirs)
     says = (
         f" against {theirs.score:.2f} of the served bundle: {between.difference:+.2f} "
-        f"({100 * LEVEL:g} % interval {between.low:+.2f} to {between.high:+.2f}), margin {bar.margin:g}"
+        f"({100 * LEVEL:g} % interval {between.low:+.2f} to {between.high:+.2f}), margin {margin:g}"
     )
-    return between.difference >= -bar.margin, says, {"incumbent": theirs.score, "level": LEVEL, **asdict(between)}
+    return between.difference >= -margin, says, {"incumbent": theirs.score, "level": LEVEL, **asdict(between)}
 
 
 def without_nonfinite(value: Any) -> Any:
@@ -226,9 +198,8 @@ class Decision:
 
     def to_json(self) -> dict[str, Any]:
         """Return the decision as a line of the ledger."""
-        difference = next(
-            (check.numbers.get("difference") for check in self.checks if "difference" in check.numbers), None
-        )
+        differences = [check.numbers["difference"] for check in self.checks if "difference" in check.numbers]
+        difference = differences[0] if differences else None
         return {
             "time": self.time,
             "outcome": self.outcome,
@@ -246,13 +217,8 @@ class Decision:
 
 def describe_bundle(path: Path, found: Bundle | None, **facts: Any) -> dict[str, Any]:
     """Describe a bundle for the ledger."""
-    manifest = found.manifest if found else None
-    return {
-        "path": str(path),
-        "name": manifest.name if manifest else None,
-        "fingerprint": manifest.fingerprint if manifest else None,
-        **facts,
-    }
+    name, fingerprint = (found.manifest.name, found.manifest.fingerprint) if found else (None, None)
+    return {"path": str(path), "name": name, "fingerprint": fingerprint, **facts}
 
 
 def host() -> dict[str, Any]:

@@ -19,17 +19,14 @@ from models.runtimes.choice import Choice, barred, fastest
 from models.runtimes.graph import golden_cosine_of
 from models.runtimes.measurement import Clock, Measured, Open, compared, error_line, graphs, probes
 from training.evaluation.vectors import Encode
-from training.promotion.checks import Check, Evaluator, without_nonfinite
+from training.promotion.checks import Check, Evaluator, failed, without_nonfinite
 from training.promotion.yardsticks import DRIFT
 
 NAME = "engines"
 ROUNDS = 9
 """Number of measurement rounds for each pair. A server uses fewer rounds."""
 LEAST_GAIN = 1.05
-"""Minimum speed of a graph of reduced precision, relative to float32.
-
-Two measurements of the same graph differ by less than 5 %, so the threshold is above the measurement error.
-"""
+"""Minimum speed relative to float32. It is above the error of measurements, which differ by less than 5 %."""
 
 
 @dataclass(frozen=True)
@@ -38,26 +35,17 @@ class Machine:
 
     options: Options = field(default_factory=lambda: Options(threads=cpus.available()))
     graphs: Callable[[Bundle, Options], Mapping[Pair, Open]] = graphs
-    """Function that returns a loader for each runtime and precision that works on this machine.
-
-    The pairs include fp32 in ONNX Runtime.
-    """
+    """Function that returns a loader for each pair that works on this machine, among them ONNX Runtime's fp32."""
     clock: Clock = perf_counter
 
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """A runtime and precision with their measurements.
-
-    `measured.barred` is the reason why `auto` must not choose the pair, or None.
-    """
+    """A runtime and precision with their measurements. `measured.barred` says why `auto` must not choose the pair."""
 
     measured: Measured
     golden_cosine: float | None = None
-    """Minimum cosine to a golden vector.
-
-    None if the cosine was not measured, for example for a pair that `auto` never chooses.
-    """
+    """Minimum cosine to a golden vector, or None if it was not measured, as for a pair that `auto` never chooses."""
     drifts: Mapping[str, float] = field(default_factory=dict)
     """Differences in points between the pair's scores and float32's scores, by metric."""
     own: bool
@@ -134,8 +122,7 @@ def check_engines(candidate: Bundle, judges: Evaluator, machine: Machine) -> Eng
     try:
         engines = _measure_all(candidate, judges, machine)
     except Exception as error:  # The runtimes' errors have no common base class.
-        failed = Check(name=NAME, passed=False, says=f"the check failed with an error: {first_line(error)}")
-        return Engines(machine=machine, check=failed)
+        return Engines(machine=machine, check=failed(NAME, first_line(error)))
     numbers = {"limits": dict(judges.yardstick.limits), "engines": [engine.to_json() for engine in engines]}
     says = "; ".join(_describe(engine) for engine in engines) or f"{REFERENCE} is the only engine"
     check = Check(name=NAME, passed=not any(engine.drifts_too_far for engine in engines), says=says, numbers=numbers)

@@ -10,6 +10,7 @@ from typing import Any, TypeGuard
 
 from models.bundle.bundle import REPORT, Bundle
 from training.checkpoints.publish import STS_MEAN
+from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS
 from training.evaluation.report.evaluated import ReportError
 from training.evaluation.report.page import render
@@ -17,10 +18,7 @@ from training.evaluation.retrieval import NDCG10
 from training.promotion.ledger import PromotionError
 
 FORMAT = 1
-FAMILIES: dict[str, tuple[str, ...]] = {
-    "sts": tuple(STS_TASKS),
-    "transfer": ("MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC"),
-}
+FAMILIES = {"sts": tuple(STS_TASKS), "transfer": tuple(TRANSFER_TASKS)}
 """Tasks of each family. The keys are the families' names for `--require`."""
 SCORES = {"sts": ("spearman", "all"), "transfer": ("accuracy",)}
 """Keys of a task's score in an evaluation, by family."""
@@ -52,24 +50,16 @@ def read_evaluations(bundle: Bundle, files: Sequence[Path]) -> list[Evaluation]:
                 )
             if evaluation not in found:
                 found.append(evaluation)
-    if found:
-        _check_showable(found, ", ".join(map(str, [*files, *own])))
     return found
 
 
 def scores(evaluations: Sequence[Evaluation]) -> dict[str, float]:
-    """Return the scores by their names in manifests.
-
-    If several evaluations have a score of the same name, the score of the first evaluation is used.
-    """
+    """Return the scores by their names in manifests. Of several evaluations, the first one with a score counts."""
     return {name: score for each in reversed(evaluations) for name, score in _scores(each)}
 
 
 def scored_tasks(bundle: Bundle, evaluations: Sequence[Evaluation]) -> set[str]:
-    """Return the names of the tasks with a numeric score.
-
-    The name `retrieval` is included if any collection has a score.
-    """
+    """Return the names of the tasks with a numeric score, and `retrieval` if any collection has one."""
     own = {name for name, score in (bundle.manifest.scores or {}).items() if _is_score(score)}
     tasks = own | scores(evaluations).keys()
     collections = {name.removesuffix(f" {NDCG10}") for name in tasks if name.endswith(f" {NDCG10}")}
@@ -99,10 +89,7 @@ def _read(file: Path) -> list[Evaluation]:
 
 
 def _check_showable(evaluations: Sequence[Evaluation], files: str) -> None:
-    """Check that the evaluations can be shown on a report page and written as JSON.
-
-    This check comes before any measurement.
-    """
+    """Check, before any measurement, that the evaluations can be shown on a page and written as JSON."""
     try:
         render(evaluations).encode()
         json.dumps(evaluations, ensure_ascii=False, allow_nan=False).encode()

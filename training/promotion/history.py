@@ -96,10 +96,7 @@ def _verified_copy(place: Place, copy: str) -> Bundle:
 
 
 def describe_served(place: Place) -> tuple[dict[str, Any] | None, Bundle | None]:
-    """Return a description of the served bundle for the ledger, and the loaded bundle.
-
-    The bundle is None if it fails verification.
-    """
+    """Return the description of the served bundle for the ledger, and the bundle, or None if it is damaged."""
     if not place.default.exists() and not place.default.is_symlink():
         return None, None
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from models.bundle import bundle
-from models.bundle.bundle import Bundle, BundleError, Manifest
+from models.bundle.bundle import Bundle, BundleError
 from models.bundle.disk import exchange_names, fsync, naming
 from models.export import destination
 from training.machine.interrupt import LockError, locked
@@ -26,10 +26,7 @@ SHORT = 12
 
 @dataclass(frozen=True)
 class Place:
-    """Paths of one promotion place: the served path `default`, and beside it the folder of copies and the ledger.
-
-    A folder can contain several independent places, for example `default` and `staging`.
-    """
+    """Paths of one promotion place: the served path `default`, and beside it the folder of copies and the ledger."""
 
     default: Path
 
@@ -105,10 +102,7 @@ class Place:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _beside(self, name: str, suffix: str = "") -> Path:
-        """Return the path with the name `name` and `suffix` in the folder of the served path.
-
-        If the served path is not called `default`, its own name is added to `name`.
-        """
+        """Return the path beside the served path with this name, and with the served name if it is not `default`."""
         own = name if self.default.name == DEFAULT else f"{name}-{self.default.name}"
         return self.default.with_name(own + suffix)
 
@@ -130,15 +124,12 @@ class Place:
             self._aside.unlink()
         elif self._aside.exists():
             found = _loaded(self._aside)
-            if found is not None and self._has_copy(found):
+            likely = self.copies.glob(f"{found.manifest.fingerprint[:SHORT]}*") if found else ()
+            if found and any(each.manifest.files == found.manifest.files for each in map(_loaded, likely) if each):
                 shutil.rmtree(self._aside)
             else:
                 self.copies.mkdir(exist_ok=True)
                 self._aside.rename(self.copies / self.free_name("unverified" if found is None else "uncopied"))
-
-    def _has_copy(self, found: Bundle) -> bool:
-        likely = self.copies.glob(f"{found.manifest.fingerprint[:SHORT]}*")
-        return any(copy.manifest.files == found.manifest.files for copy in map(_loaded, likely) if copy)
 
 
 def _loaded(folder: Path) -> Bundle | None:
@@ -200,7 +191,9 @@ def copy(
             _link(source.folder / path, draft / path)
         for path, content in added.items():
             (draft / path).write_bytes(content)
-        facts = _facts(source.manifest) | ({} if scores is None else {"scores": dict(scores)})
+        manifest = source.manifest
+        facts = {each.name: getattr(manifest, each.name) for each in fields(manifest) if each.name not in COMPUTED}
+        facts |= {} if scores is None else {"scores": dict(scores)}
         written = bundle.write_manifest(draft, **facts)
         for path in kept:
             if written.files[path] != source.manifest.files[path]:
@@ -208,10 +201,6 @@ def copy(
         if written.fingerprint != source.manifest.fingerprint:
             raise BundleError(f"{source.folder}: the copy has another fingerprint")
     return bundle.load(folder)
-
-
-def _facts(manifest: Manifest) -> dict[str, object]:
-    return {field.name: getattr(manifest, field.name) for field in fields(manifest) if field.name not in COMPUTED}
 
 
 def _link(source: Path, target: Path) -> None:

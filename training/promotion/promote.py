@@ -17,7 +17,7 @@ from training.evaluation.report.page import render
 from training.evaluation.report.published import papers
 from training.evaluation.subjects import bundle_facts
 from training.promotion import checks, evaluations
-from training.promotion.checks import Decision, Evaluator, Threshold, describe_bundle, host
+from training.promotion.checks import Decision, Evaluator, describe_bundle, host
 from training.promotion.engines import Engines, Machine, check_engines
 from training.promotion.evaluations import Evaluation
 from training.promotion.history import describe_served, recover_lost_line, remove_old_copies, with_copy
@@ -74,9 +74,14 @@ def promote(
             attached = evaluations.read_evaluations(found, terms.reports)
             judges = Evaluator(yardstick(), partial(with_progress, stream=stream))
             best = place.ledger.best(judges.yardstick.metric, judges.yardstick.sample)
-            bar = Threshold(margin=terms.margin, incumbent=incumbent, broken=bool(served) and not incumbent, best=best)
+            broken = bool(served) and not incumbent
             rest = [checks.golden(found), checks.required(found, attached, terms.require)]
-            compared = checks.run_check(checks.NOT_WORSE, partial(checks.not_worse, found, bar, judges))
+            try:
+                compared = checks.not_worse(
+                    found, judges, margin=terms.margin, incumbent=incumbent, broken=broken, best=best
+                )
+            except Exception as error:  # An unusable bundle can cause any error, and the runtimes' have no common base.
+                compared = checks.failed(checks.NOT_WORSE, str(error))
             rest.append(compared)
             engines = check_engines(found, judges, machine)
             decision = replace(decision, checks=[first, *rest, engines.check])

@@ -28,13 +28,9 @@ MEAN_STS = "mean STS"
 LEAST_QUERIES = 20
 """Minimum number of known-item queries in a comparison."""
 KNOWN_ITEMS = f"known items {NDCG10}"
-RESAMPLES = 1000
 LEVEL = 0.95
 STSB_DRIFT, DRIFT = 0.1, 0.2
-"""Maximum differences in points between a runtime and the float32 graph.
-
-The first is for STS-B dev, the second for any other score.
-"""
+"""Maximum differences in points from the float32 graph: for STS-B dev, and for any other score."""
 FLIP, FLIPS = 25.0, 2
 """Tolerance of comparisons by self-retrieval.
 
@@ -59,7 +55,7 @@ class Yardstick(Protocol):
     """Protocol of an object that scores encoders and compares two of them."""
 
     metric: str
-    named: str | None
+    named: str | None = None
     """Name of the score in a manifest, or None if the score depends on the user's corpus."""
     sample: str
     """Hash of the test data. Two scores of the same metric are comparable if these hashes are equal."""
@@ -77,6 +73,7 @@ class Yardstick(Protocol):
 
     def compare(self, a: Scored, b: Scored) -> Comparison:
         """Return the difference of `a` and `b` in points, with a bootstrap interval over pairs or queries."""
+        return bootstrap.compare_means(a.values, b.values)
 
     def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Mapping[str, float]:
         """Return the scores, in points, that are used to compare a runtime with the float32 graph.
@@ -84,16 +81,17 @@ class Yardstick(Protocol):
         Raises:
             EvaluationError: the vectors allow no score.
         """
+        return {self.metric: self.judge(encode, prompts).score}
 
 
-class StsYardstick:
+class StsYardstick(Yardstick):
     """Spearman x 100 on STS-B dev.
 
     Runtimes are also compared by the mean of the seven STS tasks, if all of them have data.
     """
 
     metric = "STS-B dev"
-    named: str | None = sts.STSB_DEV_METRIC
+    named = sts.STSB_DEV_METRIC
 
     def __init__(self, data: Path) -> None:
         """Read the data.
@@ -106,7 +104,7 @@ class StsYardstick:
         self.sample = _hash([astuple(pair) for pair in self._pairs])
         whole = all(files.present(data) for files in STS_TASKS.values())
         self._tasks = {name: files.load(data) for name, files in STS_TASKS.items()} if whole else {}
-        self.limits: Mapping[str, float] = {self.metric: STSB_DRIFT, **({MEAN_STS: DRIFT} if whole else {})}
+        self.limits = {self.metric: STSB_DRIFT, **({MEAN_STS: DRIFT} if whole else {})}
 
     def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Scored:  # noqa: ARG002 - pairs have no role
         tasks = {self.metric: self._dev}
@@ -115,8 +113,9 @@ class StsYardstick:
         return Scored(score, np.concatenate(list(cosines[self.metric].values())))
 
     def compare(self, a: Scored, b: Scored) -> Comparison:
-        golds = np.array([pair.gold for pair in self._pairs])
-        return bootstrap.compare([a.values], [b.values], golds, resamples=RESAMPLES, level=LEVEL)
+        golds = {self.metric: np.array([pair.gold for pair in self._pairs])}
+        ours, theirs = (bootstrap.resample([{self.metric: each.values}], golds) for each in (a, b))
+        return ours.against(theirs, LEVEL)
 
     def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> dict[str, float]:  # noqa: ARG002 - pairs have no role
         found = sts.evaluate(encode, {**self._tasks, self.metric: self._dev})
@@ -124,11 +123,10 @@ class StsYardstick:
         return {**scores, MEAN_STS: sts.mean_of_tasks(found)} if found else scores
 
 
-class SelfRetrievalYardstick:
+class SelfRetrievalYardstick(Yardstick):
     """MRR@10 x 100 of retrieving a held-out sentence's other half."""
 
     metric = "self-retrieval"
-    named: str | None = None
 
     def __init__(self, corpus: Corpus) -> None:
         """Split the corpus's held-out sentences into halves.
@@ -143,20 +141,14 @@ class SelfRetrievalYardstick:
                 f"{vectors.MIN_WORDS} words or more, and there are {len(self._halves)}: one in 20 is held out"
             )
         self.sample = _hash(self._halves)
-        self.limits: Mapping[str, float] = {self.metric: max(DRIFT, FLIPS * FLIP / len(self._halves))}
+        self.limits = {self.metric: max(DRIFT, FLIPS * FLIP / len(self._halves))}
 
     def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Scored:  # noqa: ARG002 - pairs have no role
         values = 100 * vectors.reciprocal_ranks(encode, self._halves)
         return Scored(float(values.mean()), values)
 
-    def compare(self, a: Scored, b: Scored) -> Comparison:
-        return bootstrap.compare_means(a.values, b.values, resamples=RESAMPLES, level=LEVEL)
 
-    def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> dict[str, float]:  # noqa: ARG002 - pairs have no role
-        return {self.metric: self.judge(encode).score}
-
-
-class RetrievalYardstick:
+class RetrievalYardstick(Yardstick):
     """nDCG@10 x 100 of retrieval on a collection of documents and queries."""
 
     def __init__(self, collection: Collection, metric: str, *, named: str | None) -> None:
@@ -164,30 +156,12 @@ class RetrievalYardstick:
         self.metric = metric
         self.named = named
         self.sample = _hash([[*part.items()] for part in astuple(self._collection)])
-        self.limits: Mapping[str, float] = {self.metric: max(DRIFT, FLIPS * SECOND / len(self._collection.queries))}
+        self.limits = {self.metric: max(DRIFT, FLIPS * SECOND / len(self._collection.queries))}
 
     def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Scored:
         found = retrieval.by_query(retrieval.rankings(encode, self._collection, prompts=prompts), self._collection)
         values = 100 * found[:, MEASURES.index(NDCG10)]
         return Scored(float(values.mean()), values)
-
-    def compare(self, a: Scored, b: Scored) -> Comparison:
-        return bootstrap.compare_means(a.values, b.values, resamples=RESAMPLES, level=LEVEL)
-
-    def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> dict[str, float]:
-        return {self.metric: self.judge(encode, prompts).score}
-
-
-def _collection_yardstick(data: Path, name: str) -> RetrievalYardstick:
-    """Return the yardstick that uses a collection with human judgements.
-
-    Raises:
-        DataError: the collection is missing or broken.
-    """
-    collection, split = beir.part(name)
-    # `scifact` and `scifact:test` are the same split, so the name without a split is used for both.
-    metric = f"{collection if split == beir.TEST else name} {NDCG10}"
-    return RetrievalYardstick(beir.find(data, name), metric, named=metric)
 
 
 def _corpus_yardstick(files: Sequence[str], column: str | None) -> Yardstick:
@@ -224,7 +198,10 @@ def choose_yardstick(
     if collection is not None:
         if data is None:
             raise DataError(f"--retrieval {collection}: add --data DIR, a folder that contains retrieval/{collection}")
-        return _collection_yardstick(data, collection)
+        name, split = beir.part(collection)
+        # `scifact` and `scifact:test` are the same split, so the name without a split is used for both.
+        metric = f"{name if split == beir.TEST else collection} {NDCG10}"
+        return RetrievalYardstick(beir.find(data, collection), metric, named=metric)
     return StsYardstick(data) if data is not None else _corpus_yardstick(corpus, column)
 
 

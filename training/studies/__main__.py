@@ -13,10 +13,7 @@ from training.studies.work import run_trial
 
 
 def main() -> int:
-    """Carry out the run.
-
-    Tracebacks go to the log. After a failure, the log's last line is the error.
-    """
+    """Carry out the run. Tracebacks go to the log. After a failure, the log's last line is the error."""
     reuse_memory()
     folder, parent = sys.argv[1:]
     quieten()

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any, Self
+from types import NoneType
+from typing import Any, Self, get_args
 
 from training.config import NOT_SET, ConfigError, RunConfig, from_preset
-from training.fields import check_value, field_types
+from training.fields import check_named, check_value, field_types
 from training.studies.trial import InputDigests, StudyError, Trial
 
 PARTS = {"name": str, "about": str, "base": dict, "grid": dict, "arm": list}
@@ -24,14 +25,17 @@ RESTATED = ("grid", "arm")
 STUDIES = Path(__file__).parents[2] / "studies"
 """Folder of the named studies. Names include the subfolder: `dclr/table-2`."""
 NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")
-CHOICES = (
-    *("objective", "backbone", "preset", "ablation", "fraction", "untrained"),
-    *("sts", "transfer", "retrieval", "neighbours"),
-)
-"""Settings that choose a run's starting point and evaluation.
-
-All remaining settings are fields of the run or of its objective.
-"""
+OWN = {
+    "fraction": (float, 1.0),
+    "untrained": (bool, False),
+    "transfer": (bool, False),
+    "sts": (bool, True),
+    "retrieval": (tuple[str, ...], ()),
+    "neighbours": (int, 0),
+}
+"""Settings of a study's run that are no fields of its configuration, with their types and defaults."""
+START = ("objective", "backbone", "preset", "ablation")
+"""Settings that choose a run's starting point. All remaining settings are fields of the run or of its objective."""
 
 FOLDERS = ("out", "run")
 """Fields of a run that study files can't set, because the study chooses the folders."""
@@ -40,7 +44,7 @@ JUDGED_BY = ("backbone", "pooling", "eval_data", "device", "sts", "transfer", "r
 """Settings that affect the result of an untrained encoder."""
 CORPUS = ("corpus", "text_column")
 """Settings that affect the result of an untrained encoder only if neighbours in the corpus are measured."""
-POOLED_BY = ("objective", "backbone", "preset", "ablation", "pooling")
+POOLED_BY = (*START, "pooling")
 """Settings that determine a run's pooling."""
 
 
@@ -77,10 +81,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class Study:
-    """A study. It has a run for each arm and each combination of axis values.
-
-    The axes of an arm are the study's axes and the arm's own axes.
-    """
+    """A study: a run for each arm and each combination of values of the axes, both the study's and the arm's own."""
 
     file: Path
     name: str
@@ -211,11 +212,9 @@ class Study:
         settings = {**self.base, **arm.settings, **axes}
         where = f"{self.file}: " + (f"arm {arm.name!r}: " if arm.name else "")
         try:
-            fraction = _taken(settings, "fraction", float, 1.0)
-            untrained, transfer = (_taken(settings, key, bool, False) for key in ("untrained", "transfer"))
-            sts = _taken(settings, "sts", bool, True)
-            retrieval = _taken(settings, "retrieval", tuple[str, ...], ())
-            neighbours = _taken(settings, "neighbours", int, 0)
+            fraction, untrained, transfer, sts, retrieval, neighbours = (
+                check_named(key, settings.pop(key, default), kind) for key, (kind, default) in OWN.items()
+            )
             if not (sts or transfer or retrieval):
                 raise ConfigError("sts: a run without STS tasks needs retrieval or transfer for its evaluation")
             if not 0 < fraction <= 1:
@@ -245,10 +244,7 @@ class Study:
 
 
 def name_of(file: Path) -> str:
-    """Return the default name of a study: the path of its file below `STUDIES`, such as `dclr/table-2`.
-
-    For a file in another folder, return the file's name. Neither name has a suffix.
-    """
+    """Return the default name of a study, without a suffix: the path below `STUDIES`, or else the file's name."""
     resolved = file.resolve()
     if resolved.is_relative_to(STUDIES):
         return resolved.relative_to(STUDIES).with_suffix("").as_posix()
@@ -269,13 +265,9 @@ def file_of(named: Path) -> Path:
 
 
 def _restated(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of the file that `published` replaces, with their new values.
-
-    The result is empty without `published`.
-    """
-    if "published" not in values:
+    """Return the parts of the file that `published` replaces, with their new values, or {} without `published`."""
+    if (published := values.get("published")) is None:
         return {}
-    published = values["published"]
     base = {key: value for key, value in published.items() if key not in RESTATED}
     parts = {key: published.get(key, values.get(key)) for key in RESTATED}
     return {"base": base, **{key: part for key, part in parts.items() if part is not None}}
@@ -305,9 +297,7 @@ def _where_studies_are() -> str:
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
-    """Parse `KEY=VALUE` texts with TOML values.
-
-    A value that is not TOML is read as text.
+    """Parse `KEY=VALUE` texts. The values are TOML, or else text.
 
     Raises:
         StudyError: a text has no key or no value.
@@ -332,20 +322,9 @@ def _unreadable(error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-def _taken(settings: dict[str, Any], key: str, kind: Any, default: Any) -> Any:
-    """Remove a key from the settings, and return the checked value or the default."""
-    try:
-        return check_value(settings.pop(key, default), kind)
-    except ValueError as error:
-        raise ConfigError(f"{key}: {error}") from error
-
-
 def _config(settings: Mapping[str, Any]) -> RunConfig:
     """Build the configuration of a run, without folders, from settings."""
-    chosen = {key: settings[key] for key in CHOICES if key in settings}
-    for key, value in chosen.items():
-        if not isinstance(value, str):
-            raise ConfigError(f"{key}: expected text, got {value!r}")
+    chosen = {key: check_named(key, settings[key], str) for key in START if key in settings}
     if "objective" not in chosen:
         raise ConfigError("objective: missing, in [base], in [grid] or in the arm")
     objective, backbone = chosen["objective"], chosen.get("backbone", "minilm")
@@ -356,27 +335,13 @@ def _config(settings: Mapping[str, Any]) -> RunConfig:
     known = {name: kind for name, kind in known.items() if name not in (*NOT_SET, *FOLDERS)}
     changes = {}
     for key, value in settings.items():
-        if key in CHOICES:
+        if key in START:
             continue
         if key not in known:
-            raise ConfigError(f"{key}: unknown; {objective} has {', '.join(sorted({*known, *CHOICES}))}")
-        try:
-            changes[key] = check_value(None if value == "none" and _optional(known[key]) else value, known[key])
-        except ValueError as error:
-            raise ConfigError(f"{key}: {error}") from error
+            raise ConfigError(f"{key}: unknown; {objective} has {', '.join(sorted({*known, *START, *OWN}))}")
+        absent = value == "none" and NoneType in get_args(known[key])  # TOML has no None.
+        changes[key] = check_named(key, None if absent else value, known[key])
     return config.override({**changes, **dict.fromkeys(FOLDERS, "")})
-
-
-def _optional(kind: Any) -> bool:
-    """Return whether the type allows None.
-
-    TOML has no None, so study files use the text "none".
-    """
-    try:
-        check_value(None, kind)
-    except ValueError:
-        return False
-    return True
 
 
 def _arm(values: Any, grid: Mapping[str, Any], where: str) -> Arm:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 from models.cluster import alive_nodes, connected, own_errors
 from models.errors import Failed, Refused
@@ -28,15 +28,8 @@ SECONDS_TO_SAVE = 60
 POLL_SECONDS = 0.2
 
 
-class Share(NamedTuple):
-    """Resources that Ray reserves for a run."""
-
-    num_cpus: int
-    num_gpus: int
-
-
-def share(nodes: Sequence[Mapping[str, float]], *, threads: int | None, device: str) -> Share:
-    """Return the resources of a run: one GPU if the cluster has GPUs, and `threads` CPUs.
+def share(nodes: Sequence[Mapping[str, float]], *, threads: int | None, device: str) -> dict[str, Any]:
+    """Return the resources that Ray reserves for a run: one GPU if the cluster has GPUs, and `threads` CPUs.
 
     By default, a run has all CPUs of the smallest node. If runs use GPUs, a run has the smallest number of CPUs per GPU
     among the nodes with GPUs.
@@ -54,7 +47,7 @@ def share(nodes: Sequence[Mapping[str, float]], *, threads: int | None, device: 
     if not any(node["CPU"] >= cpus for node in able):
         largest = int(max((node["CPU"] for node in able), default=0))
         raise Refused(f"the cluster is too small: a run needs {cpus} CPUs, and the largest node has {largest}")
-    return Share(cpus, gpus)
+    return {"num_cpus": cpus, "num_gpus": gpus}
 
 
 @contextmanager
@@ -91,7 +84,7 @@ class Tasks:
         with self._lock:
             if self._stopped:
                 return None
-            task = ray.remote(**reserved._asdict())(carry_out).remote(trial, study, Path.cwd())
+            task = ray.remote(**reserved)(carry_out).remote(trial, study, Path.cwd())
             self._tasks.append(task)
         try:
             with own_errors():
@@ -154,10 +147,7 @@ def carry_out(trial: Trial, study: Path, folder: Path) -> Failure | None:
 
 
 def _wait_until_saved(run: Path) -> None:
-    """Wait until a process has finished its step and saved a checkpoint.
-
-    This is needed after the task was cancelled or its worker was lost.
-    """
+    """Wait until a process of a cancelled task or lost worker has finished its step and saved a checkpoint."""
     deadline = time.monotonic() + SECONDS_TO_SAVE
     while is_locked(run) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)

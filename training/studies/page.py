@@ -3,76 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
-from xml.etree.ElementTree import Element, tostring
+from xml.etree.ElementTree import Element
 
-from training.evaluation.bootstrap import Comparison, Interval
 from training.evaluation.report import markup, svg
-from training.evaluation.report.geometry import QUANTITIES
+from training.evaluation.report.geometry import QUANTITIES, nearest_series
 from training.evaluation.report.markup import element, number, section
-from training.evaluation.report.page import style
-from training.evaluation.report.plots import Bar, Caption, Plane, Series, bars, lines, points
-from training.evaluation.report.svg import WIDTH, Axis, Frame, linear, sizes
+from training.evaluation.report.page import document
+from training.evaluation.report.plots import Bar, Plane, Series, bars, lines, points
+from training.evaluation.report.svg import UNMARKED, WIDTH, Axis, Caption, Frame, linear, sizes
 from training.studies import table
 from training.studies.results import Result
-from training.studies.summary import DECIMALS, Row, SeedGain, Summary
+from training.studies.summary import DECIMALS, Row, Summary
 from training.studies.table import explanation, grid
 from training.studies.trial import SEED, label_of
 
 
 def page(name: str, about: str, *summaries: Summary) -> str:
-    """Return an HTML page with a table for each summary, followed by the figures.
-
-    Parts of the page that do not depend on a metric are made from the first summary.
-    """
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", f"{name}: study"),
-        element("style", style()),
-    )
-    body = element(
-        "body",
-        element("header", element("h1", name), element("p", about) if about else None),
-        element(
-            "main",
-            *(part for summary in summaries for part in (_result(summary), _tasks(summary))),
-            _plain("geometry", "Geometry of the vectors", table.geometry_grid(summaries[0]), table.EXPLANATION),
-            section("figures", "Figures", element("div", *figures(*summaries), class_="figures")),
-        ),
-    )
-    made = element("html", head, body, lang="en")
-    return f"<!doctype html>\n{tostring(made, encoding='unicode', method='html')}\n"
+    """Return an HTML page with a table for each summary. Parts without a metric are from the first summary."""
+    geometry = table.geometry_grid(summaries[0])
+    main = [
+        *(part for summary in summaries for part in (_result(summary), _tasks(summary))),
+        _section("geometry", "Geometry of the vectors", geometry, table.EXPLANATION) if geometry else None,
+        section("figures", "Figures", element("div", *figures(*summaries), class_="figures")),
+    ]
+    return document(f"{name}: study", [element("h1", name), element("p", about) if about else None], main)
 
 
 def _result(summary: Summary) -> Element:
-    head, *lines = grid(summary)
-    rows = [_row(line, own=row.label == summary.against) for line, row in zip(lines, summary.rows, strict=True)]
-    columns = [name[0].upper() + name[1:] for name in head]
-    drawn = markup.table(f"Every arm against {summary.against}, {summary.metric.unit}", columns, [rows])
-    return section(summary.metric.name, summary.metric.title, drawn, element("p", explanation(summary)))
+    metric, against = summary.metric, summary.against
+    caption = f"Every arm against {against}, {metric.unit}"
+    return _section(metric.name, metric.title, grid(summary), explanation(summary), caption=caption, own=against)
 
 
 def _tasks(summary: Summary) -> Element | None:
-    return _plain(
-        f"{summary.metric.name}-tasks", "Task by task", table.task_grid(summary), table.task_explanation(summary)
-    )
+    lines, said = table.task_grid(summary), table.task_explanation(summary)
+    return _section(f"{summary.metric.name}-tasks", "Task by task", lines, said) if lines else None
 
 
-def _plain(name: str, title: str, lines: Sequence[Sequence[str]], said: str) -> Element | None:
-    """Make a table of numbers, or return None if there are no lines. The first line is the head of the table."""
-    if not lines:
-        return None
-    head, *arms = ([cell.replace("-", "−") if i else cell for i, cell in enumerate(line)] for line in lines)
+def _section(
+    name: str, title: str, lines: Sequence[Sequence[str]], said: str, *, caption: str = "", own: str = ""
+) -> Element:
+    """Make a section with a table. The first line is the head of the table, and `own` is the label of the baseline."""
+    head, *arms = lines
+    rows = [
+        markup.row(label, *(cell.replace("-", "−") for cell in cells), kind="own" if label == own else "")
+        for label, *cells in arms
+    ]
     columns = [column[0].upper() + column[1:] for column in head]
-    return section(name, title, markup.table(title, columns, [[markup.row(*arm) for arm in arms]]), element("p", said))
-
-
-def _row(line: Sequence[str], *, own: bool) -> Element:
-    label, *numbers, verdict = line
-    return markup.row(label, *(cell.replace("-", "−") for cell in numbers), verdict, kind="own" if own else "")
+    return section(name, title, markup.table(caption or title, columns, [rows]), element("p", said))
 
 
 # Figures of a study. Every seed is shown as a dot, so that means do not look more certain than they are.
@@ -91,42 +70,41 @@ OWN_FIGURES = {"STSB": "STS-B", "SICKR": "SICK-R"}
 
 
 def figures(summary: Summary, *others: Summary) -> list[Element]:
-    """Draw every figure for which there are results.
-
-    Figures that do not depend on a metric are drawn from the first summary.
-    """
+    """Draw every figure for which there are results, those without a metric from the first summary."""
     compared = [part for each in (summary, *others) for part in (_arms(each), *_gains(each), *_sweeps(each))]
     return [*compared, *_nearest(summary), *_curves(summary), *_planes(summary)]
 
 
-@dataclass(frozen=True)
-class Strip:
-    """A row of a figure: a mean with its bootstrap interval over test examples, and the value of each seed."""
-
-    label: str
-    mean: float
-    ends: tuple[float, float] | None
-    seeds: Sequence[tuple[str, float]] = ()
-
-
 def _arms(summary: Summary) -> Element:
-    strips = [
-        Strip(
-            row.label,
-            row.mean.mean,
-            (row.interval.low, row.interval.high) if row.interval else None,
-            [(f"seed {each.axes.get(SEED, '–')}", y) for each, y in zip(row.results, row.mean.values, strict=True)],
-        )
-        for row in summary.rows
-    ]
-    spread = ", and the range of 95 % of its values on resampled test sets" if any(each.ends for each in strips) else ""
+    """Draw a row for each arm: its mean with the bootstrap interval over test examples, and the value of each seed."""
+    rows, metric = summary.rows, summary.metric
+    spread = ", and the range of 95 % of its values on resampled test sets" if any(row.interval for row in rows) else ""
     caption = Caption(
-        f"{summary.metric.name}-arms",
+        f"{metric.name}-arms",
         f"{summary.title} of each arm.",
         f"Grey: each seed. Coloured: the mean{spread}. Dashed: {summary.against}.",
     )
-    reference = next(row.mean.mean for row in summary.rows if row.label == summary.against)
-    return _strips(caption, summary.metric.unit, strips, reference)
+    reference = next(row.mean.mean for row in rows if row.label == summary.against)
+    reach = [reference, *(value for row in rows for value in (row.mean.mean, *(row.interval or ()), *row.mean.values))]
+    frame = Frame(linear(metric.unit, reach), UNMARKED, left=165, right=44, height=LINE_HEIGHT * len(rows))
+    parts = [*(svg.upright(frame, tick, "grid") for tick in frame.x.ticks), svg.upright(frame, reference, "reference")]
+    labels = svg.short([row.label for row in rows], NAME_LENGTH)
+    for place, (row, name) in enumerate(zip(rows, labels, strict=True)):
+        y = frame.top + LINE_HEIGHT * (place + 0.5)
+        parts += [svg.text((frame.left - 8, y + 4), name, "name", anchor="end"), *_arm(row, frame, y)]
+    return svg.figure(caption, frame, [*parts, *frame.below()])
+
+
+def _arm(row: Row, frame: Frame, y: float) -> Iterable[Element]:
+    if row.interval:
+        low, high = map(frame.across, row.interval)
+        yield svg.line((low, y), (high, y), "spread mark-0")
+    for each, value in zip(row.results, row.mean.values, strict=True):
+        tooltip = f"{row.label}, seed {each.axes.get(SEED, '–')}: {number(value)}"
+        yield svg.dot((frame.across(value), y), "paper", tooltip)
+    mean = number(row.mean.mean)
+    yield svg.dot((frame.across(row.mean.mean), y), "mark-0", f"{row.label}: {mean}")
+    yield svg.text((WIDTH, y + 4), mean, "value", anchor="end")
 
 
 def _gains(summary: Summary) -> Iterable[Element]:
@@ -147,37 +125,9 @@ def _gains(summary: Summary) -> Iterable[Element]:
 
 def _kinds(summary: Summary) -> str:
     """Return a phrase that says how the intervals of the gains were computed."""
-    kinds = {type(row.gain) for row in summary.rows}
-    words = {
-        Comparison: f"of a paired bootstrap of the {summary.metric.examples}",
-        SeedGain: "of Welch's t-test over seeds",
-    }
-    return ", or ".join(said for kind, said in words.items() if kind in kinds)
-
-
-def _strips(caption: Caption, label: str, strips: Sequence[Strip], reference: float) -> Element:
-    reach = [reference, *(strip.mean for strip in strips)]
-    reach += [y for strip in strips for y in (*(strip.ends or ()), *(value for _, value in strip.seeds))]
-    names = Axis("", (0.0, 1.0), ("", ""))
-    frame = Frame(linear(label, reach), names, left=165, right=44, height=LINE_HEIGHT * len(strips))
-    parts = [svg.line((x, frame.top), (x, frame.foot), "grid") for x in map(frame.across, frame.x.ticks)]
-    middle = frame.across(reference)
-    parts.append(svg.line((middle, frame.top), (middle, frame.foot), "reference"))
-    labels = svg.short([strip.label for strip in strips], NAME_LENGTH)
-    for place, (strip, name) in enumerate(zip(strips, labels, strict=True)):
-        y = frame.top + LINE_HEIGHT * (place + 0.5)
-        parts += [svg.text((frame.left - 8, y + 4), name, "name", anchor="end"), *_strip(strip, frame, y)]
-    return svg.figure(caption.name, caption.title, caption.description, frame.foot + 40, [*parts, *frame.below()])
-
-
-def _strip(strip: Strip, frame: Frame, y: float) -> Iterable[Element]:
-    if strip.ends:
-        low, high = map(frame.across, strip.ends)
-        yield svg.line((low, y), (high, y), "spread mark-0")
-    for name, value in strip.seeds:
-        yield svg.dot((frame.across(value), y), "paper", f"{strip.label}, {name}: {number(value)}")
-    yield svg.dot((frame.across(strip.mean), y), "mark-0", f"{strip.label}: {number(strip.mean)}")
-    yield svg.text((WIDTH, y + 4), number(strip.mean), "value", anchor="end")
+    over_seeds = {row.gain.better is None for row in summary.rows if row.gain}
+    words = {False: f"of a paired bootstrap of the {summary.metric.examples}", True: "of Welch's t-test over seeds"}
+    return ", or ".join(words[kind] for kind in sorted(over_seeds))
 
 
 def _sweeps(summary: Summary) -> Iterable[Element]:
@@ -192,93 +142,72 @@ def _sweeps(summary: Summary) -> Iterable[Element]:
         for row in summary.rows:
             value = row.results[0].axes.get(name)
             if isinstance(value, int | float) and not isinstance(value, bool):
-                swept.setdefault(_rest(row.results[0], name), []).append((float(value), row))
+                others = {axis: value for axis, value in row.results[0].axes.items() if axis != name}
+                swept.setdefault(label_of(row.results[0].arm, others), []).append((float(value), row))
         swept = {rest: sorted(of, key=lambda each: each[0]) for rest, of in swept.items() if len(of) > 1}
         if not swept:
             continue
-        means = {
-            rest: [Swept(x, row.label, row.mean.values, row.interval) for x, row in of] for rest, of in swept.items()
-        }
-        yield _sweep(f"{summary.metric.name}-over-{name}", summary.title, summary.metric.unit, name, means)
-        for task, title in OWN_FIGURES.items():
+        yield _sweep(summary, name, swept)
+        for task in OWN_FIGURES:
             if task in summary.tasks:
-                scores = {
-                    rest: [Swept(x, row.label, [each.scores[task] for each in row.results]) for x, row in of]
-                    for rest, of in swept.items()
-                }
-                yield _sweep(f"{task.lower()}-over-{name}", title, summary.metric.unit, name, scores)
+                yield _sweep(summary, name, swept, task)
 
 
-@dataclass(frozen=True)
-class Swept:
-    """An arm at a value of an axis."""
+def _sweep(
+    summary: Summary, axis: str, swept: Mapping[str, Sequence[tuple[float, Row]]], task: str | None = None
+) -> Element:
+    """Draw the mean over tasks, or the score of one task, against the values of an axis."""
+    figure, title = (task.lower(), OWN_FIGURES[task]) if task else (summary.metric.name, summary.title)
+    unit = summary.metric.unit
 
-    value: float
-    label: str
-    seeds: Sequence[float]
-    interval: Interval | None = None
-    """Bootstrap interval of the mean over seeds."""
+    def seeds(row: Row) -> Sequence[float]:
+        return [each.scores[task] for each in row.results] if task else row.mean.values
 
-
-def _sweep(figure: str, title: str, unit: str, axis: str, swept: Mapping[str, Sequence[Swept]]) -> Element:
     series = [
-        Series(rest, svg.mark(place), [(each.value, fmean(each.seeds)) for each in of])
+        Series(rest, svg.mark(place), [(x, fmean(seeds(row))) for x, row in of])
         for place, (rest, of) in enumerate(swept.items())
     ]
-    arms = [(each, svg.mark(place)) for place, of in enumerate(swept.values()) for each in of]
-    spreads = [(each.value, each.interval, mark) for each, mark in arms if each.interval]
+    arms = [(x, row, svg.mark(place)) for place, of in enumerate(swept.values()) for x, row in of]
+    spreads = [(x, row.interval, mark) for x, row, mark in arms if row.interval and not task]
 
     def behind(frame: Frame) -> list[Element]:
         """Draw the intervals, and a dot for the score of each seed. The means are drawn on top of them."""
-        upright = [(frame.across(x), frame.up(y.low), frame.up(y.high), mark) for x, y, mark in spreads]
+        upright = [(frame.across(x), frame.up(low), frame.up(high), mark) for x, (low, high), mark in spreads]
         return [svg.line((x, low), (x, high), f"spread {mark}") for x, low, high, mark in upright] + [
-            svg.dot((frame.across(each.value), frame.up(y)), "paper", f"{each.label}: {y:.2f}")
-            for each, _ in arms
-            for y in each.seeds
+            svg.dot((frame.across(x), frame.up(y)), "paper", f"{row.label}: {y:.2f}")
+            for x, row, _ in arms
+            for y in seeds(row)
         ]
 
-    reach = [y for each, _ in arms for y in each.seeds] + [end for _, y, _ in spreads for end in (y.low, y.high)]
-    plane = Plane(_scale(axis, [each.value for each, _ in arms]), linear(unit, reach), behind)
+    reach = [y for _, row, _ in arms for y in seeds(row)] + [end for _, ends, _ in spreads for end in ends]
+    plane = Plane(_scale(axis, [x for x, _, _ in arms]), linear(unit, reach), behind)
     of = f", {series[0].name}" if len(series) == 1 else ""
     said = "Grey: each seed. Lines: their means."
     said += " Vertical lines: the range of 95 % of the means on resampled test sets." if spreads else ""
-    return lines(Caption(figure, f"{title} over {axis}{of}.", said), plane, series, dots=True)
+    return lines(Caption(f"{figure}-over-{axis}", f"{title} over {axis}{of}.", said), plane, series, dots=True)
 
 
 def _nearest(summary: Summary) -> Iterable[Element]:
-    """Draw a figure for each arm, with the mean cosines of the four nearest neighbours against batch size.
-
-    All figures have the same axis of cosines. Source: GS-InfoNCE's figure 1.
-    """
+    """Draw, for each arm, the cosines of the four nearest neighbours against batch size (GS-InfoNCE's figure 1)."""
     measured = {
         row.label: _by_size([each.nearest_cosines for each in row.results])
         for row in summary.rows
-        if all(each.nearest_cosines for each in row.results)
+        if all(len(each.nearest_cosines) > 1 for each in row.results)  # A line needs two batch sizes.
     }
     cosines = [cosine for by_size in measured.values() for of in by_size.values() for cosine in of]
     for place, (label, by_size) in enumerate(measured.items()):
-        series = [
-            Series(f"{nth + 1}. nearest", svg.mark(nth), [(float(size), of[nth]) for size, of in by_size.items()])
-            for nth in range(len(next(iter(by_size.values()))))
-        ]
         caption = Caption(f"nearest-{place}", f"Nearest in-batch negatives, {label}.", "Mean cosines, over seeds.")
-        yield lines(
-            caption, Plane(sizes("Batch size, sentences", by_size), linear("Cosine", cosines)), series, dots=True
-        )
+        plane = Plane(sizes("Batch size, sentences", map(int, by_size)), linear("Cosine", cosines))
+        yield lines(caption, plane, nearest_series(by_size), dots=True)
 
 
-def _by_size(found: Sequence[Mapping[str, Sequence[float]]]) -> dict[int, list[float]]:
+def _by_size(found: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
     """Return the mean cosine of each neighbour, over seeds, by batch size."""
-    return {
-        int(size): [fmean(values) for values in zip(*(each[size] for each in found), strict=True)] for size in found[0]
-    }
+    return {size: [fmean(values) for values in zip(*(each[size] for each in found), strict=True)] for size in found[0]}
 
 
 def _scale(name: str, values: Sequence[float]) -> Axis:
-    """Return an axis with a logarithmic scale if the values span a large ratio, and a linear scale otherwise.
-
-    The ticks of a logarithmic axis are the values.
-    """
+    """Return an axis that is linear or, if the values span a large ratio, logarithmic with the values as ticks."""
     ticks = sorted(set(values))
     if ticks[0] > 0 and ticks[-1] / ticks[0] >= LOGARITHMIC_FROM:
         shown = [f"{100 * tick:g} %" if name == "fraction" else f"{tick:g}" for tick in ticks]
@@ -287,10 +216,7 @@ def _scale(name: str, values: Sequence[float]) -> Axis:
 
 
 def _curves(summary: Summary) -> Iterable[Element]:
-    """Draw the learning curves of the best arms, with a figure for each quantity.
-
-    A curve is the mean over seeds at each step, as in DCLR's figure 4.
-    """
+    """Draw the learning curves of the best arms, each the mean over seeds at each step, as in DCLR's figure 4."""
     shown = _best(summary)
     for name, (title, axis, _) in QUANTITIES.items():
         series = [
@@ -339,7 +265,3 @@ def _best(summary: Summary) -> list[Row]:
     """Return the rows of the best arms, in the study's order."""
     best = sorted(summary.rows, key=lambda row: -row.mean.mean)[:MAX_ARMS]
     return [row for row in summary.rows if row in best]
-
-
-def _rest(result: Result, name: str) -> str:
-    return label_of(result.arm, {axis: value for axis, value in result.axes.items() if axis != name})

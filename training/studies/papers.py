@@ -16,12 +16,14 @@ from xml.etree.ElementTree import Element
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS
 from training.evaluation.report import svg
-from training.evaluation.report.plots import Bar, Caption, bars
+from training.evaluation.report.markup import ABSENT
+from training.evaluation.report.plots import Bar, bars
 from training.evaluation.report.sheet import description_of, sheet, title_of
+from training.evaluation.report.svg import Caption
 from training.studies.description import STUDIES, Study, read_toml
 from training.studies.page import figures
 from training.studies.plan import cpu_hours, gpu_hours
-from training.studies.results import Result, RunRecord, place_of, read_results_file
+from training.studies.results import Result, RunRecord, place_of, read_results
 from training.studies.summary import DECIMALS, SeedScores, summarise, welch
 from training.studies.trial import StudyError, Trial, label_of
 
@@ -125,7 +127,6 @@ BASELINE = "SimCSE"
 """Name of the baseline arm. If a study has no such arm, its first arm is the baseline."""
 REPRODUCED, NOT_REPRODUCED, NOT_RUN = "reproduced", "not reproduced", "not run yet"
 NO_NUMBER = "we found no source for the paper's numbers, so no difference can be checked."
-ABSENT = "–"
 HEAD = ("Arm", "Paper", "Difference", "Here", "n", "Difference", "Verdict")
 
 INTRODUCTION = """\
@@ -165,10 +166,7 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """The verdict on the gain over the baseline, in words.
-
-        The verdict is empty if the arm is the baseline itself and has a result.
-        """
+        """The verdict on the gain over the baseline, in words. It is empty for a baseline that has a result."""
         if self.here is None:
             return NOT_RUN
         if self.gain is None:
@@ -257,28 +255,25 @@ def verdict(found: Sequence[Line], untestable: str = "") -> str:
     Args:
         untestable: the reason why the runs can't test what the paper shows, if there is one.
     """
+    reported = [line for line in found if line.paper_gain is not None]
+    compared = [line for line in reported if line.noise is not None]
     if not any(line.here for line in found):
         return "Not run yet."
-    missing = sum(line.here is None for line in found)
-    return _verdict(found, untestable) + (f" Not run yet: {missing} of {len(found)} arms." if missing else "")
-
-
-def _verdict(found: Sequence[Line], untestable: str) -> str:
-    reported = [line for line in found if line.paper_gain is not None]
     if untestable or not reported:
-        return f"Not testable here: {untestable or NO_NUMBER}"
-    compared = [line for line in reported if line.noise is not None]
-    if not compared:
-        return "No verdict yet: no difference that the paper reports has two seeds or more here."
-    reproduced = sum(line.verdict == REPRODUCED for line in compared)
-    undecided = len(reported) - len(compared)
-    said = "Partly reproduced" if reproduced else "Not reproduced"
-    if undecided:
-        said = f"{said} so far"
-    elif reproduced == len(reported):
-        said = "Reproduced"
-    rest = f" ({undecided} without a result of two seeds)" if undecided else ""
-    return f"{said}: {reproduced} of {len(reported)} differences that the paper reports{rest}."
+        said = f"Not testable here: {untestable or NO_NUMBER}"
+    elif not compared:
+        said = "No verdict yet: no difference that the paper reports has two seeds or more here."
+    else:
+        reproduced, undecided = sum(line.verdict == REPRODUCED for line in compared), len(reported) - len(compared)
+        words = "Partly reproduced" if reproduced else "Not reproduced"
+        if reproduced == len(reported):
+            words = "Reproduced"
+        elif undecided:
+            words += " so far"
+        rest = f" ({undecided} without a result of two seeds)" if undecided else ""
+        said = f"{words}: {reproduced} of {len(reported)} differences that the paper reports{rest}."
+    missing = sum(line.here is None for line in found)
+    return said + (f" Not run yet: {missing} of {len(found)} arms." if missing else "")
 
 
 def _baselines(study: Study) -> dict[str, str]:
@@ -343,10 +338,7 @@ def _file(study: Study, option: str) -> str:
 
 
 def _drawn(study: Study, results: Sequence[Result]) -> list[Element]:
-    """Draw the study's figures if each arm has a result.
-
-    A difference of two arms is drawn only if it has an interval, which needs two seeds of each trained arm.
-    """
+    """Draw the study's figures if each arm has a result. A difference is drawn only if it has an interval."""
     if not study.figures or _without_run(study, results):
         return []
     found = [*figures(summarise(results, None)), *_differences(lines(study, results))]
@@ -411,24 +403,16 @@ def _differences(compared: Sequence[Line]) -> list[Element]:
 
 
 def _earlier(study: Study, results: Path) -> list[str]:
-    """Return a table of earlier results, with a row for each backbone.
-
-    These results compare SimCSE with one method.
-    """
+    """Return a table of earlier results, with a row for each backbone. These results compare SimCSE with one method."""
     labels = list(dict.fromkeys(trial.label for trial in study.cached_trials))
     if labels[:1] != [BASELINE] or len(labels) != 2 or not study.reported or _by_transfer(study):
         return []
     method = labels[1]
-    starts = {name: known for name, known in read_toml(EARLIER).items() if method in known["labels"]}
-    files = {name: results / f"{name}.jsonl" for name in starts}
-    there = {
-        name: _relabelled(read_results_file(file), starts[name]["labels"])
-        for name, file in files.items()
-        if file.exists()
-    }
-    rows = [
-        [starts[name]["start"] + f" (`{name}`)", *_cells(lines(study, of)[1])[1:]] for name, of in there.items() if of
-    ]
+    rows = []
+    for name, known in read_toml(EARLIER).items():
+        file, named = results / f"{name}.jsonl", known["labels"]
+        if method in named and file.exists() and (of := _relabelled(read_results(file), named)):
+            rows.append([f"{known['start']} (`{name}`)", *_cells(lines(study, of)[1])[1:]])
     if not rows:
         return []
     head = [f"{method} from", *HEAD[1:]]
@@ -438,10 +422,7 @@ def _earlier(study: Study, results: Path) -> list[str]:
 
 
 def _relabelled(results: Sequence[Result], labels: Mapping[str, str]) -> list[Result]:
-    """Select results by their labels, and give them new arms.
-
-    `labels` maps each new arm to the label of its results.
-    """
+    """Select results by their labels, and give them new arms. `labels` maps each new arm to such a label."""
     arms = {label: arm for arm, label in labels.items()}
     return [replace(each, arm=arms[each.label], axes={}) for each in results if each.label in arms]
 

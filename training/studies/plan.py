@@ -34,15 +34,6 @@ class Plan:
     about: str
     trials: Sequence[Trial]
 
-    @classmethod
-    def of(cls, study: Study) -> Plan:
-        """Return the plan of a study, after checking it.
-
-        Raises:
-            StudyError: see `Study.trials`.
-        """
-        return cls(study.name, study.about, study.trials())
-
     def check_files(self) -> None:
         """Load all evaluation data and requested sentences, so that an error is raised before the first run.
 
@@ -101,11 +92,12 @@ def plan_of(source: Path, folder: Path) -> Plan:
     A plan of a file has a corpus or evaluation data only if the file names them.
 
     Raises:
-        StudyError: see `Plan.load` and `Plan.of`.
+        StudyError: see `Plan.load` and `Study.trials`.
     """
     if source.is_dir() or (folder / PLAN).exists():
         return Plan.load(folder)
-    return Plan.of(Study.read(file_of(source)))
+    study = Study.read(file_of(source))
+    return Plan(study.name, study.about, study.trials())
 
 
 def state(trial: Trial, study: Path, *, recorded: bool = False) -> str:
@@ -149,10 +141,7 @@ LARGE = 3.0
 
 
 def cpu_hours(trials: Sequence[Trial]) -> float:
-    """Estimate the hours on one CPU core for all runs, if they start from minilm.
-
-    A run that belongs to several arms counts once.
-    """
+    """Estimate the hours of all different runs on one CPU core, if they start from minilm."""
     return sum(map(_passes, _different(trials))) / CORE / 3600
 
 
@@ -167,25 +156,15 @@ def _different(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def _passes(trial: Trial) -> float:
-    """Estimate the cost of a run as a number of forward passes of single sentences.
-
-    Training a teacher counts as a SimCSE run.
-    """
+    """Estimate the cost of a run, with its teacher, as a number of forward passes of single sentences."""
     judged = float(TASKS + trial.neighbours)
     if trial.untrained:
         return judged
     config = trial.config
     steps = config.max_steps or math.ceil(config.epochs * SENTENCES * trial.fraction / config.batch_size)
     evaluations = (steps // config.eval_every + 1) * DEV
-    needs = OBJECTIVES[config.objective].build(config.params, _width(config.params)).needs
+    # An objective needs the same for all widths of vectors, so any valid width serves here.
+    needs = OBJECTIVES[config.objective].build(config.params, 2 * getattr(config.params, "groups", 1)).needs
     a_sentence = TRAINED * (needs.views + needs.clean) + needs.teacher
     teacher = steps * config.batch_size * TRAINED * 2 + evaluations if needs.teacher and not config.teacher else 0
     return steps * config.batch_size * a_sentence + evaluations + teacher + judged
-
-
-def _width(params: object) -> int:
-    """Return a vector width that is valid for the parameters.
-
-    The needs of an objective are independent of the width, so any valid width can be used to find them.
-    """
-    return 2 * int(getattr(params, "groups", 1))

@@ -1,7 +1,4 @@
-"""Rebuild of an encoder from a recipe file.
-
-The recipe describes the training runs, their soup, and the expected scores.
-"""
+"""Rebuild of an encoder from a recipe file, which describes training runs, their soup and the expected scores."""
 
 from __future__ import annotations
 
@@ -16,22 +13,20 @@ from typing import Any, Self, TextIO, TypeVar
 from models.bundle.bundle import Bundle, BundleError, load
 from models.bundle.sources import SourceError, resolve
 from models.export.destination import refuse_foreign
-from training import run
-from training.checkpoints import record
-from training.checkpoints.publish import STS_MEAN, publish, sts_scores
+from training.checkpoints.publish import STS_MEAN, sts_scores
 from training.config import PATH_FIELDS, ConfigError, RunConfig
 from training.data.documents import Excerpt
 from training.data.files import text_sha256
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, DataError, sts_tasks
 from training.evaluation.selection import by_stsb_dev
-from training.fields import check_value, field_types
+from training.fields import check_named, field_types
 from training.machine.interrupt import locked
 from training.objectives import OBJECTIVES
 from training.studies.description import PARTS, Study, read_toml
 from training.studies.soup import SoupError, SoupRecipe, is_soup, make_soup
 from training.studies.trial import StudyError, Trial
-from training.studies.work import TEACHERS, drop_checkpoints, with_teacher
+from training.studies.work import TEACHERS, drop_checkpoints, train_bundle, with_teacher
 
 FOLDER = Path("runs/encoders")
 """Folder of the runs and their bundles. Soups are written to `ARTIFACTS`."""
@@ -106,14 +101,17 @@ class Rebuild:
             made = cls(
                 study,
                 _built("soup", SoupRecipe, own.get("soup", {})),
-                _scores(own.get("expected", {})),
-                _checked("tolerance", own.get("tolerance", TOLERANCE), float),
+                {
+                    key: check_named(f"expected: {key}", value, float)
+                    for key, value in _table("expected", own.get("expected", {}), METRICS).items()
+                },
+                check_named("tolerance", own.get("tolerance", TOLERANCE), float),
                 _built("excerpt", Excerpt, own["excerpt"]) if "excerpt" in own else None,
-                corpus_sha256=_checked("corpus_sha256", own.get("corpus_sha256"), str | None),
-                limits=_checked("limits", own.get("limits", ()), tuple[str, ...]),
-                adapter=_checked("adapter", own.get("adapter"), str | None),
+                corpus_sha256=check_named("corpus_sha256", own.get("corpus_sha256"), str | None),
+                limits=check_named("limits", own.get("limits", ()), tuple[str, ...]),
+                adapter=check_named("adapter", own.get("adapter"), str | None),
             )
-            before = _checked("after", own.get("after", ()), tuple[str, ...])
+            before = check_named("after", own.get("after", ()), tuple[str, ...])
         except ValueError as error:
             raise StudyError(f"{file}: {error}") from error
         wanted_by = (*wanted_by, known)
@@ -164,15 +162,14 @@ class Rebuild:
         for trial in trials.values():
             if trial != Trial(arm=trial.arm, axes=trial.axes, config=trial.config, inputs=trial.inputs):
                 raise StudyError(
-                    f"{study.file}: {trial.title}: an ingredient must be a training run on the whole corpus, "
-                    "evaluated on STS: "
-                    "leave out fraction, untrained and other tasks"
+                    f"{study.file}: {trial.title}: an ingredient must be a training run on the whole corpus, evaluated "
+                    "on STS: leave out fraction, untrained and other tasks"
                 )
         try:
             self.mixing.shares(len(trials))
         except SoupError as error:
             raise StudyError(f"{study.file}: soup: {error}") from error
-        return [*trials.values()]
+        return list(trials.values())
 
     def compared(self, bundle: Bundle) -> list[Score]:
         """Return the scores in the bundle's manifest together with the expected ones."""
@@ -249,10 +246,7 @@ def _check_sources(step: Rebuild, trials: Sequence[Trial], earlier: Collection[P
 
 
 def _made_before(step: Rebuild, ingredients: Sequence[str]) -> Bundle | None:
-    """Return a rebuild's existing bundle, or None if it can't be reused.
-
-    A bundle is reused if it is complete, has these ingredients and reaches the expected scores.
-    """
+    """Return a rebuild's bundle if it is complete, has these ingredients and reaches the expected scores."""
     try:
         made = load(step.out)
     except BundleError:
@@ -271,7 +265,7 @@ def _ingredient(trial: Trial, folder: Path, stream: TextIO) -> Path:
         print(f"{trial.title}: from an earlier run, {config.out}", file=stream, flush=True)
     else:
         print(f"{trial.title}: {config.out}", file=stream, flush=True)
-        publish(config, run.fit(config, stream, resume=record.has_run(Path(config.run))), {})
+        train_bundle(config, stream)
     drop_checkpoints(Path(config.run))
     return Path(config.out)
 
@@ -293,16 +287,13 @@ def _is_kept(config: RunConfig) -> bool:
 def _built(part: str, kind: type[Built], values: Any) -> Built:
     """Build a dataclass of settings from a table of the file."""
     known = field_types(kind)
-    given = {key: _checked(f"{part}: {key}", value, known[key]) for key, value in _table(part, values, known).items()}
+    given = {
+        key: check_named(f"{part}: {key}", value, known[key]) for key, value in _table(part, values, known).items()
+    }
     try:
         return kind(**given)
     except ValueError as error:
         raise ConfigError(f"{part}: {error}") from error
-
-
-def _scores(values: Any) -> dict[str, float]:
-    given = _table("expected", values, METRICS)
-    return {key: _checked(f"expected: {key}", value, float) for key, value in given.items()}
 
 
 def _table(part: str, values: Any, known: Collection[str]) -> dict[str, Any]:
@@ -311,10 +302,3 @@ def _table(part: str, values: Any, known: Collection[str]) -> dict[str, Any]:
     if unknown := sorted(values.keys() - set(known)):
         raise ConfigError(f"{part}: {unknown[0]}: unknown; there is {', '.join(known)}")
     return values
-
-
-def _checked(key: str, value: Any, kind: Any) -> Any:
-    try:
-        return check_value(value, kind)
-    except ValueError as error:
-        raise ConfigError(f"{key}: {error}") from error

@@ -47,21 +47,13 @@ class Result:
     """Evaluations during training. Each has `step` and the measured values."""
     seconds: Mapping[str, float]
     best_step: int
-    """Step of the evaluated weights.
-
-    It is 0 without training, or if no step improved the initial encoder.
-    """
+    """Step of the evaluated weights. It is 0 without training, or if no step improved the initial encoder."""
     effective_rank: float | None = None
     """Effective rank, which is None if STS-B dev was not evaluated."""
     untrained: bool = False
     """True if the encoder was evaluated without training."""
     nearest_cosines: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Mean cosines as in `training.studies.scores.TrialScores.nearest`, if requested. The keys are batch sizes."""
-
-    @property
-    def unimproved(self) -> bool:
-        """True if the run was trained, but no step improved the initial encoder."""
-        return bool(self.curve) and self.best_step == 0
 
     @property
     def removed_share(self) -> float | None:
@@ -75,19 +67,8 @@ class Result:
         return label_of(self.arm, self.axes)
 
     @classmethod
-    def of(cls, line: bytes) -> Self:
-        """Parse a line of the results.
-
-        Unknown fields are ignored.
-
-        Raises:
-            ValueError: the line is not a result.
-        """
-        return cls.checked(json.loads(line))
-
-    @classmethod
     def checked(cls, values: Any) -> Self:
-        """Return the result with the values of a line, after checking them.
+        """Return the result with the values of a line, after checking them. Unknown fields are ignored.
 
         Raises:
             ValueError: a field is missing or of the wrong type.
@@ -119,10 +100,8 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     """
     file = folder / RESULT
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(values, dict):
-            raise ValueError("not an object")
-        Result.checked({"id": "", "arm": "", "axes": {}, **values})
+        values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        Result.checked({"id": "", "arm": "", "axes": {}, **values} if isinstance(values, dict) else values)
     except FileNotFoundError:
         return None
     except ValueError as error:
@@ -147,21 +126,19 @@ def is_finished(folder: Path) -> bool:
     return result_or_none(folder) is not None
 
 
-def collect_results(trials: Sequence[Trial], study: Path, recorded: Mapping[str, Mapping[str, Any]]) -> int:
-    """Write the results of all finished runs in the study's order, and return their number.
-
-    Args:
-        recorded: lines of a record by run id. They are used for runs without a result in the study's folder.
-    """
+def collect_results(trials: Sequence[Trial], study: Path, recorded: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write the results of all finished runs in the study's order (see `finished`)."""
     lines = [json.dumps(each) for each in finished(trials, study, recorded)]
     write_whole(study / RESULTS, "".join(f"{line}\n" for line in lines))
-    return len(lines)
 
 
 def finished(
     trials: Sequence[Trial], study: Path, recorded: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the fields of each finished run. Runs without a result in the study's folder are taken from `recorded`."""
+    """Yield the fields of each finished run.
+
+    Runs without a result in the study's folder are taken from `recorded`, the lines of a record by run id.
+    """
     for trial in trials:
         values = result_or_none(run_folder(trial, study)) or recorded.get(trial.id)
         if values is not None:
@@ -173,16 +150,7 @@ def place_of(trial: Trial) -> dict[str, Any]:
     return {"id": trial.id, "arm": trial.arm, "axes": dict(trial.axes)}
 
 
-def read_results(study: Path) -> list[Result]:
-    """Read the results in a study's folder.
-
-    Raises:
-        StudyError: there are none, or a line is broken.
-    """
-    return read_results_file(study / RESULTS)
-
-
-def read_results_file(file: Path) -> list[Result]:
+def read_results(file: Path) -> list[Result]:
     """Read results from a file with one result per line.
 
     Raises:
@@ -192,7 +160,7 @@ def read_results_file(file: Path) -> list[Result]:
         content = file.read_bytes()
     except OSError as error:
         raise StudyError(f"{file}: {error.strerror}; `study run` writes it") from error
-    results = parse_lines(content, file, Result.of)
+    results = parse_lines(content, file, lambda line: Result.checked(json.loads(line)))
     if not results:
         raise StudyError(f"{file}: no run is finished")
     return results

@@ -18,7 +18,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGTERM
 from threading import Lock
 from types import FrameType
 from typing import Protocol, TextIO
@@ -26,16 +25,7 @@ from typing import Protocol, TextIO
 from models.bundle.disk import write_whole
 from models.errors import Refused
 from training.machine.interrupt import LOCK, LockError, locked, terminable
-from training.studies.results import (
-    LOG,
-    TRIAL,
-    RunRecord,
-    collect_results,
-    is_finished,
-    read_result,
-    result_or_none,
-    run_folder,
-)
+from training.studies.results import LOG, TRIAL, RunRecord, collect_results, read_result, result_or_none, run_folder
 from training.studies.trial import StudyError, Trial
 
 STOPPED = 130
@@ -89,10 +79,7 @@ class Processes:
         self._stopped = False
 
     def __call__(self, trial: Trial, study: Path) -> Failure | None:
-        """Start a run's process and wait for its end.
-
-        Return a failure, or None if the run finished or was stopped.
-        """
+        """Start a run's process and wait for its end. Return a failure, or None if the run finished or was stopped."""
         folder = run_folder(trial, study)
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / TRIAL, trial.to_json())
@@ -116,15 +103,11 @@ class Processes:
             return Failure(trial, folder / LOG, code) if code and not self._stopped else None
 
     def stop(self) -> None:
-        """Stop all runs.
-
-        Each run finishes its current step and saves a checkpoint. A process that has not begun its run exits
-        immediately.
-        """
+        """Stop all runs. Each finishes its current step, if it has begun, and saves a checkpoint."""
         with self._lock:
             self._stopped = True
             for process in self._live:
-                process.send_signal(SIGTERM)
+                process.send_signal(signal.SIGTERM)
 
 
 def run_trials(
@@ -185,13 +168,16 @@ def _add(trial: Trial, study: Path, record: RunRecord) -> None:
 
 def _unfinished(trials: Sequence[Trial], study: Path, stream: TextIO) -> list[Trial]:
     """Return the distinct runs without a result, and report damaged results."""
-    due = {trial.id: trial for trial in trials if not is_finished(run_folder(trial, study))}
-    for trial in due.values():
+    unfinished = []
+    for trial in {each.id: each for each in trials}.values():
         try:
-            read_result(run_folder(trial, study))
+            result = read_result(run_folder(trial, study))
         except StudyError as error:
+            result = None
             print(f"{error}: damaged, so {trial.title} is carried out again", file=stream, flush=True)
-    return list(due.values())
+        if result is None:
+            unfinished.append(trial)
+    return unfinished
 
 
 # Locks that show whether a process works in a run's folder.

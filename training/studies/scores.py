@@ -39,6 +39,11 @@ queries.
 """
 
 COSINES_FILE, TRANSFER_FILE, RETRIEVAL_FILE = "cosines.npz", "transfer.npz", "retrieval.npz"
+KINDS = {COSINES_FILE: (COSINES, GOLDS), TRANSFER_FILE: (PREDICTED, LABELS), RETRIEVAL_FILE: (FOUND, RELEVANT)}
+"""Kinds of arrays in each file of a run."""
+
+Arrays = Mapping[str, NDArray[Any]]
+"""Arrays (n,) by task, with one value per pair, example or query."""
 
 
 @dataclass(frozen=True)
@@ -51,24 +56,16 @@ class TrialScores:
     STS tasks have "all" Spearman, and the name of STS-B dev is `DEV`. Transfer tasks have accuracy. Collections have a
     score for each of the `MEASURES`, under names such as `scifact nDCG@10`.
     """
-    alignment: float | None
-    uniformity: float | None
-    effective_rank: float | None
-    """Effective rank.
+    geometry: Mapping[str, float]
+    """Measures of `training.evaluation.geometry.of_pairs` on STS-B dev, or {} without STS-B dev."""
+    arrays: Mapping[str, Arrays]
+    """Arrays of each kind.
 
-    Alignment, uniformity and effective rank come from `training.evaluation.geometry.of_pairs` on STS-B dev. They are
-    None without STS-B dev.
+    * `COSINES`, `GOLDS`: float32, with a task's subsets concatenated.
+    * `PREDICTED`, `LABELS`: classes in the order of `training.evaluation.transfer.Classified`.
+    * `FOUND`, `RELEVANT`: for each collection and measure, the queries' scores from 0 to 1 and their numbers of judged
+      relevant documents.
     """
-    cosines: Mapping[str, NDArray[np.float32]]
-    """Cosines (n,) of each STS task, with the task's subsets concatenated."""
-    golds: Mapping[str, NDArray[np.float32]]
-    predicted: Arrays = field(default_factory=dict)
-    """Predicted classes (n,) of each transfer task, in the order of `training.evaluation.transfer.Classified`."""
-    labels: Arrays = field(default_factory=dict)
-    found: Arrays = field(default_factory=dict)
-    """Scores (Q,) of the queries, from 0 to 1, for each collection and measure."""
-    relevant: Arrays = field(default_factory=dict)
-    """Numbers (Q,) of judged relevant documents per query, for each collection and measure."""
     nearest: Mapping[int, Sequence[float]] = field(default_factory=dict)
     """Mean cosines of corpus sentences to their four nearest neighbours in a batch, nearest first.
 
@@ -76,14 +73,11 @@ class TrialScores:
     """
 
     def save(self, folder: Path) -> None:
-        """Write all arrays with one value per pair, example or query to the folder."""
-        for file, kinds in (
-            (COSINES_FILE, {COSINES: self.cosines, GOLDS: self.golds}),
-            (TRANSFER_FILE, {PREDICTED: self.predicted, LABELS: self.labels}),
-            (RETRIEVAL_FILE, {FOUND: self.found, RELEVANT: self.relevant}),
-        ):
-            if any(kinds.values()):
-                save_arrays(folder / file, kinds)
+        """Write the arrays to the folder. Kinds without a task are left out."""
+        for file, kinds in KINDS.items():
+            stored = {kind: self.arrays.get(kind, {}) for kind in kinds}
+            if any(stored.values()):
+                save_arrays(folder / file, stored)
 
 
 def check_saved(folder: Path, tasks: Several[str]) -> None:
@@ -92,18 +86,20 @@ def check_saved(folder: Path, tasks: Several[str]) -> None:
     Raises:
         StudyError: a file is missing or damaged, or lacks a task.
     """
-    for file, kinds, scored in (
-        (COSINES_FILE, (COSINES, GOLDS), {*STS_TASKS, DEV}.intersection(tasks)),
-        (TRANSFER_FILE, (PREDICTED, LABELS), set(TRANSFER_TASKS).intersection(tasks)),
-        (RETRIEVAL_FILE, (FOUND, RELEVANT), {task for task in tasks if task.endswith(_MEASURED)}),
-    ):
-        if not scored:
+    scored = {
+        COSINES_FILE: {*STS_TASKS, DEV}.intersection(tasks),
+        TRANSFER_FILE: TRANSFER_TASKS.keys() & tasks,
+        RETRIEVAL_FILE: {task for task in tasks if task.endswith(_MEASURED)},
+    }
+    for name, kinds in KINDS.items():
+        file = folder / name
+        if not scored[name]:
             continue
-        if not (folder / file).exists():
-            raise StudyError(f"{folder / file}: missing")
-        for kind, arrays in zip(kinds, load_arrays(folder / file, *kinds), strict=True):
-            if lacking := sorted(scored - arrays.keys()):
-                raise StudyError(f"{folder / file}: no {kind} of {lacking[0]}, which has a score")
+        if not file.exists():
+            raise StudyError(f"{file}: missing")
+        for kind, arrays in zip(kinds, load_arrays(file, *kinds), strict=True):
+            if lacking := sorted(scored[name] - arrays.keys()):
+                raise StudyError(f"{file}: no {kind} of {lacking[0]}, which has a score")
 
 
 def evaluate(encoder: Encoder, given: EvaluationData, stream: TextIO) -> TrialScores:
@@ -120,27 +116,26 @@ def evaluate(encoder: Encoder, given: EvaluationData, stream: TextIO) -> TrialSc
     cosines = sts.cosines(encode, tasks)
     scores = sts.score(cosines, tasks)
     dev = [pair for pairs in given.geometry.values() for pair in pairs]
-    shape = geometry.of_pairs(encode, dev) if dev else {}
     classified = classify(encode, given.transfer)
-    queries = {name: _found(encode, encoder.prompts, name, each) for name, each in given.retrieval.items()}
-    found = {task: of for measured in queries.values() for task, of in measured.items()}
+    found, relevant = _searched(encode, encoder.prompts, given.retrieval)
     return TrialScores(
         scores={task: score.spearman.all for task, score in scores.items()}
         | {task: of.score.accuracy for task, of in classified.items()}
         | {task: 100 * float(of.mean()) for task, of in found.items()},
-        alignment=shape.get("alignment"),
-        uniformity=shape.get("uniformity"),
-        effective_rank=shape.get("effective_rank"),
-        cosines={task: np.concatenate(list(of.values())).astype(np.float32) for task, of in cosines.items()},
-        golds={
-            task: np.array([pair.gold for pairs in of.values() for pair in pairs], dtype=np.float32)
-            for task, of in tasks.items()
+        geometry=geometry.of_pairs(encode, dev) if dev else {},
+        arrays={
+            COSINES: {task: np.concatenate(list(of.values())).astype(np.float32) for task, of in cosines.items()},
+            GOLDS: {
+                task: np.array([pair.gold for pairs in of.values() for pair in pairs], dtype=np.float32)
+                for task, of in tasks.items()
+            },
+            # No task has more than six classes.
+            PREDICTED: {task: of.predicted.astype(np.int8) for task, of in classified.items()},
+            LABELS: {task: of.labels.astype(np.int8) for task, of in classified.items()},
+            FOUND: found,
+            RELEVANT: relevant,
         },
-        predicted={task: _class(of.predicted) for task, of in classified.items()},
-        labels={task: _class(of.labels) for task, of in classified.items()},
-        found=found,
         nearest=_nearest(encode, given.sentences),
-        relevant={task: of for name, each in given.retrieval.items() for task, of in _relevant(name, each).items()},
     )
 
 
@@ -158,31 +153,23 @@ def _nearest(encode: Encode, sentences: Sequence[str]) -> dict[int, Sequence[flo
     return {size: geometry.nearest_cosines(unit, size) for size in sizes}
 
 
-def _found(
-    encode: Encode, prompts: Mapping[str, str], name: str, collection: Collection
-) -> dict[str, NDArray[np.float64]]:
-    rankings = retrieval.rankings(encode, collection, prompts=prompts)
-    by_query = retrieval.by_query(rankings, collection)  # (Q, measures)
-    return {task_of(name, measure): of for measure, of in zip(MEASURES, by_query.T, strict=True)}
+def _searched(
+    encode: Encode, prompts: Mapping[str, str], collections: Mapping[str, Collection]
+) -> tuple[Arrays, Arrays]:
+    """Return the scores of the queries and their numbers of relevant documents, under the key of each measure."""
+    found: dict[str, NDArray[np.float64]] = {}
+    relevant: dict[str, NDArray[np.int64]] = {}
+    for name, each in collections.items():
+        by_query = retrieval.by_query(retrieval.rankings(encode, each, prompts=prompts), each)  # (Q, measures)
+        counts = np.array([sum(grade > 0 for grade in each.judgements[query].values()) for query in each.queries])
+        for measure, scores in zip(MEASURES, by_query.T, strict=True):
+            found[task_of(name, measure)] = scores
+            relevant[task_of(name, measure)] = counts
+    return found, relevant
 
 
-def _relevant(name: str, collection: Collection) -> dict[str, NDArray[np.int64]]:
-    """Return the numbers of relevant documents per query, under the key of each measure."""
-    counts = np.array(
-        [sum(grade > 0 for grade in collection.judgements[query].values()) for query in collection.queries]
-    )
-    return {task_of(name, measure): counts for measure in MEASURES}
+# Arrays by kind and task, in one compressed file for each kind of tasks.
 
-
-def _class(values: NDArray[Any]) -> NDArray[np.int8]:
-    """Convert classes to int8. No task has more than six classes."""
-    return values.astype(np.int8)
-
-
-# Arrays with one value per pair or example, by kind and task. Each run stores them in one compressed file.
-
-Arrays = Mapping[str, NDArray[Any]]
-"""Arrays (n,) by task."""
 DAMAGE = (OSError, ValueError, EOFError, BadZipFile, RuntimeError, zlib.error, SyntaxError, TokenError)
 """Errors that reading raises for a corrupt archive, compressed stream or array header."""
 

@@ -252,10 +252,7 @@ class SoupRecipe:
     weights: tuple[float, ...] | None = None
     """Weights in the order of the encoders, with any sum. None means equal weights."""
     greedy: bool = False
-    """True for a greedy soup.
-
-    Encoders are tried from best to worst. An encoder is added if it does not lower the score on STS-B dev.
-    """
+    """True to add encoders from best to worst, as long as they do not lower the score on STS-B dev."""
     towards: str | None = None
     """Name or folder of the encoder that the ingredients were tuned from, if the soup includes it."""
     share: float | None = None
@@ -323,10 +320,7 @@ def greedy(count: int, score: Callable[[Shares], float]) -> Shares:
 
 
 def with_start(shares: Shares, share: float) -> Shares:
-    """Append the initial encoder's share, and scale the other shares so that the sum stays 1.
-
-    `share` is 1 - alpha of WiSE-FT and 1 - lambda of task arithmetic.
-    """
+    """Append the initial encoder's share, 1 - alpha of WiSE-FT and 1 - lambda of task arithmetic, to scaled shares."""
     return (*(each * (1 - share) for each in shares), share)
 
 
@@ -381,16 +375,6 @@ class Soup:
         said = f", {self.metric} {self.tried[self.shares]:.4f}" if self.metric else ""
         return _format_shares(self.shares, self.ingredients) + said
 
-    @property
-    def _of_the_start(self) -> list[str]:
-        """Return the citation for averaging with the initial encoder.
-
-        The result is empty if the soup does not include that encoder.
-        """
-        if self.mixing.towards is None:
-            return []
-        return [TASK_ARITHMETIC if self.shares[-1] < 0 else WISE_FT]
-
     def publish(self, folder: Path, scores: Mapping[str, TaskScore], recipe: Mapping[str, Any] | None = None) -> Bundle:
         """Export the soup as a bundle, with ingredients, recipe and scores in the manifest.
 
@@ -399,6 +383,9 @@ class Soup:
         """
         made = [each.manifest for each in self.ingredients if each.manifest]
         objectives = {manifest.objective for manifest in made} - {None}
+        citations = [SOUPS] if sum(map(bool, self.shares)) > 1 else []
+        if self.mixing.towards is not None:
+            citations.append(TASK_ARITHMETIC if self.shares[-1] < 0 else WISE_FT)
         dev = {self.metric: self.tried[self.shares]} if self.metric else {}
         return export(
             self.encoder,
@@ -418,7 +405,7 @@ class Soup:
                 "environment": environment(),
             },
             scores={**dev, **sts_manifest_scores(scores)},
-            citations=[*([SOUPS] if sum(map(bool, self.shares)) > 1 else []), *self._of_the_start],
+            citations=citations,
         )
 
 

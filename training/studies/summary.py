@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -11,20 +11,15 @@ from statistics import fmean, stdev
 import numpy as np
 from scipy.special import stdtrit
 
-from training.evaluation.bootstrap import Comparison, Interval, Resampled, resample, resample_means
+from training.evaluation.bootstrap import RESAMPLES, Comparison, Resampled, resample, resample_means
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS
 from training.evaluation.retrieval import MEASURES
 from training.studies.results import RUNS, Result
 from training.studies.scores import (
-    COSINES,
     COSINES_FILE,
     DEV,
-    FOUND,
-    GOLDS,
-    LABELS,
-    PREDICTED,
-    RELEVANT,
+    KINDS,
     RETRIEVAL_FILE,
     TRANSFER_FILE,
     Arrays,
@@ -33,7 +28,6 @@ from training.studies.scores import (
 )
 from training.studies.trial import StudyError
 
-RESAMPLES = 1000
 DECIMALS = 2
 """Number of decimals that are shown.
 
@@ -68,18 +62,14 @@ class Metric:
     fixed: str
     """Description of everything that the bootstrap keeps fixed."""
     file: str
-    """File of a run that contains two kinds of arrays: the encoder's results and the human judgements."""
-    kinds: tuple[str, str]
+    """File of a run with two kinds of arrays (see `KINDS`): the encoder's results and the human judgements."""
     resample: Callable[[Sequence[Arrays], Arrays, int], Resampled]
     """Bootstrap function of the encoders' arrays, the human arrays and the number of resamples."""
     dev: str | None = None
     """Task whose score selected the weights. The metric uses this task only if the results share no other task."""
 
     def shared(self, results: Sequence[Result]) -> tuple[str, ...]:
-        """Return the metric's tasks that all results have.
-
-        If they share no task except the dev task, return the dev task.
-        """
+        """Return the metric's tasks that all results have, or else the dev task if all results have it."""
         found = set.intersection(*(set(result.scores) for result in results))
         stand_in = (self.dev,) if self.dev is not None and self.dev in found else ()
         return tuple(task for task in self.tasks if task in found) or stand_in
@@ -92,33 +82,24 @@ class Metric:
         """
         said: dict[str, Arrays] = {}
         truth: Arrays = {}
+        kinds = KINDS[self.file]
         for result in results:
             file = study / RUNS / result.id / self.file
             if result.id in said or not file.exists():
                 continue
-            found, theirs = load_arrays(file, *self.kinds)
+            found, theirs = load_arrays(file, *kinds)
             if missing := [task for task in tasks if task not in found or task not in theirs]:
-                raise StudyError(f"{file}: no {self.kinds[0]} of {missing[0]}, which the results have")
+                raise StudyError(f"{file}: no {kinds[0]} of {missing[0]}, which the results have")
             truth = truth or {task: theirs[task] for task in tasks}
             if changed := [task for task in tasks if not np.array_equal(theirs[task], truth[task])]:
-                raise StudyError(
-                    f"{file}: the human {self.kinds[1]} of {changed[0]} differ from those of the first run"
-                )
+                raise StudyError(f"{file}: the human {kinds[1]} of {changed[0]} differ from those of the first run")
             said[result.id] = {task: found[task] for task in tasks}
         return said, truth
 
 
-def _pairs(runs: Sequence[Arrays], golds: Arrays, resamples: int) -> Resampled:
-    return resample(runs, golds, resamples=resamples)
-
-
 def _examples(runs: Sequence[Arrays], labels: Arrays, resamples: int) -> Resampled:
     hits = [{task: predicted == labels[task] for task, predicted in run.items()} for run in runs]
-    return resample_means(hits, resamples=resamples)
-
-
-def _queries(runs: Sequence[Arrays], _relevant: Arrays, resamples: int) -> Resampled:
-    return resample_means(runs, resamples=resamples)
+    return resample_means(hits, resamples)
 
 
 STS = Metric(
@@ -130,8 +111,7 @@ STS = Metric(
     examples="sentence pairs",
     fixed="encoders",
     file=COSINES_FILE,
-    kinds=(COSINES, GOLDS),
-    resample=_pairs,
+    resample=resample,
     dev=DEV,
 )
 TRANSFER = Metric(
@@ -143,16 +123,12 @@ TRANSFER = Metric(
     examples="tested examples",
     fixed="encoders and the classifiers on them",
     file=TRANSFER_FILE,
-    kinds=(PREDICTED, LABELS),
     resample=_examples,
 )
 
 
 def metrics(results: Sequence[Result]) -> list[Metric]:
-    """Return the metrics for which there are results.
-
-    Each retrieval measure is a metric of its own. Its score is the mean over collections.
-    """
+    """Return the metrics with results. Each retrieval measure is a metric of its own, a mean over collections."""
     known = (STS, TRANSFER, *(_retrieval(measure, results) for measure in MEASURES))
     return [metric for metric in known if any(metric.shared([result]) for result in results)]
 
@@ -168,8 +144,7 @@ def _retrieval(measure: str, results: Sequence[Result]) -> Metric:
         examples="queries",
         fixed="encoders and documents",
         file=RETRIEVAL_FILE,
-        kinds=(FOUND, RELEVANT),
-        resample=_queries,
+        resample=lambda runs, _relevant, resamples: resample_means(runs, resamples),
     )
 
 
@@ -198,20 +173,11 @@ class SeedScores:
         return None if self.deviation is None else self.deviation / math.sqrt(len(self.values))
 
     def __str__(self) -> str:
+        return self.rounded(DECIMALS)
+
+    def rounded(self, decimals: int) -> str:
         deviation = self.deviation
-        return f"{self.mean:.2f}" + ("" if deviation is None else f" ± {deviation:.2f}")
-
-
-@dataclass(frozen=True)
-class SeedGain:
-    """Difference of two arms' means, with the interval of Welch's t-test over seeds.
-
-    It replaces the bootstrap if the per-example scores of either arm are not stored on this machine.
-    """
-
-    difference: float
-    low: float
-    high: float
+        return f"{self.mean:.{decimals}f}" + ("" if deviation is None else f" ± {deviation:.{decimals}f}")
 
 
 @dataclass(frozen=True)
@@ -224,29 +190,26 @@ class Row:
     """Mean over tasks. Each task's score is first rounded to two decimals, as in the papers."""
     dev: SeedScores | None
     """Score on the metric's dev task, or None if there is no such task or a result lacks it."""
-    interval: Interval | None
+    interval: tuple[float, float] | None
     """Bootstrap interval of the mean, over examples, or None if no per-example scores are stored."""
-    gain: Comparison | SeedGain | None
-    """Gain over the baseline arm.
+    gain: Comparison | None
+    """Gain over the baseline arm, or None for the baseline itself.
 
-    The gain is None for the baseline itself. Without stored per-example scores, it is also None if either arm has one
-    seed.
+    If the per-example scores of either arm are not stored on this machine, the gain has the interval of Welch's t-test
+    over seeds, or is None if either arm has one seed.
     """
     noise: float | None
     """Smallest gain that is significant over seeds (see `welch`), or None if either arm has one seed."""
 
     @property
     def verdict(self) -> str:
-        """The verdict on the gain, in words.
-
-        The verdict depends on the interval of the gain and, for a bootstrap over examples, on the noise over seeds.
-        """
+        """The verdict on the gain, in words. A bootstrap's gain is also compared with the noise over seeds."""
         if self.gain is None:
             return ""
         if self.undecided:
             return "interval contains 0"
         words = "better" if self.gain.low > 0 else "worse"
-        if isinstance(self.gain, SeedGain):
+        if self.gain.better is None:
             return words
         if self.noise is None:
             return f"{words}, by one seed"
@@ -308,7 +271,9 @@ def summaries(
         StudyError: no result has the label `against`; or no metric has results that share a task; or see `summarise`.
         EvaluationError: see `summarise`.
     """
-    _check_known(against, {result.label: None for result in results})
+    labels = {result.label: None for result in results}
+    if against is not None and against not in labels:
+        raise StudyError(f"--against {against}: none of {'; '.join(labels)}")
     found = []
     for metric in metrics(results):
         judged = _scored_by(results, metric)
@@ -346,14 +311,12 @@ def summarise(
         study: folder with the per-example scores of the runs, or None to compare the arms over seeds only.
 
     Raises:
-        StudyError: no result has the label `against`, the results share no task, or the stored arrays do not match the
-            results.
+        StudyError: the results share no task, or the stored arrays do not match the results.
         EvaluationError: see `training.evaluation.bootstrap`.
     """
     groups: dict[str, list[Result]] = {}
     for result in results:
         groups.setdefault(result.label, []).append(result)
-    _check_known(against, groups)
     against = next(iter(groups)) if against is None else against
     tasks = metric.shared(results)
     if not tasks:
@@ -372,9 +335,12 @@ def summarise(
     for label, of in groups.items():
         here, there = drawn.get(label), drawn.get(against)
         noise = welch(means[label], means[against])
-        gain: Comparison | SeedGain | None = None
-        if label != against:
-            gain = here.against(there, LEVEL) if here and there else _over_seeds(means[label], means[against], noise)
+        gain = None
+        if label != against and here and there:
+            gain = here.against(there, LEVEL)
+        elif label != against and noise is not None:
+            difference = means[label].mean - means[against].mean
+            gain = Comparison(difference, difference - noise, difference + noise)
         rows.append(
             Row(
                 label=label,
@@ -389,19 +355,8 @@ def summarise(
     return Summary(metric, tuple(rows), against, tasks)
 
 
-def _over_seeds(mine: SeedScores, theirs: SeedScores, noise: float | None) -> SeedGain | None:
-    """Return the gain with its interval over seeds, or None if an arm has one seed."""
-    difference = mine.mean - theirs.mean
-    return None if noise is None else SeedGain(difference, difference - noise, difference + noise)
-
-
 def _scored_by(results: Sequence[Result], metric: Metric) -> list[Result]:
     return [result for result in results if metric.shared([result])]
-
-
-def _check_known(against: str | None, labels: Mapping[str, object]) -> None:
-    if against is not None and against not in labels:
-        raise StudyError(f"--against {against}: none of {'; '.join(labels)}")
 
 
 def _mean(result: Result, tasks: Sequence[str]) -> float:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import fmean, stdev
 
-from training.evaluation.bootstrap import Comparison
 from training.studies.results import Result
-from training.studies.summary import CRITERIA, DECIMALS, LEVEL, Row, SeedGain, SeedScores, Summary
+from training.studies.summary import CRITERIA, DECIMALS, LEVEL, Row, SeedScores, Summary
 
 HEAD = ("arm", "seeds", "mean", "STS-B dev", "gain", "95 % interval", "P(better)", "verdict")
 MEAN, DEV = HEAD.index("mean"), HEAD.index("STS-B dev")
 
 
 def table(*summaries: Summary) -> str:
-    """Return text tables for the summaries, followed by the geometry of the first summary.
-
-    Each summary has a table of scores, an explanation and a table of single tasks.
-    """
+    """Return tables of scores, explanations and single tasks of each summary, and the geometry of the first."""
     parts = []
     for summary in summaries:
         parts.append(_aligned(grid(summary), explanation(summary)))
@@ -35,10 +30,7 @@ def _aligned(lines: Sequence[Sequence[str]], said: str) -> str:
 
 
 def grid(summary: Summary) -> list[list[str]]:
-    """Return the main table: a header, and a row for each arm.
-
-    The metric's dev task, if any, has a column of its own.
-    """
+    """Return the main table: a header, and a row for each arm, with a column for the metric's dev task, if any."""
     head = [*HEAD[:MEAN], summary.measure, *HEAD[MEAN + 1 :]]
     lines = [head, *(cells(row) for row in summary.rows)]
     return lines if summary.metric.dev else [line[:DEV] + line[DEV + 1 :] for line in lines]
@@ -49,7 +41,7 @@ def cells(row: Row) -> list[str]:
     compared = ["", "", ""]
     if gain:
         difference, low, high = map(_signed, (gain.difference, gain.low, gain.high))
-        compared = [difference, f"[{low}, {high}]", f"{gain.better:.3f}" if isinstance(gain, Comparison) else ""]
+        compared = [difference, f"[{low}, {high}]", "" if gain.better is None else f"{gain.better:.3f}"]
     dev = "" if row.dev is None else str(row.dev)
     return [row.label, str(len(row.results)), str(row.mean), dev, *compared, row.verdict]
 
@@ -66,7 +58,7 @@ def explanation(summary: Summary) -> str:
         else ""
     )
     said += f" The interval contains 0, so no difference is shown, for: {'; '.join(undecided)}." if undecided else ""
-    vain = [row.label for row in summary.rows if any(result.unimproved for result in row.results)]
+    vain = [row.label for row in summary.rows if any(each.curve and each.best_step == 0 for each in row.results)]
     if vain:
         said += f" In some runs, no step was better than the initial encoder: {'; '.join(vain)}."
     for criterion, name in CRITERIA.items():
@@ -78,9 +70,9 @@ def explanation(summary: Summary) -> str:
 
 def _gains(summary: Summary) -> Iterator[str]:
     """Yield a sentence about each kind of gain in the table."""
-    metric, gains = summary.metric, {row.label: row.gain for row in summary.rows}
-    over_seeds = [label for label, gain in gains.items() if isinstance(gain, SeedGain)]
-    if not over_seeds or any(isinstance(gain, Comparison) for gain in gains.values()):
+    metric, compared = summary.metric, [row for row in summary.rows if row.gain]
+    over_seeds = [row.label for row in compared if row.gain and row.gain.better is None]
+    if not over_seeds or len(over_seeds) < len(compared):
         yield (
             f" Gain, interval and P(better) compare an arm with {summary.against} by a paired bootstrap of the "
             f"{metric.examples}, with fixed {metric.fixed}. Seeds are another source of chance: a gain is within the "
@@ -103,24 +95,18 @@ def _signed(value: float) -> str:
 
 
 def task_grid(summary: Summary) -> list[list[str]]:
-    """Return the table of single tasks, with a header and a row for each arm.
-
-    The result is empty for a metric with one task.
-    """
+    """Return the table of single tasks, with a header and a row for each arm, or [] for a metric with one task."""
     if len(summary.tasks) < 2:
         return []
-    return [
-        ["arm", *summary.tasks],
-        *([row.label, *(_task_cell(row, task) for task in summary.tasks)] for row in summary.rows),
-    ]
+    lines = [["arm", *summary.tasks]]
+    for row in summary.rows:
+        scores = [tuple(round(each.scores[task], DECIMALS) for each in row.results) for task in summary.tasks]
+        lines.append([row.label, *(str(SeedScores(of)) for of in scores)])
+    return lines
 
 
 def task_explanation(summary: Summary) -> str:
     return f"{summary.metric.unit} of each task, mean ± standard deviation over seeds."
-
-
-def _task_cell(row: Row, task: str) -> str:
-    return str(SeedScores(tuple(round(result.scores[task], DECIMALS) for result in row.results)))
 
 
 # Geometry of each arm's vectors, which papers use to explain scores.
@@ -145,9 +131,8 @@ def geometry_grid(summary: Summary) -> list[list[str]]:
     """Return the table of geometry: a header, and a row for each arm. The result is empty if no result has geometry."""
     known = [name for name in QUANTITIES if any(_of(row.results, name) for row in summary.rows)]
     head = ["arm", *(QUANTITIES[name][0] for name in known)]
-    return (
-        [head, *([row.label, *(_geometry_cell(row, name) for name in known)] for row in summary.rows)] if known else []
-    )
+    arms = [[row.label, *(_geometry_cell(row, name) for name in known)] for row in summary.rows]
+    return [head, *arms] if known else []
 
 
 def _of(results: Sequence[Result], name: str) -> list[float]:
@@ -157,8 +142,5 @@ def _of(results: Sequence[Result], name: str) -> list[float]:
 
 
 def _geometry_cell(row: Row, name: str) -> str:
-    values, decimals = _of(row.results, name), QUANTITIES[name][1]
-    if not values:
-        return ""
-    deviation = f" ± {stdev(values):.{decimals}f}" if len(values) > 1 else ""
-    return f"{fmean(values):.{decimals}f}{deviation}"
+    values = tuple(_of(row.results, name))
+    return SeedScores(values).rounded(QUANTITIES[name][1]) if values else ""

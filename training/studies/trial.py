@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -60,10 +60,7 @@ class Trial:
 
     @cached_property
     def settings(self) -> str:
-        """Hash of everything that `id` covers, except the corpus and the evaluation data.
-
-        It can be computed without these data. Runs that differ only by these data have the same hash.
-        """
+        """Hash of everything that `id` covers, except the corpus and the evaluation data, which may be absent."""
         config = replace(self.config, corpus=(), text_column=None, eval_data=None, dev_data=None)
         return self._digest(config, {name: digest for name, digest in self.inputs.items() if name in ENCODERS})
 
@@ -93,18 +90,8 @@ class Trial:
 
     def to_json(self) -> str:
         """Return the JSON text that `from_json` reads."""
-        values = {
-            "arm": self.arm,
-            "axes": dict(self.axes),
-            "fraction": self.fraction,
-            "untrained": self.untrained,
-            "sts": self.sts,
-            "transfer": self.transfer,
-            "retrieval": self.retrieval,
-            "neighbours": self.neighbours,
-            "inputs": dict(self.inputs),
-            "config": json.loads(self.config.to_json()),
-        }
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "config"}
+        values["config"] = json.loads(self.config.to_json())
         return json.dumps(values, indent=2) + "\n"
 
     @classmethod
@@ -123,10 +110,7 @@ class Trial:
 
 
 def label_of(arm: str, axes: Mapping[str, Any]) -> str:
-    """Return the label of a run.
-
-    A number is preceded by the name of its axis. A text appears without the axis.
-    """
+    """Return the label of a run. A number is preceded by the name of its axis. A text appears without the axis."""
     parts = [arm] if arm else []
     parts += [
         value if isinstance(value, str) else f"{name} {_plain(value)}" for name, value in axes.items() if name != SEED
@@ -230,7 +214,7 @@ def encoder_digest(folder: Path) -> str:
     """
     if (folder / bundle.MANIFEST).exists():
         return bundle.load(folder).manifest.fingerprint
-    return _digest_files(folder, {file for pattern in READ for file in folder.glob(pattern) if file.is_file()})
+    return _digest_files(folder, {file for pattern in READ for file in folder.glob(pattern)})
 
 
 def sts_digest(data: str, dev_tasks: DevTasks = "stsb") -> str:
@@ -248,7 +232,7 @@ def transfer_digest(data: str) -> str:
     """Return the SHA-256, in hex, of the paths and digests of the transfer tasks' files."""
     root = data_root(Path(data))
     files = {root / task.folder / file for task in TRANSFER_TASKS.values() for file in task.files}
-    return _digest_files(root, {file for file in files if file.is_file()})
+    return _digest_files(root, files)
 
 
 def retrieval_digest(data: str, names: tuple[str, ...]) -> str:
@@ -256,11 +240,11 @@ def retrieval_digest(data: str, names: tuple[str, ...]) -> str:
     known = beir.collections(Path(data))
     root = next(iter(known.values()), Path(data)).parent
     files = {root / folder / file for folder, split in map(beir.part, names) for file in beir.files(split)}
-    return _digest_files(root, {file for file in files if file.is_file()})
+    return _digest_files(root, files)
 
 
 def _digest_files(root: Path, files: Iterable[Path]) -> str:
-    return _digest_lines(f"{file.relative_to(root)} {sha256(file)}" for file in sorted(files))
+    return _digest_lines(f"{file.relative_to(root)} {sha256(file)}" for file in sorted(files) if file.is_file())
 
 
 def _digest_lines(lines: Iterable[str]) -> str:

@@ -1,7 +1,4 @@
-"""One run of a study: training on a share of the corpus, with a teacher that several runs can use, and evaluation.
-
-The encoder is not exported.
-"""
+"""One run of a study: training on a share of the corpus, with a teacher that runs can share, and evaluation."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from models.bundle.disk import write_whole
 from models.encoder.encoder import Encoder
 from training import run
 from training.checkpoints import record
-from training.checkpoints.publish import Outcome, corpus_counts, publish
+from training.checkpoints.publish import corpus_counts, publish
 from training.config import ConfigError, RunConfig
 from training.data.corpus import open_corpus
 from training.evaluation import beir
@@ -31,7 +28,7 @@ from training.machine.hardware import environment
 from training.machine.interrupt import locked
 from training.objectives import OBJECTIVES
 from training.run import is_published, open_run_corpus, teacher_config
-from training.studies.results import RESULT, TRIAL, is_finished
+from training.studies.results import GEOMETRY, RESULT, TRIAL, is_finished
 from training.studies.schedule import locked_with_retry
 from training.studies.scores import evaluate
 from training.studies.trial import InputDigests, StudyError, Trial
@@ -47,11 +44,14 @@ def run_trial(folder: Path, stream: TextIO) -> None:
     Raises:
         StudyError: `folder/trial.json` does not exist.
         LockError: another process works on this run.
+        StudyError, DataError: see `load_data`. These errors are raised before training.
         ValueError, DivergedError, InterruptedRun: see `training.run.fit`.
-        StudyError, DataError: see `training.studies.work.load_data`. These errors are raised before training.
         EvaluationError: see `training.studies.scores.evaluate`.
     """
-    trial = _read_trial(folder / TRIAL)
+    try:
+        trial = Trial.from_json((folder / TRIAL).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StudyError(f"{folder / TRIAL}: {error.strerror}") from error
     with locked_with_retry(folder):
         if is_finished(folder):
             # Checkpoints remain if the process was killed between the last two steps.
@@ -64,7 +64,9 @@ def run_trial(folder: Path, stream: TextIO) -> None:
         else:
             config = _run_config(trial, folder, stream)
             outcome = run.fit(config, stream, resume=record.has_run(folder / RECORD))
-            trained, encoder = _trained(outcome, config), outcome.encoder
+            encoder, corpus = outcome.encoder, corpus_counts(outcome.census)
+            curve = record.evaluations(folder / RECORD)
+            trained = {"best_step": outcome.best.step, "corpus": corpus, "curve": curve}
             steps = _seconds_of_steps(folder / RECORD / record.METRICS, outcome.census.sentences, config.batch_size)
         began = time.perf_counter()
         judgement = evaluate(encoder.to(Devices(trial.config.device).device), given, stream)
@@ -73,9 +75,7 @@ def run_trial(folder: Path, stream: TextIO) -> None:
             "untrained": trial.untrained,
             "fraction": trial.fraction,
             "scores": judgement.scores,
-            "alignment": judgement.alignment,
-            "uniformity": judgement.uniformity,
-            "effective_rank": judgement.effective_rank,
+            **{name: judgement.geometry.get(name) for name in GEOMETRY},
             **({"nearest_cosines": judgement.nearest} if judgement.nearest else {}),
             **trained,
             "seconds": {"steps": steps, "judging": time.perf_counter() - began},
@@ -84,13 +84,6 @@ def run_trial(folder: Path, stream: TextIO) -> None:
         }
         write_whole(folder / RESULT, json.dumps(result) + "\n")
         drop_checkpoints(folder / RECORD)
-
-
-def _read_trial(file: Path) -> Trial:
-    try:
-        return Trial.from_json(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise StudyError(f"{file}: {error.strerror}") from error
 
 
 def _run_config(trial: Trial, folder: Path, stream: TextIO) -> RunConfig:
@@ -112,19 +105,8 @@ def _run_config(trial: Trial, folder: Path, stream: TextIO) -> RunConfig:
     return config.override({"out": str(folder / "bundle"), "run": str(folder / RECORD)})
 
 
-def _trained(outcome: Outcome, config: RunConfig) -> dict[str, Any]:
-    return {
-        "best_step": outcome.best.step,
-        "corpus": corpus_counts(outcome.census),
-        "curve": record.evaluations(Path(config.run)),
-    }
-
-
 def _seconds_of_steps(metrics: Path, sentences: int, batch_size: int) -> float:
-    """Return the total seconds of all steps, from the recorded sentences per second.
-
-    The parts of a resumed run are added up.
-    """
+    """Return the seconds of all steps, also of a resumed run, from the recorded sentences per second."""
     whole, rest = divmod(sentences, batch_size)
     epoch = [batch_size] * whole + [rest] * bool(rest)
     lines = map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
@@ -222,17 +204,18 @@ def with_teacher(config: RunConfig, folder: Path, stream: TextIO) -> RunConfig:
         corpus = run.open_run_corpus(planned, 0)
         if not is_published(planned, corpus.census.digest):
             print(f"teacher: SimCSE trains one first, for all runs that share it, in {place}", file=stream)
-            outcome = run.fit(planned, stream, resume=record.has_run(Path(planned.run)))
-            publish(planned, outcome, {})
+            train_bundle(planned, stream)
             drop_checkpoints(Path(planned.run))
     return replace(config, teacher=planned.out)
 
 
-def drop_checkpoints(folder: Path) -> None:
-    """Delete the checkpoints of a finished run.
+def train_bundle(config: RunConfig, stream: TextIO) -> None:
+    """Train an encoder, or continue its training, and publish it without an evaluation."""
+    publish(config, run.fit(config, stream, resume=record.has_run(Path(config.run))), {})
 
-    Checkpoints are several times as large as the encoder, and a study has many runs.
-    """
+
+def drop_checkpoints(folder: Path) -> None:
+    """Delete the checkpoints of a finished run, which are several times as large as its encoder."""
     for file in folder.glob("*.safetensors"):
         file.unlink()
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
 
 from tests.training.datasets.samples import FILES, Hub
-from training.evaluation.datasets.catalogue import Dataset, Source, copied, gunzipped, untarred
+from training.evaluation.datasets.catalogue import Dataset, Source, copied, untarred
 from training.evaluation.pairs import DataError
 
 
@@ -30,7 +31,7 @@ def hub(tmp_path: Path) -> Hub:
 def dataset() -> Dataset:
     sources = (
         Source("some/archive", "a" * 40, "archive.tar", 1.5, untarred("eval", ["A", "B/deep"])),
-        Source("some/texts", "b" * 40, "corpus.txt.gz", 0.1, gunzipped("text/corpus.txt")),
+        Source("some/texts", "b" * 40, "corpus.txt.gz", 0.1, copied("text/corpus.txt", gzip.open)),
         Source("some/texts", "b" * 40, "ids.tsv", 0.1, copied("text/ids.tsv")),
     )
     return Dataset("a small one", sources, ("eval/A/*", "eval/B/deep/*", "text/*"), check)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from models.python_docs import Section
 from training import cli
-from training.evaluation import beir, known_item
+from training.evaluation import beir
 from training.evaluation.beir import Collection
 from training.evaluation.known_item import collection_of
 
@@ -58,7 +58,7 @@ def test_what_is_saved_is_loaded(
 def test_the_command_writes_what_evaluate_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(known_item, "sections", lambda: iter([section(SUMMARY, BEHIND)]))
+    monkeypatch.setattr("training.cli.data.sections", lambda: iter([section(SUMMARY, BEHIND)]))
     assert cli.main(["data", "documentation", "--to", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'retrieval' / 'python-docs'}: 1 documents, 1 queries\n"
-    assert beir.find(tmp_path, "python-docs") == known_item.documentation()
+    assert beir.find(tmp_path, "python-docs") == collection_of([section(SUMMARY, BEHIND)])

@@ -58,7 +58,7 @@ def test_it_is_fitted_to_the_whole_batches_of_every_epoch(
         return torch.eye(dim), [0.0]
 
     monkeypatch.setattr(dcl, "train", noting)
-    fit(encoder, corpus, DCLParams(epochs=2), seed=0, stream=io.StringIO())
+    fit(encoder, corpus, DCLParams(epochs=2), 0, io.StringIO())
     assert seen == [(2, 64, 32)] * 6
 
 
@@ -66,7 +66,7 @@ def test_the_loss_that_is_told_is_of_the_last_batches(
     encoder: Encoder, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dcl, "train", lambda _batches, dim, _params: (torch.eye(dim), [9.0, *[2.0] * 50, *[1.0] * 50]))
-    facts = fit(encoder, corpus, DCLParams(), seed=0, stream=io.StringIO()).facts
+    facts = fit(encoder, corpus, DCLParams(), 0, io.StringIO()).facts
     assert facts == {"sentences": 240, "loss_at_first": 9.0, "loss": 1.5}
 
 
@@ -90,7 +90,7 @@ def test_views_differ_by_dropout_alone_and_leave_it_off(encoder: Encoder, senten
 
 
 def test_it_is_an_affine_transform_without_a_shift(encoder: Encoder, corpus: Corpus) -> None:
-    fitted = fit(encoder, corpus, DCLParams(), seed=0, stream=io.StringIO())
+    fitted = fit(encoder, corpus, DCLParams(), 0, io.StringIO())
     assert isinstance(fitted.transform, Affine)
     assert (fitted.transform.dim, fitted.transform.out) == (32, 32)
     assert not fitted.transform.mean.any()
@@ -102,7 +102,7 @@ def test_an_encoder_whose_views_nothing_tells_apart_is_refused_by_name(
 ) -> None:
     set_dropout(encoder, 0.0)
     with pytest.raises(PostprocessError, match=f"{tiny_backbone}: has no dropout"):
-        fit(encoder, corpus, DCLParams(), seed=0, stream=io.StringIO())
+        fit(encoder, corpus, DCLParams(), 0, io.StringIO())
 
 
 @pytest.mark.parametrize(("name", "value"), [("temperature", 0.0), ("batch_size", 1), ("epochs", 0)])

@@ -109,20 +109,20 @@ def test_a_constant_coordinate_neither_overflows_nor_makes_noise_loud(flow: Flow
 
 def test_a_width_that_can_not_be_halved_is_refused(encoder: Encoder, corpus: Corpus) -> None:
     with pytest.raises(PostprocessError, match="32 dimensions can't be halved 6 times"):
-        fit(encoder, corpus, FlowParams(levels=6), seed=0, stream=io.StringIO())
+        fit(encoder, corpus, FlowParams(levels=6), 0, io.StringIO())
 
 
 @pytest.mark.slow
 def test_a_flow_that_diverges_says_so(encoder: Encoder, corpus: Corpus) -> None:
     with pytest.raises(PostprocessError, match=r"diverged at learning_rate 1e\+30"):
-        fit(encoder, corpus, FlowParams(learning_rate=1e30), seed=0, stream=io.StringIO())
+        fit(encoder, corpus, FlowParams(learning_rate=1e30), 0, io.StringIO())
 
 
 @pytest.mark.slow
 def test_epochs_are_passes_over_the_corpus(encoder: Encoder, corpus: Corpus) -> None:
     def bits(epochs: int) -> float:
         torch.manual_seed(0)
-        fitted = fit(encoder, corpus, FlowParams(epochs=epochs), seed=0, stream=io.StringIO())
+        fitted = fit(encoder, corpus, FlowParams(epochs=epochs), 0, io.StringIO())
         return fitted.facts["bits_per_dim"]
 
     assert bits(4) < bits(1)

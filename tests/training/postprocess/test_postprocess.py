@@ -70,7 +70,7 @@ def test_the_seed_orders_the_corpus(fitted: str, encoder: Encoder, corpus: Corpu
 
     def weights(seed: int) -> list[torch.Tensor]:
         torch.manual_seed(0)
-        transform = chosen.fit(encoder, corpus, chosen.params, seed=seed, stream=io.StringIO()).transform
+        transform = chosen.fit(encoder, corpus, chosen.params, seed, io.StringIO()).transform
         return list(transform.state_dict().values())
 
     first, again, other = weights(0), weights(0), weights(1)

@@ -85,10 +85,3 @@ def test_what_has_no_place_is_refused(values: list[float]) -> None:
         svg.linear("loss", values)
     with pytest.raises(ValueError, match="loss"):
         svg.decades("loss", values)
-
-
-def test_zero_has_no_place_on_a_logarithmic_axis() -> None:
-    with pytest.raises(ValueError, match=r"share: 0\.0 can't be on a logarithmic axis"):
-        svg.decades("share", [0.0, 1.0])
-    with pytest.raises(ValueError, match="two or more sizes"):
-        svg.sizes("batch", [64])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from training.evaluation.report.plots import Bar, Caption, bars
+from training.evaluation.report.plots import Bar, bars
 from training.evaluation.report.sheet import COLUMNS, sheet
-from training.evaluation.report.svg import WIDTH
+from training.evaluation.report.svg import WIDTH, Caption
 
 
 def test_figures_lie_in_rows_below_their_titles_and_do_not_overlap() -> None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from training.evaluation.report import svg
 from training.evaluation.report.markup import element, number
-from training.evaluation.report.plots import Bar, Caption, Dot, Plane, Series, bars, dot_plot, lines
-from training.evaluation.report.svg import WIDTH, Frame, linear
+from training.evaluation.report.plots import Bar, Dot, Plane, Series, bars, dot_plot, lines
+from training.evaluation.report.svg import WIDTH, Caption, Frame, linear
 
 CAPTION = Caption("figure", "Title.", "Description.")
 PLACES = st.lists(st.floats(0, 170), min_size=1, max_size=12)

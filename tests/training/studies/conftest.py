@@ -13,6 +13,8 @@ import pytest
 from models.bundle.disk import write_whole
 from training.cli.options import parse
 from training.evaluation.pairs import STS_TASKS
+from training.studies.description import Study
+from training.studies.plan import Plan
 from training.studies.results import RESULTS, TRIAL, run_folder
 from training.studies.schedule import Processes
 from training.studies.scores import DEV
@@ -71,6 +73,12 @@ def call(*arguments: str) -> int:
     """Return the exit code of `study`, or raise its error."""
     options = parse(["study", *arguments])
     return int(options.load()(options))
+
+
+def planned(file: Path) -> Plan:
+    """Return the plan of a study's file."""
+    study = Study.read(file)
+    return Plan(study.name, study.about, study.trials())
 
 
 def line(arm: str, seed: int, score: float, **more: Any) -> dict[str, Any]:

@@ -16,11 +16,10 @@ import pytest
 
 from models.bundle.disk import write_whole
 from tests.conftest import PATIENCE, soon
-from tests.training.studies.conftest import call
+from tests.training.studies.conftest import call, planned
 from tests.training.studies.test_schedule import Capture, MakeStudy, done
 from training.studies import schedule
 from training.studies.description import Study
-from training.studies.plan import Plan
 from training.studies.results import RESULTS, is_finished, run_folder
 from training.studies.schedule import Processes
 from training.studies.scores import COSINES, COSINES_FILE, GOLDS, load_arrays, save_arrays
@@ -99,7 +98,7 @@ def test_a_damaged_result_is_none(
     result = done(trial, out)
     whole = result.read_text()
     result.write_bytes(damaged.encode("latin-1"))
-    Plan.of(Study.read(file)).save(out)
+    planned(file).save(out)
     assert call("status", str(out)) == 0 and "0 of 1 runs are finished" in capsys.readouterr().out
 
     def here(_processes: object, trial: Trial, study: Path) -> None:

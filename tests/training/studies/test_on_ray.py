@@ -20,7 +20,7 @@ from training.checkpoints.checkpoint import CHECKPOINT
 from training.checkpoints.record import METRICS
 from training.cli import main
 from training.studies.description import Study
-from training.studies.on_ray import Share, carry_out, share
+from training.studies.on_ray import carry_out, share
 from training.studies.results import LOG, RESULTS, run_folder
 from training.studies.work import RECORD
 
@@ -100,16 +100,17 @@ def test_a_run_whose_worker_is_killed_goes_on(make_study: MakeStudy, tmp_path: P
 @pytest.mark.parametrize(
     ("nodes", "threads", "device", "expected"),
     [
-        ([CPUS], None, "auto", Share(16, 0)),
-        ([CPUS, {"CPU": 4.0}, {}], None, "auto", Share(4, 0)),
-        ([CPUS], 2, "cpu", Share(2, 0)),
-        ([CPUS, GPUS], None, "auto", Share(8, 1)),
-        ([CPUS, GPUS], 2, "cuda", Share(2, 1)),
-        ([CPUS, GPUS], None, "cpu", Share(16, 0)),
+        ([CPUS], None, "auto", (16, 0)),
+        ([CPUS, {"CPU": 4.0}, {}], None, "auto", (4, 0)),
+        ([CPUS], 2, "cpu", (2, 0)),
+        ([CPUS, GPUS], None, "auto", (8, 1)),
+        ([CPUS, GPUS], 2, "cuda", (2, 1)),
+        ([CPUS, GPUS], None, "cpu", (16, 0)),
     ],
 )
-def test_a_run_has_a_gpu_or_cpus(nodes: list[Any], threads: int | None, device: str, expected: Share) -> None:
-    assert share(nodes, threads=threads, device=device) == expected
+def test_a_run_has_a_gpu_or_cpus(nodes: list[Any], threads: int | None, device: str, expected: tuple[int, int]) -> None:
+    cpus, gpus = expected
+    assert share(nodes, threads=threads, device=device) == {"num_cpus": cpus, "num_gpus": gpus}
 
 
 def test_a_cluster_that_is_too_small_is_an_error() -> None:

@@ -15,7 +15,7 @@ import pytest
 from models.bundle.disk import write_whole
 from models.encoder.encoder import Encoder
 from tests.training.conftest import WORDS
-from tests.training.studies.conftest import call, line, write
+from tests.training.studies.conftest import call, line, planned, write
 from training.evaluation import beir, retrieval
 from training.evaluation.bootstrap import resample_means
 from training.evaluation.pairs import DataError
@@ -23,8 +23,7 @@ from training.evaluation.retrieval import MEASURES
 from training.evaluation.suite import EvaluationData
 from training.studies.description import Study
 from training.studies.page import page
-from training.studies.plan import Plan
-from training.studies.results import RESULT, RUNS, TRIAL, read_results, run_folder
+from training.studies.results import RESULT, RESULTS, RUNS, TRIAL, read_results, run_folder
 from training.studies.scores import (
     COSINES_FILE,
     DEV,
@@ -133,7 +132,7 @@ def test_what_is_missing_or_broken_stops_the_study_before_anything_is_trained(
     make_study: MakeStudy, data: Path, tmp_path: Path
 ) -> None:
     def plan(**settings: Any) -> None:
-        Plan.of(Study.read(make_study("", eval_data=str(data), **settings))).check_files()
+        planned(make_study("", eval_data=str(data), **settings)).check_files()
 
     with pytest.raises(DataError, match=r"retrieval: no collection 'farm' in BEIR's layout; there is zoo"):
         plan(sts=False, retrieval=["farm"])
@@ -167,7 +166,7 @@ def answered(study: Path, arm: str, seed: int, share: float, relevant: int = 1) 
 def test_a_table_for_each_measure_compares_the_queries(tmp_path: Path) -> None:
     arms = (("base", 0.3), ("good", 0.5), ("close", 0.3))
     write(tmp_path, *(answered(tmp_path, arm, seed, share) for arm, share in arms for seed in (0, 1, 2)))
-    results = read_results(tmp_path)
+    results = read_results(tmp_path / RESULTS)
     found = summaries(results, tmp_path, resamples=200)
     assert [summary.metric.unit for summary in found] == [f"{measure} × 100" for measure in MEASURES]
     base, good, close = found[0].rows
@@ -187,7 +186,7 @@ def test_a_table_for_each_measure_compares_the_queries(tmp_path: Path) -> None:
 
 def test_the_page_goes_without_what_sts_would_show(tmp_path: Path) -> None:
     write(tmp_path, *(answered(tmp_path, arm, 0, share) for arm, share in (("a", 0.3), ("b", 0.4))))
-    text = page("few", "", *summaries(read_results(tmp_path), tmp_path, resamples=50))
+    text = page("few", "", *summaries(read_results(tmp_path / RESULTS), tmp_path, resamples=50))
     assert re.findall(r'<section id="(\w+)"', text) == ["ndcg", "mrr", "recall", "figures"]
     names = re.findall(r'<title id="(.*?)-title">', text)
     assert len(names) == len(set(names)) == 7 and names[-1] == "curve-self_retrieval_mrr10"
@@ -196,7 +195,7 @@ def test_the_page_goes_without_what_sts_would_show(tmp_path: Path) -> None:
 def test_other_judgements_are_named(tmp_path: Path) -> None:
     write(tmp_path, answered(tmp_path, "a", 0, 0.3), answered(tmp_path, "b", 0, 0.3, relevant=2))
     with pytest.raises(StudyError, match=r"the human judgements of zoo nDCG@10 differ from those of the first run"):
-        summaries(read_results(tmp_path), tmp_path)
+        summaries(read_results(tmp_path / RESULTS), tmp_path)
 
 
 def test_a_measure_without_a_task_in_common_is_left_out_by_name(
@@ -204,7 +203,9 @@ def test_a_measure_without_a_task_in_common_is_left_out_by_name(
 ) -> None:
     scores = [{f"{name} {measure}": 50.0 for measure in MEASURES} for name in ("one", "two")]
     write(tmp_path, *(line(arm, 0, 70.0, scores={DEV: 70.0, **of}) for arm, of in zip("ab", scores, strict=True)))
-    assert [summary.metric.name for summary in summaries(read_results(tmp_path), tmp_path, resamples=10)] == ["sts"]
+    assert [summary.metric.name for summary in summaries(read_results(tmp_path / RESULTS), tmp_path, resamples=10)] == [
+        "sts"
+    ]
     html = tmp_path / "page.html"
     assert call("report", str(tmp_path), "--html", str(html)) == 0
     out = capsys.readouterr().out
@@ -213,10 +214,10 @@ def test_a_measure_without_a_task_in_common_is_left_out_by_name(
         assert said in out.splitlines() and said in html.read_text()
     write(tmp_path, *(line(arm, 0, 0.0, scores=of) for arm, of in zip("ab", scores, strict=True)))
     with pytest.raises(StudyError, match="share no task"):
-        summaries(read_results(tmp_path), tmp_path)
+        summaries(read_results(tmp_path / RESULTS), tmp_path)
 
 
 def test_results_without_any_task_are_named(tmp_path: Path) -> None:
     write(tmp_path, line("a", 0, 0.0, scores={}))
     with pytest.raises(StudyError, match="share no task"):
-        summaries(read_results(tmp_path), tmp_path)
+        summaries(read_results(tmp_path / RESULTS), tmp_path)

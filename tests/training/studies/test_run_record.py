@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.training.studies.conftest import call, line
+from tests.training.studies.conftest import call, line, planned
 from training.studies.description import Study
-from training.studies.plan import Plan
 from training.studies.results import RESULTS, Result, RunRecord, run_folder
 from training.studies.trial import StudyError, Trial
 
@@ -174,7 +173,7 @@ def test_status_and_report_read_the_record(
     only_one = record.read_text().splitlines(keepends=True)[0]
     record.write_text(only_one)
     assert call("run", str(both), "--set", "seed=[1]", "--out", str(out)) == 0
-    Plan.of(Study.read(both)).save(out)
+    planned(both).save(out)
     capsys.readouterr()
     assert call("status", str(out), "--record", str(record)) == 0
     assert [each.rpartition(": ")[2] for each in capsys.readouterr().out.splitlines()[:3]] == [

@@ -19,7 +19,7 @@ import pytest
 
 from models.bundle.disk import write_whole
 from tests.conftest import PATIENCE
-from tests.training.studies.conftest import call
+from tests.training.studies.conftest import call, planned
 from training.checkpoints.checkpoint import CHECKPOINT
 from training.checkpoints.record import METRICS
 from training.cli import main
@@ -184,7 +184,7 @@ def test_a_study_that_is_only_named_is_run(make_study: MakeStudy, tmp_path: Path
 
 def test_the_plan_is_kept_and_its_runs_wait(make_study: MakeStudy, tmp_path: Path, capsys: Capture) -> None:
     file = make_study()
-    plan = Plan.of(Study.read(file))
+    plan = planned(file)
     with pytest.raises(StudyError, match=r"study\.json: No such file or directory; `study run` writes it"):
         call("status", str(tmp_path))
     plan.save(tmp_path)
@@ -271,7 +271,7 @@ def test_exit_codes_say_why_there_is_no_result(
 
 
 def test_a_run_is_at_work_while_its_lock_is_held(make_study: MakeStudy, tmp_path: Path, capsys: Capture) -> None:
-    plan = Plan.of(Study.read(make_study("")))
+    plan = planned(make_study(""))
     plan.save(tmp_path)
     with locked(run_folder(plan.trials[0], tmp_path)):
         assert call("status", str(tmp_path)) == 0

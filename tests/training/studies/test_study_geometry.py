@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.training.studies.conftest import line, write
 from training.studies.page import page
-from training.studies.results import read_results
+from training.studies.results import RESULTS, read_results
 from training.studies.summary import Summary, summarise
 from training.studies.table import geometry_grid, table
 
@@ -14,7 +14,7 @@ Line = dict[str, object]
 
 def summary(folder: Path, *lines: Line) -> Summary:
     write(folder, *lines)
-    return summarise(read_results(folder), folder)
+    return summarise(read_results(folder / RESULTS), folder)
 
 
 def seeds(arm: str, **of: list[float]) -> list[Line]:

@@ -21,8 +21,8 @@ from training.evaluation.bootstrap import Comparison, resample
 from training.evaluation.pairs import STS_TASKS
 from training.studies.page import figures, page
 from training.studies.results import RESULTS, RUNS, read_results
-from training.studies.scores import COSINES_FILE, DEV, TrialScores
-from training.studies.summary import SeedGain, SeedScores, summarise, welch
+from training.studies.scores import COSINES, COSINES_FILE, DEV, GOLDS, save_arrays
+from training.studies.summary import SeedScores, summaries, summarise, welch
 from training.studies.table import cells, explanation, table, task_grid
 from training.studies.trial import StudyError
 
@@ -42,14 +42,14 @@ def noisy(study: Path, arm: str, seed: int, noise: float, golds_seed: int = 0) -
     scores = {task: 100 * float(spearmanr(cosines[task], golds[task]).statistic) for task in golds}
     folder = study / RUNS / f"{arm}{seed}"
     folder.mkdir(parents=True)
-    TrialScores(scores, 0.2, -2.5, 90.0, cosines, golds).save(folder)
+    save_arrays(folder / COSINES_FILE, {COSINES: cosines, GOLDS: golds})
     return line(arm, seed, 0.0, scores=scores)
 
 
 def test_means_and_deviations(tmp_path: Path) -> None:
     scores = {"plain": (70.0, 71.0, 73.5), "other": (75.126,)}
     write(tmp_path, *(line(arm, seed, y) for arm, of in scores.items() for seed, y in enumerate(of)))
-    plain, other = summarise(read_results(tmp_path), tmp_path).rows
+    plain, other = summarise(read_results(tmp_path / RESULTS), tmp_path).rows
     assert (plain.label, len(plain.results), len(other.results)) == ("plain", 3, 1)
     assert plain.mean.mean == pytest.approx(fmean(scores["plain"]))
     assert plain.mean.deviation == pytest.approx(stdev(scores["plain"]))
@@ -63,7 +63,7 @@ def test_means_and_deviations(tmp_path: Path) -> None:
 def test_each_task_stands_by_itself_too(tmp_path: Path) -> None:
     one, two = ({**dict.fromkeys(STS_TASKS, 70.0), "SICKR": y} for y in (60.0, 62.0))
     write(tmp_path, line("plain", 0, 0.0, scores=one), line("plain", 1, 0.0, scores=two))
-    summary = summarise(read_results(tmp_path), tmp_path)
+    summary = summarise(read_results(tmp_path / RESULTS), tmp_path)
     head, cells = task_grid(summary)
     assert head == ["arm", *STS_TASKS]
     assert cells[head.index("SICKR")] == "61.00 ± 1.41" and cells[head.index("STSB")] == "70.00 ± 0.00"
@@ -73,8 +73,8 @@ def test_each_task_stands_by_itself_too(tmp_path: Path) -> None:
 def test_what_dclr_removed_is_in_the_report(tmp_path: Path) -> None:
     curve = [{"step": 0}, {"step": 5, "removed_share": 0.002}, {"step": 10, "removed_share": 0.004}]
     write(tmp_path, line("DCLR", 0, 70.0, curve=curve), line("SimCSE", 0, 70.0))
-    assert [result.removed_share for result in read_results(tmp_path)] == [pytest.approx(0.003), None]
-    summary = summarise(read_results(tmp_path), tmp_path)
+    assert [result.removed_share for result in read_results(tmp_path / RESULTS)] == [pytest.approx(0.003), None]
+    summary = summarise(read_results(tmp_path / RESULTS), tmp_path)
     assert "removed negatives" in table(summary) and "0.00300" in table(summary)
     assert "Removed negatives while training" in page("s", "", summary)
 
@@ -82,14 +82,15 @@ def test_what_dclr_removed_is_in_the_report(tmp_path: Path) -> None:
 def test_a_sweep_shows_stsb_and_sickr_apart(tmp_path: Path) -> None:
     """Draw DCLR's figures 5 and 6."""
     write(tmp_path, *(line("phi", 0, 70.0 + x, id=f"{x}", axes={"threshold": x, "seed": 0}) for x in (0.7, 0.9)))
-    drawn = page("s", "", summarise(read_results(tmp_path), tmp_path))
+    drawn = page("s", "", summarise(read_results(tmp_path / RESULTS), tmp_path))
     assert "STS-B over threshold, phi." in drawn and "SICK-R over threshold, phi." in drawn
 
 
 def test_the_nearest_in_a_batch_are_a_figure_of_each_arm(tmp_path: Path) -> None:
     cosines = {"32": [0.5, 0.4, 0.3, 0.2], "64": [0.6, 0.5, 0.4, 0.3]}
-    write(tmp_path, line("a", 0, 70.0, nearest_cosines=cosines), line("b", 0, 70.0))
-    drawn = page("s", "", summarise(read_results(tmp_path), tmp_path))
+    single = line("c", 0, 70.0, nearest_cosines={"32": cosines["32"]})
+    write(tmp_path, line("a", 0, 70.0, nearest_cosines=cosines), line("b", 0, 70.0), single)
+    drawn = page("s", "", summarise(read_results(tmp_path / RESULTS), tmp_path))
     assert drawn.count("Nearest in-batch negatives") == drawn.count("Nearest in-batch negatives, a.") > 0
     assert "4. nearest" in drawn
 
@@ -97,30 +98,30 @@ def test_the_nearest_in_a_batch_are_a_figure_of_each_arm(tmp_path: Path) -> None
 def test_the_mean_is_of_the_tasks_that_all_have(tmp_path: Path) -> None:
     some = line("a", 0, 0.0, scores={"STS12": 60.0, "STS13": 70.0, DEV: 1.0})
     write(tmp_path, some, line("b", 0, 80.0))
-    summary = summarise(read_results(tmp_path), tmp_path)
+    summary = summarise(read_results(tmp_path / RESULTS), tmp_path)
     assert summary.tasks == ("STS12", "STS13") and summary.measure == "mean of 2 tasks"
     assert [row.mean.mean for row in summary.rows] == [65, 80]
     write(tmp_path, line("a", 0, 0.0, scores={DEV: 55.5}), line("b", 0, 80.0))
-    assert [row.mean.mean for row in summarise(read_results(tmp_path), tmp_path).rows] == [55.5, 80], (
+    assert [row.mean.mean for row in summarise(read_results(tmp_path / RESULTS), tmp_path).rows] == [55.5, 80], (
         "dev, without any test"
     )
     write(tmp_path, line("a", 0, 0.0, scores={}), line("b", 0, 80.0))
     with pytest.raises(StudyError, match="share no task"):
-        summarise(read_results(tmp_path), tmp_path)
+        summarise(read_results(tmp_path / RESULTS), tmp_path)
 
 
 def test_gains_are_paired_and_say_what_they_show(tmp_path: Path) -> None:
     runs = [("base", 2.0), ("alike", 2.0), ("good", 0.5), ("poor", 9.0)]
     write(tmp_path, *(noisy(tmp_path, arm, seed, noise) for arm, noise in runs for seed in (0, 1, 2)))
-    results = read_results(tmp_path)
+    results = read_results(tmp_path / RESULTS)
     base, alike, good, poor = summarise(results, tmp_path, resamples=200).rows
     assert base.gain is None and base.verdict == ""
-    assert isinstance(good.gain, Comparison) and isinstance(poor.gain, Comparison)
+    assert good.gain and poor.gain and None not in (good.gain.better, poor.gain.better)
     assert good.gain.low > 0 and good.gain.better == 1 and good.verdict == "better"
     assert poor.gain.high < 0 and poor.gain.better == 0 and poor.verdict == "worse"
     assert alike.gain and alike.gain.low <= 0 <= alike.gain.high and alike.verdict == "interval contains 0"
     assert good.gain.difference == pytest.approx(good.mean.mean - base.mean.mean, abs=0.01)
-    assert base.interval and base.interval.low < base.mean.mean < base.interval.high
+    assert base.interval and base.interval[0] < base.mean.mean < base.interval[1]
 
     other = summarise(results, tmp_path, against="good", resamples=200)
     assert other.against == "good" and other.rows[2].gain is None
@@ -129,7 +130,7 @@ def test_gains_are_paired_and_say_what_they_show(tmp_path: Path) -> None:
         (-good.gain.difference, -good.gain.high, -good.gain.low)
     )
     with pytest.raises(StudyError, match="--against none such: none of base; alike; good; poor"):
-        summarise(results, tmp_path, against="none such")
+        summaries(results, tmp_path, against="none such")
 
 
 def test_the_gain_is_the_bootstrap_of_all_tasks(tmp_path: Path) -> None:
@@ -141,7 +142,7 @@ def test_the_gain_is_the_bootstrap_of_all_tasks(tmp_path: Path) -> None:
         golds = {task: arrays[f"golds {task}"] for task in TASKS}
         arrays.close()
     a, b = (resample([cosines], golds, resamples=300) for cosines in loaded)
-    found = summarise(read_results(tmp_path), tmp_path, resamples=300).rows[1]
+    found = summarise(read_results(tmp_path / RESULTS), tmp_path, resamples=300).rows[1]
     assert found.gain == b.against(a) and found.interval == b.interval()
     assert found.verdict == "better, by one seed" or found.undecided
 
@@ -149,7 +150,7 @@ def test_the_gain_is_the_bootstrap_of_all_tasks(tmp_path: Path) -> None:
 def test_without_the_scores_of_pairs_the_interval_is_over_seeds(tmp_path: Path) -> None:
     scores = {"base": (70.0, 70.2, 69.9), "good": (72.0, 72.3, 71.8), "alike": (70.1, 69.9, 70.3), "one": (75.0,)}
     write(tmp_path, *(line(arm, seed, y) for arm, of in scores.items() for seed, y in enumerate(of)))
-    summary = summarise(read_results(tmp_path), tmp_path)
+    summary = summarise(read_results(tmp_path / RESULTS), tmp_path)
     base, good, alike, one = summary.rows
     expected = ttest_ind(scores["good"], scores["base"], equal_var=False).confidence_interval()
     assert good.gain and (good.gain.low, good.gain.high) == pytest.approx((expected.low, expected.high), abs=1e-6)
@@ -166,8 +167,8 @@ def test_without_the_scores_of_pairs_the_interval_is_over_seeds(tmp_path: Path) 
 def test_arms_with_the_scores_of_pairs_keep_their_bootstrap(tmp_path: Path) -> None:
     runs = [noisy(tmp_path, arm, seed, noise) for arm, noise in (("base", 2.0), ("good", 0.5)) for seed in (0, 1)]
     write(tmp_path, *runs, line("recorded", 0, 70.0), line("recorded", 1, 71.0))
-    summary = summarise(read_results(tmp_path), tmp_path, resamples=20)
-    assert [type(row.gain) for row in summary.rows] == [type(None), Comparison, SeedGain]
+    summary = summarise(read_results(tmp_path / RESULTS), tmp_path, resamples=20)
+    assert [row.gain and row.gain.better is None for row in summary.rows] == [None, False, True]
     assert "a paired bootstrap" in explanation(summary) and "over seeds, for: recorded." in explanation(summary)
 
 
@@ -175,7 +176,7 @@ def test_seeds_may_outweigh_the_pairs(tmp_path: Path) -> None:
     """Use seeds with very different scores, whose variance exceeds the gain on these pairs."""
     runs = [("a", 0, 2.0), ("a", 1, 6.0), ("b", 0, 1.2), ("b", 1, 5.0)]
     write(tmp_path, *(noisy(tmp_path, *run) for run in runs))
-    _, b = summarise(read_results(tmp_path), tmp_path, resamples=200).rows
+    _, b = summarise(read_results(tmp_path / RESULTS), tmp_path, resamples=200).rows
     assert b.gain and b.gain.low > 0 and b.noise and b.gain.difference < b.noise
     assert b.verdict == "better, within the seeds' noise"
 
@@ -203,7 +204,7 @@ def test_beside_what_was_not_trained_it_is_what_a_test_of_one_sample_allows(mine
 def test_what_was_not_trained_has_no_seeds(tmp_path: Path) -> None:
     runs = [noisy(tmp_path, "raw", 0, 2.0) | {"untrained": True}, *(noisy(tmp_path, "a", seed, 1.5) for seed in (1, 2))]
     write(tmp_path, *runs)
-    _, a = summarise(read_results(tmp_path), tmp_path, resamples=200).rows
+    _, a = summarise(read_results(tmp_path / RESULTS), tmp_path, resamples=200).rows
     assert a.noise == welch(a.mean, SeedScores((0.0,), seedless=True)), "the start's is no noise, wherever it lies"
     assert "by one seed" not in a.verdict
 
@@ -217,9 +218,11 @@ def test_the_noise_of_few_seeds() -> None:
 
 def test_comparisons_are_counted(tmp_path: Path) -> None:
     write(tmp_path, *(noisy(tmp_path, arm, 0, 2.0) for arm in "abc"), line("bare", 0, 70.0))
-    assert "Comparisons made: 2, each" in explanation(summarise(read_results(tmp_path), tmp_path, resamples=20))
+    assert "Comparisons made: 2, each" in explanation(
+        summarise(read_results(tmp_path / RESULTS), tmp_path, resamples=20)
+    )
     write(tmp_path, line("x", 0, 70.0), line("y", 0, 70.0))
-    assert "Comparisons" not in explanation(summarise(read_results(tmp_path), tmp_path))
+    assert "Comparisons" not in explanation(summarise(read_results(tmp_path / RESULTS), tmp_path))
 
 
 def test_a_sweep_shows_where_its_means_lie_on_other_pairs(tmp_path: Path) -> None:
@@ -228,7 +231,7 @@ def test_a_sweep_shows_where_its_means_lie_on_other_pairs(tmp_path: Path) -> Non
         axes = {"temperature": noise, "seed": place}
         lines.append({**noisy(tmp_path, "a", place, noise), "axes": axes})
     write(tmp_path, *lines, line("a", 9, 70.0, axes={"temperature": 4.0, "seed": 9}))
-    summary = summarise(read_results(tmp_path), tmp_path, resamples=50)
+    summary = summarise(read_results(tmp_path / RESULTS), tmp_path, resamples=50)
     sweep = next(each for each in figures(summary) if "over temperature" in "".join(each.itertext()))
     spreads = [part for part in sweep.iter("line") if part.get("class") == "spread mark-0"]
     assert len(spreads) == 3, "one without cosines has none"
@@ -247,7 +250,7 @@ def test_a_sweep_shows_where_its_means_lie_on_other_pairs(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("sign", "shown"), [(1, "+0.00"), (-1, "+0.00")])
 def test_what_is_less_than_the_decimals_is_no_difference(sign: int, shown: str, tmp_path: Path) -> None:
     write(tmp_path, line("a", 0, 70.0), line("b", 0, 70.0))
-    _, b = summarise(read_results(tmp_path), tmp_path).rows
+    _, b = summarise(read_results(tmp_path / RESULTS), tmp_path).rows
     low, high = sorted((sign * 1e-4, sign * 3e-4))
     equal = replace(b, gain=Comparison(sign * 2e-4, low, high, 1.0))
     assert equal.verdict == "interval contains 0" and cells(equal)[4:6] == [shown, f"[{shown}, {shown}]"]
@@ -258,7 +261,7 @@ def test_what_is_less_than_the_decimals_is_no_difference(sign: int, shown: str, 
 def test_training_in_vain_is_said(tmp_path: Path) -> None:
     untrained = line("raw", 0, 60.0, curve=[], best_step=0)
     write(tmp_path, untrained, line("good", 0, 70.0), line("vain", 0, 60.0, best_step=0))
-    said = explanation(summarise(read_results(tmp_path), tmp_path))
+    said = explanation(summarise(read_results(tmp_path / RESULTS), tmp_path))
     assert said.endswith("no step was better than the initial encoder: vain.")
 
 
@@ -269,9 +272,9 @@ def test_a_criterion_agrees_with_the_score_as_far_as_both_rank_the_runs_alike(tm
 
     alike = [run(seed, 70 + seed, 30 + seed**2) for seed in range(4)]
     write(tmp_path, *alike)
-    assert summarise(read_results(tmp_path), tmp_path).agreement("known_item_ndcg10") is None
+    assert summarise(read_results(tmp_path / RESULTS), tmp_path).agreement("known_item_ndcg10") is None
     write(tmp_path, *alike, run(4, 71.5, 50))
-    summary = summarise(read_results(tmp_path), tmp_path)
+    summary = summarise(read_results(tmp_path / RESULTS), tmp_path)
     # Squared differences of ranks: the last run has the highest criterion, and the score of rank 3.
     correlation, runs = summary.agreement("known_item_ndcg10") or (0, 0)
     assert correlation == pytest.approx(1 - 6 * (1 + 1 + 4) / (5 * 24)) and runs == 5
@@ -284,9 +287,9 @@ def test_other_people_or_missing_cosines_are_named(tmp_path: Path) -> None:
     with pytest.raises(
         StudyError, match=r"b0/cosines\.npz: the human golds of STS12 differ from those of the first run"
     ):
-        summarise(read_results(tmp_path), tmp_path)
+        summarise(read_results(tmp_path / RESULTS), tmp_path)
     (tmp_path / RUNS / "b0" / COSINES_FILE).unlink()
-    a, b = summarise(read_results(tmp_path), tmp_path).rows
+    a, b = summarise(read_results(tmp_path / RESULTS), tmp_path).rows
     assert a.interval and b.interval is None and b.gain is None
 
 
@@ -305,7 +308,7 @@ def test_other_people_or_missing_cosines_are_named(tmp_path: Path) -> None:
 def test_broken_results_are_named(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / RESULTS).write_text(text)
     with pytest.raises(StudyError, match=message):
-        read_results(tmp_path)
+        read_results(tmp_path / RESULTS)
 
 
 def test_the_command_prints_a_table_and_writes_a_page(tmp_path: Path, capsys: Capture) -> None:
@@ -315,7 +318,7 @@ def test_the_command_prints_a_table_and_writes_a_page(tmp_path: Path, capsys: Ca
     html = tmp_path / "page.html"
     assert call("report", str(tmp_path), "--resamples", "100", "--html", str(html)) == 0
     out = capsys.readouterr().out
-    summary = summarise(read_results(tmp_path), tmp_path, resamples=100)
+    summary = summarise(read_results(tmp_path / RESULTS), tmp_path, resamples=100)
     assert out == table(summary) + "\n"
     assert "The interval contains 0, so no difference is shown, for: b." in " ".join(out.split())
     assert re.search(r"^b +2 +\d\d\.\d\d ± \d\.\d\d .* interval contains 0$", out, re.MULTILINE)
@@ -332,7 +335,7 @@ def test_the_page_needs_nothing_beside_it_and_draws_what_there_is(tmp_path: Path
         return line("<arm>", seed, 70 + 10 * k + seed, id=f"{k}{seed}{rest}", axes=axes, curve=curve)
 
     write(tmp_path, *(point(k, seed, rest) for k in (0.003, 0.1, 1.0) for seed in (0, 1) for rest in ("x", "y")))
-    text = page("few & shot", "about it", summarise(read_results(tmp_path), tmp_path))
+    text = page("few & shot", "about it", summarise(read_results(tmp_path / RESULTS), tmp_path))
     assert "http" not in re.sub(r'xmlns="http://www\.w3\.org/2000/svg"', "", text) and "<script" not in text
     assert "prefers-color-scheme: dark" in text and "@media print" in text
     assert "few &amp; shot" in text and "&lt;arm&gt;" in text and "<arm>" not in text

@@ -22,9 +22,9 @@ from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import DataError
 from training.studies.description import Study
 from training.studies.page import figures, page
-from training.studies.results import RESULT, RUNS, TRIAL, read_results, run_folder
+from training.studies.results import RESULT, RESULTS, RUNS, TRIAL, read_results, run_folder
 from training.studies.scores import LABELS, PREDICTED, TRANSFER_FILE, load_arrays, save_arrays
-from training.studies.summary import TRANSFER, SeedGain, summaries, summarise
+from training.studies.summary import TRANSFER, summaries, summarise
 from training.studies.table import explanation, grid, table
 from training.studies.trial import StudyError
 from training.studies.work import run_trial
@@ -113,7 +113,7 @@ def classified(study: Path, arm: str, seed: int, share: float, labels_seed: int 
 def test_the_tables_stand_beside_each_other(tmp_path: Path) -> None:
     arms = (("base", 0.7), ("good", 0.95), ("close", 0.7))
     write(tmp_path, *(classified(tmp_path, arm, seed, share) for arm, share in arms for seed in (0, 1, 2)))
-    results = read_results(tmp_path)
+    results = read_results(tmp_path / RESULTS)
     sts, found = summaries(results, tmp_path, resamples=200)
     assert found == summarise(results, tmp_path, metric=TRANSFER, resamples=200) and found.tasks == TASKS
     base, good, close = found.rows
@@ -142,24 +142,24 @@ def test_the_gain_is_the_bootstrap_of_the_examples_that_were_classified_right(tm
         predicted, labels = load_arrays(tmp_path / RUNS / name / TRANSFER_FILE, PREDICTED, LABELS)
         hits.append({task: predicted[task] == labels[task] for task in TASKS})
     a, b = (resample_means([each], resamples=100) for each in hits)
-    row = summarise(read_results(tmp_path), tmp_path, metric=TRANSFER, resamples=100).rows[1]
+    row = summarise(read_results(tmp_path / RESULTS), tmp_path, metric=TRANSFER, resamples=100).rows[1]
     assert row.gain == b.against(a) and row.interval == b.interval()
 
 
 def test_without_predictions_the_seeds_alone_speak(tmp_path: Path) -> None:
     write(tmp_path, *(classified(tmp_path, arm, seed, 0.8) for arm in "ab" for seed in (0, 1)))
     (tmp_path / RUNS / "b1" / TRANSFER_FILE).unlink()
-    a, b = summaries(read_results(tmp_path), tmp_path, resamples=20)[1].rows
-    assert a.interval and b.interval is None and isinstance(b.gain, SeedGain)
+    a, b = summaries(read_results(tmp_path / RESULTS), tmp_path, resamples=20)[1].rows
+    assert a.interval and b.interval is None and b.gain and b.gain.better is None
     assert b.mean.deviation is not None and b.noise is not None
 
 
 def test_runs_without_the_tasks_are_left_out_of_their_table(tmp_path: Path) -> None:
     write(tmp_path, line("a", 0, 70.0), classified(tmp_path, "b", 0, 0.8), classified(tmp_path, "c", 0, 0.9))
-    sts, found = summaries(read_results(tmp_path), tmp_path, resamples=20)
+    sts, found = summaries(read_results(tmp_path / RESULTS), tmp_path, resamples=20)
     assert [row.label for row in sts.rows] == ["a", "b", "c"]
     assert [row.label for row in found.rows] == ["b", "c"] and found.against == "b"
-    assert summaries(read_results(tmp_path), tmp_path, against="c", resamples=20)[1].against == "c"
+    assert summaries(read_results(tmp_path / RESULTS), tmp_path, against="c", resamples=20)[1].against == "c"
 
 
 def test_other_labels_are_named(tmp_path: Path) -> None:
@@ -167,12 +167,12 @@ def test_other_labels_are_named(tmp_path: Path) -> None:
     with pytest.raises(
         StudyError, match=r"b0/transfer\.npz: the human labels of MR differ from those of the first run"
     ):
-        summaries(read_results(tmp_path), tmp_path)
+        summaries(read_results(tmp_path / RESULTS), tmp_path)
 
 
 def test_the_page_has_a_table_and_bars_of_each_metric(tmp_path: Path) -> None:
     write(tmp_path, *(classified(tmp_path, arm, 0, share) for arm, share in (("a", 0.7), ("b", 0.8), ("c", 0.5))))
-    both = summaries(read_results(tmp_path), tmp_path, resamples=50)
+    both = summaries(read_results(tmp_path / RESULTS), tmp_path, resamples=50)
     text = page("few", "", *both)
     assert re.findall(r'<section id="(\w+)"', text) == ["sts", "transfer", "geometry", "figures"]
     names = re.findall(r'<title id="(.*?)-title">', text)

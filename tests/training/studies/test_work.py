@@ -16,6 +16,7 @@ from models.bundle.disk import write_whole
 from models.encoder.encoder import Encoder
 from tests.conftest import PATIENCE
 from tests.training.conftest import WORDS
+from tests.training.studies.conftest import planned
 from training.checkpoints.record import METRICS
 from training.config import ConfigError, RunConfig
 from training.evaluation.pairs import STS_TASKS, Pair
@@ -24,7 +25,6 @@ from training.machine.interrupt import LockError, locked
 from training.run import teacher_config
 from training.studies import work
 from training.studies.description import Study
-from training.studies.plan import Plan
 from training.studies.results import RESULT, TRIAL, run_folder
 from training.studies.scores import COSINES, COSINES_FILE, GOLDS, TRANSFER_FILE, evaluate, load_arrays
 from training.studies.trial import StudyError, Trial
@@ -78,7 +78,7 @@ def test_a_tasks_kept_cosines_and_golds_are_of_the_same_pairs_in_all_its_subsets
 
     given = EvaluationData(sts={"STS12": {"one": pairs("a man", 10), "two": pairs("the river", 6)}})
     found = evaluate(Encoder.load(tiny_backbone, pooling="mean"), given, io.StringIO())
-    score = 100 * spearmanr(found.cosines["STS12"], found.golds["STS12"]).statistic
+    score = 100 * spearmanr(found.arrays[COSINES]["STS12"], found.arrays[GOLDS]["STS12"]).statistic
     assert found.scores["STS12"] == pytest.approx(score, abs=1e-3)
 
 
@@ -242,4 +242,4 @@ def test_a_run_measures_the_nearest_in_a_batch_where_it_is_asked_to(make_study: 
 def test_more_neighbours_than_sentences_are_refused_before_anything_is_trained(make_study: MakeStudy) -> None:
     arms = "[[arm]]\nname = 'many'\nneighbours = 6400\n[[arm]]\nname = 'none'\n"
     with pytest.raises(StudyError, match="neighbours: 6400 sentences needed, but the corpus has only 240"):
-        Plan.of(Study.read(make_study(arms))).check_files()
+        planned(make_study(arms)).check_files()

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedIOBase
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from models.bundle.disk import naming
 from training.evaluation import beir
@@ -24,29 +25,16 @@ WIKI1M = "corpus/wiki1m.txt"
 # Conversion of fetched files to the project's layout.
 
 Unpack = Callable[[Path, Path], None]
-"""Type of a function that unpacks a fetched file into a folder.
-
-It raises `DataError` if the file is damaged.
-"""
+"""Type of a function that unpacks a fetched file into a folder. It raises `DataError` if the file is damaged."""
 
 BROKEN = (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error)
 
 
-def copied(target: str) -> Unpack:
-    """Return a function that copies the file to `target`."""
+def copied(target: str, opened: Callable[[Path, str], Any] = open) -> Unpack:
+    """Return a function that copies the file to `target`. `opened` opens the file, such as `gzip.open`."""
 
     def unpack(fetched: Path, folder: Path) -> None:
-        with fetched.open("rb") as source:
-            _write(source, folder / target)
-
-    return unpack
-
-
-def gunzipped(target: str) -> Unpack:
-    """Return a function that decompresses the file to `target`."""
-
-    def unpack(fetched: Path, folder: Path) -> None:
-        with _reading_archive(fetched), gzip.open(fetched) as source:
+        with _reading_archive(fetched), opened(fetched, "rb") as source:
             _write(source, folder / target)
 
     return unpack
@@ -110,18 +98,12 @@ def _reading_archive(fetched: Path) -> Iterator[None]:
 # Data sets with their sources, files and checks.
 
 Check = Callable[[Path], str]
-"""Type of a function that checks a dataset in the data folder, and returns a text with the numbers of its examples.
-
-It raises `DataError` if something is wrong.
-"""
+"""Type of a function that checks a dataset in the data folder, and describes its counts or raises `DataError`."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file of a dataset on the hub.
-
-    The commit is fixed, because datasets change, and later commits may lack the file.
-    """
+    """A file of a dataset on the hub, at a fixed commit, because later commits may lack or change it."""
 
     repo: str
     commit: str
@@ -141,19 +123,15 @@ class Dataset:
     check: Check
 
     def present(self, folder: Path) -> list[str]:
-        """Return the files of the dataset that exist, as paths relative to `folder`.
-
-        Hidden files, which operating systems create, are ignored.
-        """
+        """Return the dataset's files that exist, relative to `folder`, without hidden files of operating systems."""
         found = {path for pattern in self.files for path in folder.glob(pattern) if path.is_file()}
         return sorted(path.relative_to(folder).as_posix() for path in found if not path.name.startswith("."))
 
 
 def scored_pairs(folder: Path) -> str:
     """Check the data of the seven STS tasks and STS-B dev. Return a text with the numbers of tasks and pairs."""
-    pairs = 0
-    for task in (*STS_TASKS.values(), STSB_DEV):
-        pairs += sum(map(len, task.load(folder / SENTEVAL).values()))
+    tasks = (*STS_TASKS.values(), STSB_DEV)
+    pairs = sum(len(subset) for task in tasks for subset in task.load(folder / SENTEVAL).values())
     return f"{len(STS_TASKS)} tasks and STS-B dev, {pairs} scored pairs"
 
 
@@ -204,26 +182,15 @@ def text_lines(place: str, expected: int) -> Check:
 
 # The catalogue.
 
+SIMCSE = ("princeton-nlp/datasets-for-simcse", "e145e8bb659b2aa2669f32ef79cb4cdef6c58fef")
+SCIFACT_TEXTS = ("BeIR/scifact", "984eed826375f18d27936c4a32bf0f8491e3f414")
+SCIFACT_QRELS = ("BeIR/scifact-qrels", "2938d17dc3b09882fdb8c12bbbe2e2dc0e75a029")
+"""Repositories and commits of the data."""
+
 
 def _senteval(summary: str, folders: list[str], check: Check) -> Dataset:
-    source = Source(
-        "princeton-nlp/datasets-for-simcse",
-        "e145e8bb659b2aa2669f32ef79cb4cdef6c58fef",
-        "senteval.tar",
-        89.8,
-        untarred(SENTEVAL, folders),
-    )
+    source = Source(*SIMCSE, "senteval.tar", 89.8, untarred(SENTEVAL, folders))
     return Dataset(summary, (source,), tuple(f"{SENTEVAL}/{folder}/*" for folder in folders), check)
-
-
-def _scifact(file: str, megabytes: float) -> Source:
-    target = f"{SCIFACT}/{file.removesuffix('.gz')}"
-    return Source("BeIR/scifact", "984eed826375f18d27936c4a32bf0f8491e3f414", file, megabytes, gunzipped(target))
-
-
-def _scifact_judgements(file: str, megabytes: float) -> Source:
-    target = f"{SCIFACT}/qrels/{file}"
-    return Source("BeIR/scifact-qrels", "2938d17dc3b09882fdb8c12bbbe2e2dc0e75a029", file, megabytes, copied(target))
 
 
 CATALOGUE: dict[str, Dataset] = {
@@ -239,25 +206,17 @@ CATALOGUE: dict[str, Dataset] = {
     ),
     "wiki1m": Dataset(
         "a million sentences of Wikipedia, the corpus of SimCSE and its successors",
-        (
-            Source(
-                "princeton-nlp/datasets-for-simcse",
-                "e145e8bb659b2aa2669f32ef79cb4cdef6c58fef",
-                "wiki1m_for_simcse.txt",
-                120,
-                copied(WIKI1M),
-            ),
-        ),
+        (Source(*SIMCSE, "wiki1m_for_simcse.txt", 120, copied(WIKI1M)),),
         (WIKI1M,),
         text_lines(WIKI1M, 1_000_000),
     ),
     "scifact": Dataset(
         "scientific claims and the abstracts that answer them, of BEIR",
         (
-            _scifact("corpus.jsonl.gz", 2.76),
-            _scifact("queries.jsonl.gz", 0.05),
-            _scifact_judgements("test.tsv", 0.01),
-            _scifact_judgements("train.tsv", 0.01),
+            Source(*SCIFACT_TEXTS, "corpus.jsonl.gz", 2.76, copied(f"{SCIFACT}/corpus.jsonl", gzip.open)),
+            Source(*SCIFACT_TEXTS, "queries.jsonl.gz", 0.05, copied(f"{SCIFACT}/queries.jsonl", gzip.open)),
+            Source(*SCIFACT_QRELS, "test.tsv", 0.01, copied(f"{SCIFACT}/qrels/test.tsv")),
+            Source(*SCIFACT_QRELS, "train.tsv", 0.01, copied(f"{SCIFACT}/qrels/train.tsv")),
         ),
         tuple(f"{SCIFACT}/{file}" for file in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv", "qrels/train.tsv")),
         collection(SCIFACT, 5183, test=(300, 339), train=(809, 919)),

@@ -70,10 +70,7 @@ def provide(name: str, dataset: Dataset, folder: Path, stream: TextIO, *, downlo
 
 
 def _first_problem(name: str, dataset: Dataset, folder: Path, stream: TextIO) -> str | None:
-    """Check the dataset in `folder`, and return a description of its first problem.
-
-    If there is no problem, record the dataset's checksums if needed, and return None.
-    """
+    """Return the first problem of the dataset in `folder`. If there is none, record its checksums and return None."""
     if recorded := checksums.read(folder).get(name):
         missing = recorded.missing(folder)
         if missing:
@@ -91,10 +88,7 @@ def _first_problem(name: str, dataset: Dataset, folder: Path, stream: TextIO) ->
 
 
 def _unpacked(dataset: Dataset, fetched: Mapping[Source, Path], draft: Path) -> str:
-    """Unpack all files into the folder `draft`, and check the dataset there.
-
-    Return the counts that the check found, as a text such as `5183 documents, 300 test queries`.
-    """
+    """Unpack all files into `draft`, check the dataset there, and return its counts as a text."""
     for source, file in fetched.items():
         source.unpack(file, draft)
     try:
@@ -125,10 +119,7 @@ def _place(files: list[str], draft: Path, folder: Path) -> None:
 
 @contextmanager
 def _draft(folder: Path) -> Iterator[Path]:
-    """Create the empty folder `folder`, and remove it after the `with` block.
-
-    If an earlier process was killed and left this folder, it is removed first.
-    """
+    """Create `folder`, without what a killed process left in it, and remove it after the `with` block."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     try:

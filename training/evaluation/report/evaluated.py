@@ -6,10 +6,8 @@ A report can be made from files of unknown origin, so the types of all parts tha
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from itertools import chain
 from typing import Any
 
@@ -62,12 +60,10 @@ def check_evaluations(evaluations: Sequence[Mapping[str, Any]]) -> list[Evaluate
     for place, evaluation in enumerate(evaluations, start=1):
         _check(evaluation, f"evaluation {place}")
     names = [str(each["subject"].get("name") or each["subject"].get("source") or "unnamed") for each in evaluations]
-    count, seen, judged = Counter(names), Counter[str](), []
-    for i, (name, evaluation) in enumerate(zip(names, evaluations, strict=True)):
-        seen[name] += 1
-        unique = name if count[name] == 1 else f"{name} #{seen[name]}"
-        judged.append(Evaluated(unique, mark(i), evaluation))
-    return judged
+    unique = [
+        name if names.count(name) == 1 else f"{name} #{names[: i + 1].count(name)}" for i, name in enumerate(names)
+    ]
+    return [Evaluated(name, mark(i), each) for i, (name, each) in enumerate(zip(unique, evaluations, strict=True))]
 
 
 def _check(evaluation: object, where: str) -> None:
@@ -100,22 +96,17 @@ MAX_DEPTH = 16
 SIZE = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 
 
-class Kind(Enum):
-    """Types of single values. The values of this enum are the types' names in messages."""
-
-    NUMBER = "a number"
-    TEXT = "text"
-    FACT = "text or a number"
+NUMBER, TEXT, FACT = "a number", "text", "text or a number"
+"""Shapes of single values, by their names in messages."""
+REQUIRED = frozenset(("c", "test", "edges", "share"))
+"""Names of the fields that their object must have. All other fields may be missing or null."""
 
 
 @dataclass(frozen=True)
-class Fields:
-    """Shape of an object with known fields, which may be missing or null. Other fields are allowed."""
+class Listed:
+    """Shape of a list of values of one shape. In an evaluation that was not read from JSON, the list may be a tuple."""
 
-    of: Mapping[str, Shape]
-    """Shapes of the known fields, by name."""
-    whole: bool = False
-    """True if all known fields are required."""
+    of: Shape
 
 
 @dataclass(frozen=True)
@@ -127,121 +118,79 @@ class Each:
     """True if the names are whole numbers from 1."""
 
 
-@dataclass(frozen=True)
-class Listed:
-    """Shape of a list of values of one shape. In an evaluation that was not read from JSON, the list may be a tuple."""
-
-    of: Shape
+Shape = str | Listed | Each | Mapping[str, "Shape"]
+"""Shape of a value. A mapping has the shapes of an object's known fields. Unknown fields are allowed."""
 
 
-Shape = Kind | Fields | Each | Listed
+def _all(kind: str, names: str) -> dict[str, Shape]:
+    return dict.fromkeys(names.split(), kind)
 
 
-def _numbers(names: str) -> dict[str, Shape]:
-    return dict.fromkeys(names.split(), Kind.NUMBER)
-
-
-def _facts(names: str) -> dict[str, Shape]:
-    return dict.fromkeys(names.split(), Kind.FACT)
-
-
-_AGGREGATES = Fields(_numbers("all mean wmean"))
-_STS = Fields(
-    {
-        "spearman": _AGGREGATES,
-        "pearson": _AGGREGATES,
-        "pairs": Kind.NUMBER,
-        "subsets": Each(Fields(_numbers("spearman pearson pairs"))),
-    }
+_AGGREGATES = _all(NUMBER, "all mean wmean")
+_STS: dict[str, Shape] = {
+    "spearman": _AGGREGATES,
+    "pearson": _AGGREGATES,
+    "pairs": NUMBER,
+    "subsets": Each(_all(NUMBER, "spearman pearson pairs")),
+}
+_TRANSFER: dict[str, Shape] = {**_all(NUMBER, "accuracy f1 dev_accuracy"), "folds": Listed(_all(NUMBER, "c test"))}
+_GEOMETRY: dict[str, Shape] = {
+    **_all(NUMBER, "sentences alignment alignment_at_least_4 uniformity random_cosine_mean random_cosine_sd"),
+    **_all(NUMBER, "correlation_rank correlation_rank_of_64"),
+    "sentences_of": TEXT,
+    "spectrum": {"effective_rank": NUMBER},
+    "spectrum_centred": {"effective_rank": NUMBER, "values": Listed(NUMBER)},
+    "cosine_histogram": {"edges": Listed(NUMBER), "share": Listed(NUMBER)},
+    "top4_cosine": Each(NUMBER, sized=True),
+    "nearest_cosines": Each(Listed(NUMBER), sized=True),
+}
+_SUBJECT: dict[str, Shape] = {
+    **_all(FACT, "source kind name pooling transform dim max_length engine precision device fingerprint"),
+    **_all(TEXT, "objective backbone"),
+    "bytes": NUMBER,
+}
+_CURVE = _all(
+    NUMBER,
+    "step stsb_dev_spearman sickr_dev_spearman sts_dev_spearman dev_spearman known_item_ndcg10 self_retrieval_mrr10 "
+    "uniformity alignment effective_rank removed_share",
 )
-_TRANSFER = Fields(
-    {**_numbers("accuracy f1 dev_accuracy"), "folds": Listed(Fields(_numbers("c test"), whole=True))},
-)
-_GEOMETRY = Fields(
-    {
-        **_numbers("sentences alignment alignment_at_least_4 uniformity random_cosine_mean random_cosine_sd"),
-        **_numbers("correlation_rank correlation_rank_of_64"),
-        "sentences_of": Kind.TEXT,
-        "spectrum": Fields(_numbers("effective_rank")),
-        "spectrum_centred": Fields({"effective_rank": Kind.NUMBER, "values": Listed(Kind.NUMBER)}),
-        "cosine_histogram": Fields({"edges": Listed(Kind.NUMBER), "share": Listed(Kind.NUMBER)}, whole=True),
-        "top4_cosine": Each(Kind.NUMBER, sized=True),
-        "nearest_cosines": Each(Listed(Kind.NUMBER), sized=True),
-    }
-)
-EVALUATION = Fields(
-    {
-        "command": Kind.TEXT,
-        "created": Kind.TEXT,
-        "subject": Fields(
-            {
-                **_facts("source kind name pooling transform dim max_length engine precision device fingerprint"),
-                "objective": Kind.TEXT,
-                "backbone": Kind.TEXT,
-                "bytes": Kind.NUMBER,
-            }
-        ),
-        "environment": Fields({}),
-        "sts": Fields({"tasks": Each(_STS), "mean": Kind.NUMBER}),
-        "transfer": Fields({"tasks": Each(_TRANSFER), "mean": Kind.NUMBER}),
-        "retrieval": Each(
-            Fields({**_numbers("ndcg10 mrr10 recall100 queries documents missing"), "through": Kind.TEXT})
-        ),
-        "geometry": _GEOMETRY,
-        "curve": Listed(
-            Fields(
-                _numbers(
-                    "step stsb_dev_spearman sickr_dev_spearman sts_dev_spearman dev_spearman known_item_ndcg10 "
-                    "self_retrieval_mrr10 uniformity alignment effective_rank removed_share"
-                )
-            )
-        ),
-        "best_step": Kind.NUMBER,
-        "speed": Fields(
-            {**_numbers("texts seconds texts_per_second"), "latency_ms": Fields(_numbers("p50 p95"))},
-        ),
-        "precisions": Each(
-            Fields({**_numbers("sts_mean least_cosine texts_per_second bytes"), "cosine_to": Kind.TEXT})
-        ),
-    }
-)
+EVALUATION: Shape = {
+    "command": TEXT,
+    "created": TEXT,
+    "subject": _SUBJECT,
+    "environment": {},
+    "sts": {"tasks": Each(_STS), "mean": NUMBER},
+    "transfer": {"tasks": Each(_TRANSFER), "mean": NUMBER},
+    "retrieval": Each({**_all(NUMBER, "ndcg10 mrr10 recall100 queries documents missing"), "through": TEXT}),
+    "geometry": _GEOMETRY,
+    "curve": Listed(_CURVE),
+    "best_step": NUMBER,
+    "speed": {**_all(NUMBER, "texts seconds texts_per_second"), "latency_ms": _all(NUMBER, "p50 p95")},
+    "precisions": Each({**_all(NUMBER, "sts_mean least_cosine texts_per_second bytes"), "cosine_to": TEXT}),
+}
 
 
 def shape_errors(value: object, shape: Shape, path: str) -> Iterator[str]:
     """Yield a line for each value of the wrong shape. The line begins with the path to the value."""
-    match shape:
-        case Kind():
-            if not _is(value, shape):
-                yield f"{path} is not {shape.value}"
-        case Listed(of):
-            if not isinstance(value, list | tuple):
-                yield f"{path} is not a list"
-                return
-            for i, each in enumerate(value):
-                yield from shape_errors(each, of, f"{path}[{i}]")
-        case _:
-            if not isinstance(value, Mapping):
-                yield f"{path} is not an object"
-                return
-            for name, each, of in _parts(value, shape):
-                yield from shape_errors(each, of, f"{path} {name}")
-            if isinstance(shape, Each) and shape.sized:
-                yield from (f"{path} {name} is not a size" for name in value if not SIZE.fullmatch(str(name)))
-
-
-def _parts(value: Mapping[str, object], shape: Fields | Each) -> Iterator[tuple[str, object, Shape]]:
-    """Yield the name, value and expected shape of each field whose shape is known."""
-    if isinstance(shape, Each):
-        yield from ((name, each, shape.of) for name, each in value.items())
+    if isinstance(shape, str):
+        number, text = isinstance(value, float | int) and not isinstance(value, bool), isinstance(value, str)
+        if not {NUMBER: number, TEXT: text, FACT: text or number}[shape]:
+            yield f"{path} is not {shape}"
+    elif isinstance(shape, Listed):
+        if not isinstance(value, list | tuple):
+            yield f"{path} is not a list"
+            return
+        for i, each in enumerate(value):
+            yield from shape_errors(each, shape.of, f"{path}[{i}]")
+    elif not isinstance(value, Mapping):
+        yield f"{path} is not an object"
     else:
-        known = ((name, value.get(name), of) for name, of in shape.of.items())
-        yield from (part for part in known if shape.whole or part[1] is not None)
-
-
-def _is(value: object, kind: Kind) -> bool:
-    number = isinstance(value, float | int) and not isinstance(value, bool)
-    text = isinstance(value, str)
-    return {Kind.NUMBER: number, Kind.TEXT: text, Kind.FACT: text or number}[kind]
+        fields = dict.fromkeys(value, shape.of) if isinstance(shape, Each) else shape
+        for name, of in fields.items():
+            if isinstance(shape, Each) or name in REQUIRED or value.get(name) is not None:
+                yield from shape_errors(value.get(name), of, f"{path} {name}")
+        if isinstance(shape, Each) and shape.sized:
+            yield from (f"{path} {name} is not a size" for name in value if not SIZE.fullmatch(str(name)))
 
 
 def display_errors(value: object, path: str, depth: int = 0) -> Iterator[str]:

@@ -8,8 +8,8 @@ from xml.etree.ElementTree import Element
 from training.evaluation.report import svg
 from training.evaluation.report.evaluated import Evaluated
 from training.evaluation.report.markup import ABSENT, Part, element, number, row, section, table
-from training.evaluation.report.plots import Caption, Extra, Plane, Series, histogram, lines, points
-from training.evaluation.report.svg import WIDTH, Frame, decades, linear, sizes
+from training.evaluation.report.plots import Extra, Plane, Series, histogram, lines, points
+from training.evaluation.report.svg import WIDTH, Caption, Frame, decades, linear, sizes
 
 MEASURES = {
     "sentences": ("Sentences", 0),
@@ -73,7 +73,9 @@ def _plane(judged: Sequence[Evaluated]) -> Part:
 
 def _spectrum(judged: Sequence[Evaluated]) -> Part:
     """Plot the singular values of the centred matrix as shares of their sum."""
-    spectra = {each.name: _visible(each.get("geometry", "spectrum_centred", "values") or []) for each in judged}
+    known = {each.name: each.get("geometry", "spectrum_centred", "values") or [] for each in judged}
+    least = 10.0**-DECADES
+    spectra = {name: [share for share in of if share > 0 and share >= of[0] * least] for name, of in known.items()}
     series = [
         Series(each.name, each.mark, [(i, share) for i, share in enumerate(spectra[each.name], start=1)])
         for each in judged
@@ -81,28 +83,23 @@ def _spectrum(judged: Sequence[Evaluated]) -> Part:
     ]
     if not series:
         return None
-    widths = sorted({len(each.get("geometry", "spectrum_centred", "values") or []) for each in judged} - {0})
+    widths = sorted({*map(len, known.values())} - {0})
     shares = [share for each in series for _, share in each.points]
 
     def reference(frame: Frame) -> list[Element]:
-        return [
-            part
-            for width in widths
-            for part in (
-                svg.line((frame.left, frame.up(1 / width)), (WIDTH - frame.right, frame.up(1 / width)), "reference"),
-                svg.text(
-                    (WIDTH - frame.right, frame.up(1 / width) - 4), f"isotropic, D = {width}", "tick", anchor="end"
-                ),
-            )
-        ]
+        end, parts = WIDTH - frame.right, []
+        for width in widths:
+            y = frame.up(1 / width)
+            parts.append(svg.line((frame.left, y), (end, y), "reference"))
+            parts.append(svg.text((end, y - 4), f"isotropic, D = {width}", "tick", anchor="end"))
+        return parts
 
     return lines(
         Caption(
             "spectrum",
             "Singular values.",
-            "Singular values of the centred embeddings in descending order, as shares of their sum, on a "
-            "logarithmic axis. Dashed: D "
-            f"equal values. Values more than {DECADES} powers of ten below the largest are left out.",
+            "Singular values of the centred embeddings in descending order, as shares of their sum, on a logarithmic "
+            f"axis. Dashed: D equal values. Values more than {DECADES} powers of ten below the largest are left out.",
         ),
         Plane(
             linear("Rank of the singular value", (1, *map(float, widths)), from_zero=True),
@@ -111,10 +108,6 @@ def _spectrum(judged: Sequence[Evaluated]) -> Part:
         ),
         series,
     )
-
-
-def _visible(spectrum: Sequence[float]) -> list[float]:
-    return [share for share in spectrum if share > 0 and share >= spectrum[0] * 10.0**-DECADES]
 
 
 def _cosines(judged: Sequence[Evaluated]) -> list[Element]:
@@ -126,9 +119,7 @@ def _cosines(judged: Sequence[Evaluated]) -> list[Element]:
         histogram(
             Caption(
                 f"cosines-{i}",
-                f"Cosines of different sentences, {each.name}."
-                if len(judged) > 1
-                else "Cosines of different sentences.",
+                f"Cosines of different sentences{f', {each.name}' if len(judged) > 1 else ''}.",
                 "Share of the pairs in each bin. "
                 f"Over all pairs: mean {number(each.get('geometry', 'random_cosine_mean'), 3)}, "
                 f"standard deviation {number(each.get('geometry', 'random_cosine_sd'), 3)}.",
@@ -143,7 +134,7 @@ def _cosines(judged: Sequence[Evaluated]) -> list[Element]:
 
 def _nearest(judged: Sequence[Evaluated]) -> Part:
     """Plot the cosines of the four nearest in-batch neighbours against batch size."""
-    series = _each_of_four(judged[0]) if len(judged) == 1 else []
+    series = nearest_series(judged[0].get("geometry", "nearest_cosines") or {}) if len(judged) == 1 else []
     shown = "each of" if series else "the mean of"
     series = series or [
         Series(each.name, each.mark, _by_size(known))
@@ -167,16 +158,11 @@ def _nearest(judged: Sequence[Evaluated]) -> Part:
     )
 
 
-def _each_of_four(judged: Evaluated) -> list[Series]:
-    """Make a series for each of the four neighbours, as in GS-InfoNCE's Figure 1.
-
-    Return no series if only the mean is known.
-    """
-    known: Mapping[str, Sequence[float]] = judged.get("geometry", "nearest_cosines") or {}
-    places = range(min(map(len, known.values()), default=0))
+def nearest_series(cosines: Mapping[str, Sequence[float]]) -> list[Series]:
+    """Make a series for each neighbour from cosines by batch size, as in GS-InfoNCE's Figure 1."""
     return [
-        Series(f"{place + 1}. nearest", svg.mark(place), _by_size({size: of[place] for size, of in known.items()}))
-        for place in places
+        Series(f"{place + 1}. nearest", svg.mark(place), _by_size({size: of[place] for size, of in cosines.items()}))
+        for place in range(min(map(len, cosines.values()), default=0))
     ]
 
 
@@ -191,11 +177,7 @@ QUANTITIES = {
     "sickr_dev_spearman": ("SICK-R dev", "Spearman × 100", "Higher is better."),
     "sts_dev_spearman": ("Mean of STS-B and SICK-R dev", "Spearman × 100", "Higher is better."),
     "dev_spearman": ("Own development pairs", "Spearman × 100", "Higher is better."),
-    "known_item_ndcg10": (
-        "Known items",
-        "nDCG@10 × 100",
-        "Titles and sentences retrieve passages. Higher is better.",
-    ),
+    "known_item_ndcg10": ("Known items", "nDCG@10 × 100", "Titles and sentences retrieve passages. Higher is better."),
     "self_retrieval_mrr10": (
         "Self-retrieval",
         "MRR@10",
@@ -218,10 +200,7 @@ QUANTITIES = {
 
 
 def curve(judged: Sequence[Evaluated]) -> Element | None:
-    """Draw the learning curves, with one plot for each quantity.
-
-    Two scales in one plot would suggest a relation. The quantities of DCLR's Figure 4 are included.
-    """
+    """Draw a plot for each quantity of the learning curves, among them those of DCLR's Figure 4."""
     figures = [figure for name in QUANTITIES if (figure := _panel(name, judged)) is not None]
     if not figures:
         return None
@@ -250,12 +229,9 @@ def _panel(name: str, judged: Sequence[Evaluated]) -> Part:
 
 def _points(judged: Evaluated, name: str) -> list[tuple[float, float]]:
     """Return the points (step, value) of a quantity, in the order of the steps."""
-    known = (
-        (float(point["step"]), float(point[name]))
-        for point in judged.get("curve") or []
-        if point.get(name) is not None and point.get("step") is not None
-    )
-    return sorted(known)
+    curve = judged.get("curve") or []
+    known = [point for point in curve if point.get(name) is not None and point.get("step") is not None]
+    return sorted((float(point["step"]), float(point[name])) for point in known)
 
 
 def _said(chosen: Sequence[tuple[Evaluated, int]]) -> str:
@@ -270,12 +246,12 @@ def _chosen(chosen: Sequence[tuple[Evaluated, int]]) -> Extra:
     """Draw a vertical line at each chosen step. Only a single line is labelled."""
 
     def drawn(frame: Frame) -> list[Element]:
-        places = [(each.mark, step, frame.across(step)) for each, step in chosen]
-        marks = [svg.line((x, frame.top), (x, frame.foot), f"chosen {kind}") for kind, _, x in places]
-        if len(places) == 1:
-            ((kind, step, x),) = places
+        marks = [svg.upright(frame, step, f"chosen {each.mark}") for each, step in chosen]
+        if len(chosen) == 1:
+            ((each, step),) = chosen
             side, anchor = (-5, "end") if frame.x.at(step) > 0.5 else (5, "start")
-            marks.append(svg.text((x + side, frame.top - 3), f"step {step}", f"name {kind}", anchor=anchor))
+            at = (frame.across(step) + side, frame.top - 3)
+            marks.append(svg.text(at, f"step {step}", f"name {each.mark}", anchor=anchor))
         return marks
 
     return drawn

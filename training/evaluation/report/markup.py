@@ -15,8 +15,10 @@ def element(tag: str, *parts: Part, **attributes: str) -> Element:
     """Make an element. Attributes have Python spelling: `class_`, `aria_label`."""
     made = Element(tag, {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()})
     for part in parts:
-        if isinstance(part, str):
-            _append_text(made, part)
+        if isinstance(part, str) and len(made):
+            made[-1].tail = (made[-1].tail or "") + part
+        elif isinstance(part, str):
+            made.text = (made.text or "") + part
         elif part is not None:
             made.append(part)
     return made
@@ -67,10 +69,3 @@ def number(value: float | None, digits: int = 2) -> str:
 def megabytes(size: int | None) -> str | None:
     """Format bytes in units of 10^6."""
     return None if size is None else f"{number(size / 1e6, 1)} MB"
-
-
-def _append_text(made: Element, text: str) -> None:
-    if len(made):
-        made[-1].tail = (made[-1].tail or "") + text
-    else:
-        made.text = (made.text or "") + text

@@ -10,9 +10,10 @@ from xml.etree.ElementTree import Element, tostring
 from training.evaluation.report.evaluated import Evaluated, check_evaluations
 from training.evaluation.report.geometry import curve, geometry
 from training.evaluation.report.markup import ABSENT, Part, element, megabytes, number, row, section, table
-from training.evaluation.report.plots import Bar, Caption, bars
+from training.evaluation.report.plots import Bar, bars
 from training.evaluation.report.scores import retrieval, sts, transfer
 from training.evaluation.report.sheet import DRAWING
+from training.evaluation.report.svg import Caption
 
 STYLES = (DRAWING, Path(__file__).with_name("style.css"))
 """Style sheets of a page: of its drawings, and of everything else."""
@@ -26,34 +27,25 @@ def render(evaluations: Sequence[Mapping[str, Any]]) -> str:
     """
     judged = check_evaluations(evaluations)
     parts = [part for make in (sts, transfer, retrieval, geometry, curve, speed) if (part := make(judged)) is not None]
-    head = tostring(_head(judged), encoding="unicode", method="html")
-    # XML escapes attributes completely. Every element of the body has an end tag, so the XML is valid HTML too.
-    body = tostring(_body(judged, parts), encoding="unicode", short_empty_elements=False)
-    return f'<!doctype html>\n<html lang="en">{head}{body}</html>\n'
+    others = f"Compared with: {', '.join(each.title for each in judged[1:])}" if judged[1:] else ""
+    said = [element("p", text) for text in (_headline(judged[0]), others) if text]
+    main = [subjects(judged), *parts, explanations(judged)]
+    return document(f"{judged[0].name}: evaluation", [element("h1", judged[0].title), *said], main)
 
 
-def style() -> str:
-    """Return the style sheet of a page."""
-    return "\n".join(file.read_text(encoding="utf-8") for file in STYLES)
-
-
-def _head(judged: Sequence[Evaluated]) -> Element:
-    return element(
+def document(title: str, header: Sequence[Part], main: Sequence[Part]) -> str:
+    """Return a self-contained HTML page with the style sheets of reports."""
+    head = element(
         "head",
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", f"{judged[0].name}: evaluation"),
-        element("style", style()),
+        element("title", title),
+        element("style", "\n".join(file.read_text(encoding="utf-8") for file in STYLES)),
     )
-
-
-def _body(judged: Sequence[Evaluated], parts: Sequence[Element]) -> Element:
-    header = element(
-        "header",
-        element("h1", judged[0].title),
-        *(element("p", said) for said in (_headline(judged[0]), _others(judged[1:])) if said),
-    )
-    return element("body", header, element("main", subjects(judged), *parts, explanations(judged)))
+    body = element("body", element("header", *header), element("main", *main))
+    # XML escapes attributes completely. Every element of the body has an end tag, so the XML is valid HTML too.
+    content = tostring(body, encoding="unicode", short_empty_elements=False)
+    return f'<!doctype html>\n<html lang="en">{tostring(head, encoding="unicode", method="html")}{content}</html>\n'
 
 
 def _headline(judged: Evaluated) -> str:
@@ -64,10 +56,6 @@ def _headline(judged: Evaluated) -> str:
     ]
     numbers.append(("texts per second", judged.get("speed", "texts_per_second"), 0))
     return " · ".join(f"{name} {number(value, digits)}" for name, value, digits in numbers if value is not None)
-
-
-def _others(judged: Sequence[Evaluated]) -> str:
-    return f"Compared with: {', '.join(each.title for each in judged)}" if judged else ""
 
 
 # Facts about the evaluated encoders, and explanations of the numbers.
@@ -92,16 +80,17 @@ SUBJECT = {
 
 def subjects(judged: Sequence[Evaluated]) -> Element:
     """Make a table with a column for each evaluation and a row for each fact that any of them has."""
-    rows = {title: [_said(each.get("subject", name)) for each in judged] for name, title in SUBJECT.items()}
-    rows["Fingerprint"] = [_fingerprint(each) for each in judged]
+    rows = {title: [each.get("subject", name) for each in judged] for name, title in SUBJECT.items()}
+    prints = [each.get("subject", "fingerprint") for each in judged]
+    rows["Fingerprint"] = [None if each is None else str(each)[:FINGERPRINT] for each in prints]
     rows["Size"] = [megabytes(each.get("subject", "bytes")) for each in judged]
     rows["Environment"] = [_environment(each) for each in judged]
-    rows["Judged"] = [_said(each.get("created")) for each in judged]
+    rows["Judged"] = [each.get("created") for each in judged]
     commands = [each.get("command") for each in judged]
     filled = [
-        row(title, *(ABSENT if said is None else said for said in facts))
+        row(title, *(ABSENT if fact is None else str(fact) for fact in facts))
         for title, facts in rows.items()
-        if any(said is not None for said in facts)
+        if any(fact is not None for fact in facts)
     ]
     if any(commands):
         filled.append(row("Command", *(element("code", command) if command else ABSENT for command in commands)))
@@ -110,6 +99,7 @@ def subjects(judged: Sequence[Evaluated]) -> Element:
 
 def explanations(judged: Sequence[Evaluated]) -> Element:
     """Explain the numbers, and list the commands that reproduce them."""
+    known = [str(command) for each in judged if (command := each.get("command"))]
     return section(
         "reading",
         "How to read this",
@@ -122,24 +112,8 @@ def explanations(judged: Sequence[Evaluated]) -> Element:
             "Lower alignment and lower uniformity are better. Read the two values together. ",
             "Times are valid only for the device named above.",
         ),
-        *_commands(judged),
+        *([element("p", "To repeat it:"), element("pre", element("code", "\n".join(known)))] if known else []),
     )
-
-
-def _commands(judged: Sequence[Evaluated]) -> list[Part]:
-    known = [str(command) for each in judged if (command := each.get("command"))]
-    if not known:
-        return []
-    return [element("p", "To repeat it:"), element("pre", element("code", "\n".join(known)))]
-
-
-def _said(value: object) -> str | None:
-    return None if value is None else str(value)
-
-
-def _fingerprint(judged: Evaluated) -> str | None:
-    fingerprint = judged.get("subject", "fingerprint")
-    return None if fingerprint is None else str(fingerprint)[:FINGERPRINT]
 
 
 def _environment(judged: Evaluated) -> str | None:
@@ -167,15 +141,13 @@ def speed(judged: Sequence[Evaluated]) -> Element | None:
     return section(
         "speed",
         "Latency and size",
-        _times(timed),
-        _precisions(rounded),
+        _times(timed) if timed else None,
+        _precisions(rounded) if rounded else None,
         element("div", _throughput(rounded), class_="figures"),
     )
 
 
-def _times(judged: Sequence[Evaluated]) -> Part:
-    if not judged:
-        return None
+def _times(judged: Sequence[Evaluated]) -> Element:
     rows = [
         row(
             each.name,
@@ -193,9 +165,7 @@ def _times(judged: Sequence[Evaluated]) -> Part:
     return table("Latency, throughput and size", head, [rows])
 
 
-def _precisions(judged: Sequence[Evaluated]) -> Part:
-    if not judged:
-        return None
+def _precisions(judged: Sequence[Evaluated]) -> Element:
     bodies = [
         [
             row(

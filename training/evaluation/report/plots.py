@@ -8,20 +8,11 @@ from xml.etree.ElementTree import Element
 
 from training.evaluation.report import svg
 from training.evaluation.report.markup import number
-from training.evaluation.report.svg import WIDTH, Axis, Frame, Point, linear
+from training.evaluation.report.svg import UNMARKED, WIDTH, Axis, Caption, Frame, Point, linear
 
 LABEL_GAP = 13
 """Minimum distance between the base lines of labels, in units of the drawing."""
 NAME_LENGTH = 14
-
-
-@dataclass(frozen=True)
-class Caption:
-    """The text of a figure. `name` is unique on the page."""
-
-    name: str
-    title: str
-    description: str
 
 
 @dataclass(frozen=True)
@@ -72,10 +63,8 @@ def dot_plot(caption: Caption, label: str, dots: Sequence[Dot]) -> Element:
     """Draw a row for each dot, with its value. A deviation is drawn as a line to both sides of the dot."""
     reach = [dot.value + sign * (dot.deviation or 0) for dot in dots for sign in (-1, 1)]
     height = 18 * len(dots)
-    frame = Frame(linear(label, reach), _unmarked(), left=150, right=40, height=height)
-    parts = [
-        svg.line((frame.across(tick), frame.top), (frame.across(tick), frame.foot), "grid") for tick in frame.x.ticks
-    ]
+    frame = Frame(linear(label, reach), UNMARKED, left=150, right=40, height=height)
+    parts = [svg.upright(frame, tick, "grid") for tick in frame.x.ticks]
     names = svg.short([dot.name for dot in dots], 23)
     for i, (dot, name) in enumerate(zip(dots, names, strict=True)):
         y = frame.top + 18 * i + 9
@@ -86,19 +75,14 @@ def dot_plot(caption: Caption, label: str, dots: Sequence[Dot]) -> Element:
             parts.append(svg.line((frame.across(ends[0]), y), (frame.across(ends[1]), y), f"spread {dot.kind}"))
         parts.append(svg.dot((frame.across(dot.value), y), dot.kind, tooltip))
         parts.append(svg.text((WIDTH, y + 4), number(dot.value), f"value {dot.kind}", anchor="end"))
-    return svg.figure(caption.name, caption.title, caption.description, frame.foot + 40, [*parts, *frame.below()])
+    return svg.figure(caption, frame, [*parts, *frame.below()])
 
 
 def bars(caption: Caption, label: str, values: Sequence[Bar], *, digits: int) -> Element:
-    """Draw horizontal bars from zero, with their values.
-
-    An interval is drawn as a whisker, and a paper's value as a circle.
-    """
+    """Draw horizontal bars from zero with their values, intervals (as whiskers) and a paper's values (as circles)."""
     reach = [end for bar in values for end in (bar.value, bar.reported or 0.0, *(bar.interval or ()))]
-    frame = Frame(linear(label, reach, from_zero=True), _unmarked(), left=150, right=56, height=24 * len(values))
-    parts = [
-        svg.line((frame.across(tick), frame.top), (frame.across(tick), frame.foot), "grid") for tick in frame.x.ticks
-    ]
+    frame = Frame(linear(label, reach, from_zero=True), UNMARKED, left=150, right=56, height=24 * len(values))
+    parts = [svg.upright(frame, tick, "grid") for tick in frame.x.ticks]
     zero = frame.across(0)
     names = svg.short([bar.name for bar in values], 23)
     for i, (bar, name) in enumerate(zip(values, names, strict=True)):
@@ -112,13 +96,14 @@ def bars(caption: Caption, label: str, values: Sequence[Bar], *, digits: int) ->
         parts.append(svg.bar((zero, y - 7), (frame.across(bar.value), y + 7), kind, tooltip))
         if bar.interval:
             low, high = map(frame.across, bar.interval)
-            parts += svg.whisker(low, high, y)
+            parts.append(svg.line((low, y), (high, y), "whisker"))
+            parts += [svg.line((x, y - 4), (x, y + 4), "whisker") for x in (low, high)]
         if bar.reported is not None:
             tip = f"{bar.name}, in the paper: {number(bar.reported, digits)}"
             parts.append(svg.dot((frame.across(bar.reported), y), "reported", tip))
         parts.append(svg.text((WIDTH, y + 4), said, f"value {bar.kind}", anchor="end"))
-    parts.append(svg.line((zero, frame.top), (zero, frame.foot), "axis"))
-    return svg.figure(caption.name, caption.title, caption.description, frame.foot + 40, [*parts, *frame.below()])
+    parts.append(svg.upright(frame, 0, "axis"))
+    return svg.figure(caption, frame, [*parts, *frame.below()])
 
 
 def lines(caption: Caption, plane: Plane, series: Sequence[Series], *, dots: bool = False) -> Element:
@@ -139,7 +124,7 @@ def lines(caption: Caption, plane: Plane, series: Sequence[Series], *, dots: boo
             svg.text((WIDTH - frame.right + 8, y + 4), name, f"name {each.kind}")
             for each, name, y in zip(series, names, ends, strict=True)
         ]
-    return _drawn(caption, frame, parts)
+    return svg.figure(caption, frame, parts)
 
 
 def points(caption: Caption, plane: Plane, named: Sequence[Series]) -> Element:
@@ -153,7 +138,7 @@ def points(caption: Caption, plane: Plane, named: Sequence[Series]) -> Element:
         (x, y), *_ = each.points
         parts.append(svg.dot(place, each.kind, f"{each.name}: {number(x, 3)}, {number(y, 3)}"))
         parts.append(svg.text((place[0] + 9, height + 4), name, f"name {each.kind}"))
-    return _drawn(caption, frame, parts)
+    return svg.figure(caption, frame, parts)
 
 
 def histogram(caption: Caption, plane: Plane, edges: Sequence[float], shares: Series) -> Element:
@@ -163,13 +148,4 @@ def histogram(caption: Caption, plane: Plane, edges: Sequence[float], shares: Se
     for left, right, (_, share) in zip(edges[:-1], edges[1:], shares.points, strict=True):
         corners = (frame.across(left), frame.foot), (frame.across(right), frame.up(share))
         parts.append(svg.bar(*corners, shares.kind, f"{number(left)} to {number(right)}: {number(100 * share)} %"))
-    return _drawn(caption, frame, parts)
-
-
-def _drawn(caption: Caption, frame: Frame, parts: Sequence[Element]) -> Element:
-    return svg.figure(caption.name, caption.title, caption.description, frame.foot + 40, parts)
-
-
-def _unmarked() -> Axis:
-    """Return a y axis without scale and ticks, for plots whose rows are labelled by name."""
-    return Axis("", (0.0, 1.0), ("", ""))
+    return svg.figure(caption, frame, parts)

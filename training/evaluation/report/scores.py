@@ -10,8 +10,9 @@ from xml.etree.ElementTree import Element
 from training.evaluation.report import published
 from training.evaluation.report.evaluated import Evaluated
 from training.evaluation.report.markup import ABSENT, Part, details, element, number, row, section, table
-from training.evaluation.report.plots import Caption, Dot, dot_plot
+from training.evaluation.report.plots import Dot, dot_plot
 from training.evaluation.report.published import STS, TRANSFER, Row
+from training.evaluation.report.svg import Caption
 
 NAMES = {"STSB": "STS-B", "SICKR": "SICK-R", "SST2": "SST-2"}
 """Names of tasks that the papers spell differently."""
@@ -21,10 +22,7 @@ UNIT_VECTORS = (
     "logistic regression on vectors that are not normalised."
 )
 REACH = 12
-"""Lower end of a dot plot, in points below the lowest mean of the evaluations.
-
-A longer axis would hide differences between seeds.
-"""
+"""Lower end of a dot plot, in points below the lowest mean. More would hide differences between seeds."""
 
 
 def sts(judged: Sequence[Evaluated]) -> Element | None:
@@ -100,33 +98,23 @@ def _backbones(judged: Iterable[Evaluated]) -> list[str]:
 
 def _backbone_note(judged: Sequence[Evaluated], papers: Sequence[Row]) -> Part:
     """Return a note if the papers' rows are for another backbone than the evaluated encoders."""
-    theirs = {paper.backbone for paper in papers}
-    others = {name or "an unnamed backbone" for name in _backbones(judged) if published.reported(name) not in theirs}
-    if not others:
-        return None
-    said = " and ".join(sorted(others))
-    return element("p", f"The papers don't report {said}: their rows are there for orientation, not for comparison.")
+    others = " and ".join(published.unreported(_backbones(judged), papers))
+    said = f"The papers don't report {others}: their rows are there for orientation, not for comparison."
+    return element("p", said) if others else None
 
 
 def _published(papers: Sequence[Row]) -> list[Element]:
-    names = _paper_names(papers)
-    return [
-        row(name, *(map(number, paper.tasks) if paper.tasks else [ABSENT] * 7), _mean(paper), kind="paper")
-        for name, paper in zip(names, papers, strict=True)
-    ]
+    rows = []
+    for name, paper in _named(papers):
+        mean = number(paper.mean) + (f" ± {number(paper.deviation)}" if paper.deviation else "")
+        rows.append(row(name, *(map(number, paper.tasks) if paper.tasks else [ABSENT] * 7), mean, kind="paper"))
+    return rows
 
 
-def _mean(paper: Row) -> str:
-    return number(paper.mean) + (f" ± {number(paper.deviation)}" if paper.deviation else "")
-
-
-def _paper_names(papers: Sequence[Row]) -> list[str]:
-    """Return a name for each row of a paper.
-
-    The name is the method, with the backbone if the same method occurs several times.
-    """
+def _named(papers: Sequence[Row]) -> list[tuple[str, Row]]:
+    """Name each row of a paper by its method, with the backbone if the method occurs several times."""
     count = Counter(paper.method for paper in papers)
-    return [paper.method if count[paper.method] == 1 else f"{paper.method}, {paper.backbone}" for paper in papers]
+    return [(each.method if count[each.method] == 1 else f"{each.method}, {each.backbone}", each) for each in papers]
 
 
 def _means(measured: Sequence[Evaluated], papers: Sequence[Row]) -> Part:
@@ -134,11 +122,8 @@ def _means(measured: Sequence[Evaluated], papers: Sequence[Row]) -> Part:
     if not ours:
         return None
     least = min(dot.value for dot in ours) - REACH
-    theirs = [
-        Dot(name, paper.mean, "paper", paper.deviation)
-        for name, paper in zip(_paper_names(papers), papers, strict=True)
-        if paper.mean >= least
-    ]
+    named = _named(papers)
+    theirs = [Dot(name, paper.mean, "paper", paper.deviation) for name, paper in named if paper.mean >= least]
     return dot_plot(
         Caption(
             "sts-means",
@@ -205,5 +190,5 @@ def _regularisation(judged: Evaluated) -> Part:
 
 
 def _sources(papers: Sequence[Row]) -> Element:
-    rows = [row(name, paper.source) for name, paper in zip(_paper_names(papers), papers, strict=True)]
+    rows = [row(name, paper.source) for name, paper in _named(papers)]
     return details("Sources of the papers' rows", table("Sources", ["Row", "Source"], [rows]))

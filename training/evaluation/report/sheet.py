@@ -45,27 +45,18 @@ def sheet(figures: Sequence[Element]) -> str:
 
 def title_of(figure: Element) -> str:
     """Return the title of a figure, without its full stop."""
-    return _text(figure, "title").removesuffix(".")
+    return figure.findtext("svg/title", "").removesuffix(".")
 
 
 def description_of(figure: Element) -> str:
-    """Return the description of a figure."""
-    return _text(figure, "desc")
-
-
-def _text(figure: Element, tag: str) -> str:
-    return figure.findtext(f"svg/{tag}", "")
+    return figure.findtext("svg/desc", "")
 
 
 def _placed(figure: Element, left: float, top: float) -> Element:
-    drawing = deepcopy(_drawing(figure))
+    drawing = deepcopy(figure[0])
     drawing.attrib |= {"x": f"{left:g}", "y": f"{top:g}", "width": f"{WIDTH}", "height": f"{_height(figure):g}"}
     return drawing
 
 
 def _height(figure: Element) -> float:
-    return float(_drawing(figure).get("viewBox", "").split()[3])
-
-
-def _drawing(figure: Element) -> Element:
-    return figure[0]
+    return float(figure[0].get("viewBox", "").split()[3])

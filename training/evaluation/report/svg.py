@@ -1,15 +1,13 @@
-"""Axes and shapes of plots.
-
-A shape has a kind, but no colours or fonts. The style sheet sets colours and fonts for each kind.
-"""
+"""Axes and shapes of plots. The style sheet sets colours and fonts for each kind of shape."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from xml.etree.ElementTree import Element
+
+import numpy as np
 
 from training.evaluation.report.markup import Part, element
 
@@ -35,11 +33,7 @@ class Axis:
     logarithmic: bool = False
 
     def at(self, value: float) -> float:
-        """Return the position of `value`, from 0 at the first tick to 1 at the last.
-
-        Raises:
-            ValueError: `value` is not positive, on a logarithmic axis.
-        """
+        """Return the position of `value`, from 0 at the first tick to 1 at the last."""
         low, high, here = (math.log(each) if self.logarithmic else each for each in (*self.ends, value))
         return (here - low) / (high - low)
 
@@ -47,6 +41,10 @@ class Axis:
     def ends(self) -> tuple[float, float]:
         """Return the first tick and the last."""
         return self.ticks[0], self.ticks[-1]
+
+
+UNMARKED = Axis("", (0.0, 1.0), ("", ""))
+"""A y axis without scale and ticks, for plots whose rows are labelled by name."""
 
 
 def linear(label: str, values: Iterable[float], *, from_zero: bool = False, most: int = 6) -> Axis:
@@ -73,14 +71,12 @@ def linear(label: str, values: Iterable[float], *, from_zero: bool = False, most
 
 
 def decades(label: str, values: Iterable[float], *, most: int = 6) -> Axis:
-    """Make a logarithmic axis with ticks at powers of ten.
+    """Make a logarithmic axis for positive values, with ticks at powers of ten.
 
     Raises:
-        ValueError: there are no values, or one is not positive and finite.
+        ValueError: there are no values, or one is not finite.
     """
     low, high = _range(label, values)
-    if low <= 0:
-        raise ValueError(f"{label}: {low} can't be on a logarithmic axis, which needs values above 0")
     first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
     last = max(last, first + 1)
     step = math.ceil((last - first) / (most - 1))
@@ -92,14 +88,8 @@ def decades(label: str, values: Iterable[float], *, most: int = 6) -> Axis:
 
 
 def sizes(label: str, values: Iterable[int]) -> Axis:
-    """Make a logarithmic axis with the measured sizes as ticks.
-
-    Raises:
-        ValueError: there are fewer than two sizes, or one is not positive.
-    """
+    """Make a logarithmic axis with the measured sizes, which are at least two, as ticks."""
     ticks = sorted(set(values))
-    if len(ticks) < 2 or ticks[0] <= 0:
-        raise ValueError(f"{label}: an axis needs two or more sizes, got {ticks}")
     return Axis(label, tuple(map(float, ticks)), tuple(map(str, ticks)), logarithmic=True)
 
 
@@ -123,6 +113,15 @@ def _name(tick: float, digits: int) -> str:
 
 
 # Shapes: the frame between two axes, and its content.
+
+
+@dataclass(frozen=True)
+class Caption:
+    """The text of a figure. `name` is unique on the page, and the description is for screen readers."""
+
+    name: str
+    title: str
+    description: str
 
 
 @dataclass(frozen=True)
@@ -185,29 +184,32 @@ class Frame:
         ]
 
 
-def figure(name: str, title: str, description: str, height: float, parts: Iterable[Part]) -> Element:
-    """Make a drawing with its caption. `name` is unique on the page, and the description is for screen readers."""
+def figure(caption: Caption, frame: Frame, parts: Iterable[Part]) -> Element:
+    """Make a drawing of a frame and its content, with its caption."""
+    name, title, description = caption.name, caption.title, caption.description
     drawing = element(
         "svg",
         element("title", title, id=f"{name}-title"),
         element("desc", description, id=f"{name}-description"),
         *parts,
-        xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {_n(height)}", role="img",
+        xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {_n(frame.foot + 40)}", role="img",
         aria_labelledby=f"{name}-title {name}-description",
     )  # fmt: skip
     return element("figure", drawing, element("figcaption", element("b", title), " ", description), id=name)
 
 
 def text(at: Point, content: str, kind: str, *, anchor: str = "start") -> Element:
-    """Make a line of text.
-
-    `anchor` is the part of the text (start, middle or end) that is placed at the point `at` of the base line.
-    """
+    """Make a line of text whose `anchor` (start, middle or end) is at the point `at` of the base line."""
     return element("text", content, x=_n(at[0]), y=_n(at[1]), class_=kind, text_anchor=anchor)
 
 
 def line(start: Point, end: Point, kind: str) -> Element:
     return element("line", x1=_n(start[0]), y1=_n(start[1]), x2=_n(end[0]), y2=_n(end[1]), class_=kind)
+
+
+def upright(frame: Frame, value: float, kind: str) -> Element:
+    """Draw a line at a value of the x axis, over the height of the frame."""
+    return line((frame.across(value), frame.top), (frame.across(value), frame.foot), kind)
 
 
 def dot(at: Point, kind: str, tooltip: str) -> Element:
@@ -229,12 +231,6 @@ def bar(start: Point, end: Point, kind: str, tooltip: str) -> Element:
     )  # fmt: skip
 
 
-def whisker(low: float, high: float, y: float) -> list[Element]:
-    """Draw a horizontal interval with caps, in a colour that differs from a bar's and the background's."""
-    caps = [line((x, y - 4), (x, y + 4), "whisker") for x in (low, high)]
-    return [line((low, y), (high, y), "whisker"), *caps]
-
-
 def mark(index: int) -> str:
     """Return the style of an evaluation's marks. After `MARKS` evaluations, the colours repeat with dashed lines."""
     turn, colour = divmod(index, MARKS)
@@ -246,28 +242,19 @@ def spread(places: Iterable[float], gap: float, *, within: tuple[float, float]) 
 
     If there is room, all labels are `within` the two bounds. Otherwise, the last labels are beyond the second bound.
     """
-    wanted = list(places)
-    order = sorted(range(len(wanted)), key=wanted.__getitem__)
-    runs: list[list[float]] = []  # This is isotonic regression of the positions after subtraction of the gaps.
-    for rank, i in enumerate(order):
-        runs.append([wanted[i] - rank * gap])
-        while len(runs) > 1 and fmean(runs[-1]) < fmean(runs[-2]):
-            merged = runs.pop()
-            runs[-1] += merged
+    from scipy.optimize import isotonic_regression  # The import takes a while, and only plots with labels need it.
+
+    wanted = np.array(list(places))
+    order, gaps = np.argsort(wanted, kind="stable"), gap * np.arange(len(wanted))
     low, high = within
-    last = max(low, high - gap * (len(wanted) - 1))
-    settled = [min(max(fmean(run), low), last) for run in runs for _ in run]
-    result = [0.0] * len(wanted)
-    for rank, i in enumerate(order):
-        result[i] = settled[rank] + rank * gap
-    return result
+    result = np.empty(len(wanted))
+    # After subtraction of the gaps, positions in order must not decrease.
+    result[order] = isotonic_regression(wanted[order] - gaps).x.clip(low, max(low, high - gaps[-1])) + gaps
+    return [float(place) for place in result]
 
 
 def short(names: Sequence[str], most: int) -> list[str]:
-    """Shorten each name to `most` characters.
-
-    Start and end of the names are kept, in the proportion that keeps most names distinct.
-    """
+    """Shorten each name in its middle to `most` characters, at the place that keeps most names distinct."""
 
     def cut(name: str, beginning: int) -> str:
         return name if len(name) <= most else f"{name[:beginning]}…{name[len(name) - most + 1 + beginning :]}"
