@@ -27,7 +27,7 @@ from serving.inference.engine import Embedded, Engine, Floats, Model
 from serving.inference.fair_queue import Answer, EngineSlots
 from serving.inference.inputs import CHARACTERS_PER_TOKEN, At, InputPreparation, Prompts
 from serving.inference.token_vectors import EachToken, Mixed, mixed
-from serving.inference.tokenizing import Tokenizing, Vocabulary
+from serving.inference.tokenizing import Tokenizing, in_turns
 from serving.inference.vector_cache import Submit, VectorCache
 from serving.operations.bounds import check_count, check_some
 from serving.operations.context import is_bulk, record
@@ -88,7 +88,6 @@ class Embedder:
         self._tokenizing = Tokenizing(
             engine.tokenize, settings.cache_bytes // TOKENS_SHARE, settings.max_tokenizing_characters
         )
-        self._vocabulary = Vocabulary(engine, self._tokenizing)
         max_batch_tokens = settings.max_batch_tokens or engine.batch_tokens
         self.batcher = Batcher(
             self._checked,
@@ -111,7 +110,6 @@ class Embedder:
             settings,
             self.prompts,
             tokenizing=self._tokenizing,
-            vocabulary=self._vocabulary,
             batcher=self.batcher,
         )
         self._embedded: Submit = self.batcher.submit
@@ -153,9 +151,8 @@ class Embedder:
             check_some(inputs, field)
             warning = self._checked_options(options)
             tokens = await self.preparation.tokens(inputs, options, at, prompts)
-            truncated = self.preparation.check_cut(tokens, options, at)
             answer, computed = await self._run(
-                tokens, self._embedded, inputs, field, began=began, truncated=truncated, warning=warning, part=part
+                tokens, self._embedded, inputs, field, began=began, warning=warning, part=part
             )
             return Embeddings(
                 **vars(computed),
@@ -191,7 +188,6 @@ class Embedder:
             check_count(len(inputs) - beside, self._settings.max_request_texts, field)
             check_some(inputs, field)
             tokens = await self.preparation.tokens(inputs, options, at, prompts)
-            truncated = self.preparation.check_cut(tokens, options, at)
             total, limit = sum(map(len, tokens)), min(most // width, self._settings.max_request_tokens)
             if total > limit:
                 raise TooLarge(
@@ -200,8 +196,7 @@ class Embedder:
                     field=field,
                 )
             each = [EachToken(one.ids, one.length) for one in tokens]
-            submit = self.batcher.submit
-            answer, computed = await self._run(each, submit, inputs, field, began=began, truncated=truncated)
+            answer, computed = await self._run(each, self.batcher.submit, inputs, field, began=began)
             return TokenEmbeddings(**vars(computed), vectors=answer.vectors, norms=answer.norms, texts=each)
 
     def _token_dim(self) -> int:
@@ -219,11 +214,11 @@ class Embedder:
         return width
 
     async def score(
-        self, pairs: Sequence[TextPair], options: EmbedOptions, field: str = "inputs", at: At | None = None
+        self, pairs: Sequence[TextPair], options: EmbedOptions, field: str = "inputs"
     ) -> tuple[Floats, Computed]:
         """Return the logits (N,) of a cross-encoder for N pairs of texts.
 
-        In error messages, `field` names the pairs, and `at` maps a pair's index to the pair's name.
+        In error messages, `field` names the pairs.
 
         Raises:
             Empty, TooLarge, Invalid: the request is not valid, or the model is not a cross-encoder.
@@ -232,13 +227,11 @@ class Embedder:
         check_kind(self.manifest, CROSS_ENCODER)
         with self._metrics.request(len(pairs)):
             began = perf_counter()
-            at = at or (lambda i: f"{field}.{i}")
             check_count(len(pairs), self._settings.max_request_texts, field)
             check_some(pairs, field)
-            tokens = await self.preparation.pair_tokens(pairs, options, at)
-            truncated = self.preparation.check_cut(tokens, options, at)
-            texts, submit = [text for pair in pairs for text in pair], self.batcher.submit
-            answer, computed = await self._run(tokens, submit, texts, field, began=began, truncated=truncated)
+            tokens = await self.preparation.pair_tokens(pairs, options, field)
+            texts = [text for pair in pairs for text in pair]
+            answer, computed = await self._run(tokens, self.batcher.submit, texts, field, began=began)
             return answer.vectors[:, 0], computed
 
     async def _run(
@@ -249,7 +242,6 @@ class Embedder:
         field: str,
         *,
         began: float,
-        truncated: int,
         warning: str | None = None,
         part: int | None = None,
     ) -> tuple[Answer, Computed]:
@@ -260,7 +252,7 @@ class Embedder:
         Raises:
             TooLarge: the request has too many tokens.
         """
-        total = sum(len(one.ids) for one in tokens)
+        total, truncated = sum(map(len, tokens)), sum(one.truncated for one in tokens)
         if part is None:
             check_count(total, self._settings.max_request_tokens, field, "tokens")
         self._metrics.lengths([one.length for one in tokens], truncated=truncated)
@@ -301,8 +293,16 @@ class Embedder:
         self._checked_options(options)
         prompted = self.preparation.prompted(texts, options, lambda i: f"{field}.{i}")
         limit = self._settings.max_request_tokens
+        found: list[list[Piece]] = []
+        tokens = 0
         with self._tokenizing.admitted(sum(map(len, prompted))):
-            return await self._vocabulary.pieces(prompted, special_tokens=special_tokens, at_most=limit, field=field)
+            for turn in in_turns(prompted):
+                pieces = await self._tokenizing.run(partial(self.engine.pieces, turn, special_tokens))
+                found += pieces
+                tokens += sum(map(len, pieces))
+                if tokens > limit:
+                    raise TooLarge(f"more than the {limit} tokens of one request", field=field)
+        return found
 
     async def beginnings(self, texts: Sequence[str], tokens: int, field: str) -> tuple[Sequence[str], int]:
         """Truncate each text to `tokens` tokens. Return the texts and the number of truncated texts.
@@ -322,17 +322,17 @@ class Embedder:
         )
         return [text[: own[:tokens][-1].stop] if own else text for text, own in zip(begun, pieces, strict=True)], cut
 
-    async def decoded(
-        self, ids: Sequence[Sequence[int]], *, skip_special_tokens: bool, field: str = "ids"
-    ) -> list[str]:
+    async def decoded(self, ids: Sequence[Sequence[int]], *, skip_special_tokens: bool) -> list[str]:
         """Decode each list of token ids.
 
         Raises:
             Empty, TooLarge, ForeignTokens: the request is not valid.
         """
-        check_some(ids, field, "token id")
-        check_count(len(ids), self._settings.max_request_texts, field)
-        return await self._vocabulary.decoded(ids, skip_special_tokens=skip_special_tokens, field=field)
+        check_some(ids, "ids", "token id")
+        check_count(len(ids), self._settings.max_request_texts, "ids")
+        for i, one in enumerate(ids):
+            self.preparation.check_ids(one, f"ids.{i}")
+        return await self._tokenizing.run(lambda: [self.engine.decode(one, skip_special_tokens) for one in ids])
 
     async def probe(self) -> None:
         """Embed a short text to test whether the engine works again.

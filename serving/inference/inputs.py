@@ -10,18 +10,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TypeGuard
+from typing import TypeGuard, cast
 
 import numpy as np
 
 from models.bundle.bundle import Manifest
 from models.bundle.prompts import DOCUMENT, QUERY, prompt_for
 from models.bundle.tokenizer import TextPair, Tokens
-from serving.errors import ForeignTokens, Invalid, TooLarge
+from serving.errors import Empty, ForeignTokens, Invalid, TooLarge
 from serving.inference.batcher import Batcher
 from serving.inference.embeddings import AS_DOCUMENTS, EmbedOptions, Inputs, Role
 from serving.inference.engine import Engine, EngineError
-from serving.inference.tokenizing import Tokenizing, Vocabulary, in_turns
+from serving.inference.tokenizing import Tokenizing, in_turns
 from serving.operations.bounds import check_text
 from serving.operations.limits import Caller, current_caller
 from serving.settings import Settings
@@ -111,7 +111,6 @@ class InputPreparation:
         prompts: Prompts,
         *,
         tokenizing: Tokenizing,
-        vocabulary: Vocabulary,
         batcher: Batcher,
     ) -> None:
         self._engine = engine
@@ -119,7 +118,6 @@ class InputPreparation:
         self._settings = settings
         self._prompts = prompts
         self._tokenizing = tokenizing
-        self._vocabulary = vocabulary
         self._batcher = batcher
         self._coming: Counter[Caller | None] = Counter()
         """Estimated tokens of the texts that are being tokenised, by API key. Checks of the queue's room add these
@@ -178,10 +176,14 @@ class InputPreparation:
             Empty, TooLarge, Invalid, ForeignTokens: the request is not valid.
             Overloaded: the tokenizer's queue or the encoder's queue has no room.
         """
-        if _is_ids(inputs):
-            return self._given(inputs, options, at)
-        assert _is_text(inputs)
-        texts = self.prompted(inputs, options, at, prompts)
+        if _is_texts(inputs):
+            tokens = await self._tokenized(self.prompted(inputs, options, at, prompts), options, at)
+        else:
+            tokens = self._given(cast("Sequence[Sequence[int]]", inputs), options, at)
+        self._check_cut(tokens, options, at)
+        return tokens
+
+    async def _tokenized(self, texts: Sequence[str], options: EmbedOptions, at: At) -> list[Tokens]:
         limit = self._manifest.max_length * CHARACTERS_PER_TOKEN
         long = [i for i, text in enumerate(texts) if len(text) > limit]
         if long and not options.truncate:
@@ -209,7 +211,7 @@ class InputPreparation:
             tokens[i] = replace(tokens[i], length=max(tokens[i].length, len(tokens[i]) + 1))
         return tokens
 
-    async def pair_tokens(self, pairs: Sequence[TextPair], options: EmbedOptions, at: At) -> list[Tokens]:
+    async def pair_tokens(self, pairs: Sequence[TextPair], options: EmbedOptions, field: str) -> list[Tokens]:
         """Return the tokens of each pair of texts, truncated together to the model's maximum length.
 
         Raises:
@@ -223,12 +225,12 @@ class InputPreparation:
             )
         for i, pair in enumerate(pairs):
             for text in pair:
-                check_text(text, self._settings.max_text_bytes, at(i))
+                check_text(text, self._settings.max_text_bytes, f"{field}.{i}")
         limit = self._manifest.max_length * CHARACTERS_PER_TOKEN
         if not options.truncate and (
             long := next((i for i, pair in enumerate(pairs) if sum(map(len, pair)) > limit), None)
         ):
-            raise TooLarge(f"has more than {limit} characters, and truncate is false", field=at(long))
+            raise TooLarge(f"has more than {limit} characters, and truncate is false", field=f"{field}.{long}")
         side = slice(limit) if options.direction == "right" else slice(-limit, None)
         kept = [(first[side], second[side]) for first, second in pairs]
         texts = [first + second for first, second in kept]
@@ -237,22 +239,18 @@ class InputPreparation:
             for turn in in_turns(texts):
                 some = kept[len(tokens) : len(tokens) + len(turn)]
                 tokens += await self._tokenizing.run(partial(self._engine.tokenize_pairs, some, options.direction))
+        self._check_cut(tokens, options, lambda i: f"{field}.{i}")
         return tokens
 
-    def check_cut(self, tokens: Sequence[Tokens], options: EmbedOptions, at: At) -> int:
-        """Return the number of truncated inputs.
-
-        Raises:
-            TooLarge: an input would be truncated, but the request forbids truncation.
-        """
-        cut = [i for i, one in enumerate(tokens) if one.truncated]
-        if cut and not options.truncate:
-            raise TooLarge(
-                f"{tokens[cut[0]].length} tokens are more than the model's {self._manifest.max_length}, "
-                "and truncate is false",
-                field=at(cut[0]),
-            )
-        return len(cut)
+    def _check_cut(self, tokens: Sequence[Tokens], options: EmbedOptions, at: At) -> None:
+        if options.truncate:
+            return
+        for i, one in enumerate(tokens):
+            if one.truncated:
+                raise TooLarge(
+                    f"{one.length} tokens are more than the model's {self._manifest.max_length}, and truncate is false",
+                    field=at(i),
+                )
 
     def _given(self, inputs: Sequence[Sequence[int]], options: EmbedOptions, at: At) -> list[Tokens]:
         if self._settings.token_arrays == "reject":
@@ -264,15 +262,30 @@ class InputPreparation:
         if options.prompt or options.prompt_name:
             raise Invalid("can't be combined with token ids", field="prompt" if options.prompt else "prompt_name")
         for i, ids in enumerate(inputs):
-            self._vocabulary.check(ids, at(i))
+            self.check_ids(ids, at(i))
         limit = self._manifest.max_length
         kept = slice(limit) if options.direction == "right" else slice(-limit, None)
         return [Tokens(np.array(ids[kept], dtype=np.int64), len(ids)) for ids in inputs]
 
+    def check_ids(self, ids: Sequence[int], field: str) -> None:
+        """Raise an error if an id is not in the model's vocabulary.
 
-def _is_ids(inputs: Inputs) -> TypeGuard[Sequence[Sequence[int]]]:
-    return not isinstance(inputs[0], str)
+        Raises:
+            Empty: there are no ids.
+            ForeignTokens: an id is outside the vocabulary.
+        """
+        size = self._engine.vocab_size
+        if not ids:
+            raise Empty("must contain at least one token id", field=field)
+        if min(ids) < 0 or max(ids) >= size:
+            foreign = next(i for i in ids if not 0 <= i < size)
+            raise ForeignTokens(
+                f"token id {foreign} is outside this model's vocabulary of {size}. Ids must come "
+                "from this model's own tokenizer; with LangChain's OpenAIEmbeddings set "
+                "check_embedding_ctx_length=False so that it sends text",
+                field=field,
+            )
 
 
-def _is_text(inputs: Inputs) -> TypeGuard[Sequence[str]]:
+def _is_texts(inputs: Inputs) -> TypeGuard[Sequence[str]]:
     return isinstance(inputs[0], str)
