@@ -146,6 +146,6 @@ def test_requests_finish_on_a_model_that_is_unloaded(shelf: Shelf, run: Run) -> 
         await encoder.released()
         await asyncio.wait(service.encoders._retiring)
         with pytest.raises(Unhealthy):
-            encoder.batcher.check_open()
+            await encoder.batcher.submit([])
 
     run(service, work)

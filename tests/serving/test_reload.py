@@ -63,7 +63,7 @@ def test_requests_finish_on_the_encoder_they_began_with(make_service: MakeServic
             while service.encoders._retiring:
                 await asyncio.sleep(0.01)
         with pytest.raises(Unhealthy):
-            old.batcher.check_open()
+            await old.batcher.submit([])
 
     run(service, work)
 
