@@ -31,7 +31,7 @@ from serving.inference.tokenizing import Tokenizing, in_turns
 from serving.inference.vector_cache import Submit, VectorCache
 from serving.operations.bounds import check_count, check_some
 from serving.operations.context import is_bulk, record
-from serving.operations.limits import charge, refund
+from serving.operations.limits import charge
 from serving.operations.metrics import Metrics, Timing
 from serving.settings import Settings
 
@@ -262,10 +262,15 @@ class Embedder:
         try:
             answer = await submit(tokens, bulk=is_bulk())
         except Overloaded:  # refused before any work was done
-            refund(total)
+            charge(-total, begun=True)
             raise
         done = perf_counter()
-        timing = Timing.between(began, tokenized, answer.begun, done)
+        timing = Timing(
+            tokenization=tokenized - began,
+            queue=answer.begun - tokenized,
+            inference=done - answer.begun,
+            total=done - began,
+        )
         self._metrics.timing(timing, len(tokens))
         record("queue", tokenized, answer.begun)
         record("infer", answer.begun, done)

@@ -150,8 +150,8 @@ class Caller:
         self.loop_turn = LoopTurn()
         self.cpu_share = CpuShare()
         self.unread: UnreadBytes | None = None
-        self._requests: tuple[float, Bucket] | None = None
-        self._tokens: tuple[float, Bucket] | None = None
+        self._requests: Bucket | None = None
+        self._tokens: Bucket | None = None
         self.limit(key)
 
     def limit(self, key: Key) -> None:
@@ -172,11 +172,13 @@ class Caller:
         self._requests = self._rated(self._requests, key.requests_per_second or defaults.requests_per_second)
         self._tokens = self._rated(self._tokens, key.tokens_per_second or defaults.tokens_per_second)
 
-    def _rated(self, before: tuple[float, Bucket] | None, rate: float | None) -> tuple[float, Bucket] | None:
-        if rate is None or before is None:
-            return (rate, Bucket(rate, self._clock)) if rate else None
-        before[1].change(rate)
-        return rate, before[1]
+    def _rated(self, bucket: Bucket | None, rate: float | None) -> Bucket | None:
+        if rate is None:
+            return None
+        if bucket is None:
+            return Bucket(rate, self._clock)
+        bucket.change(rate)
+        return bucket
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
@@ -227,19 +229,15 @@ class Caller:
         """
         self._take(self._tokens, tokens, "tokens", begun=begun)
 
-    def refund(self, tokens: int) -> None:
-        """Return tokens to the key's rate limit, because their work was not done."""
-        if self._tokens:
-            self._tokens[1].take(-tokens)
-
-    def _take(self, limit: tuple[float, Bucket] | None, amount: float, what: str, *, begun: bool = False) -> None:
-        if limit:
-            rate, bucket = limit
-            if not begun and (wait := bucket.wait()):
-                raise Overloaded(
-                    f"the key {self.key.name!r} has used up its {rate:g} {what} per second", retry_after=wait / SECOND
-                )
-            bucket.take(amount)
+    def _take(self, bucket: Bucket | None, amount: float, what: str, *, begun: bool = False) -> None:
+        if bucket is None:
+            return
+        if not begun and (wait := bucket.wait()):
+            raise Overloaded(
+                f"the key {self.key.name!r} has used up its {bucket.rate:g} {what} per second",
+                retry_after=wait / SECOND,
+            )
+        bucket.take(amount)
 
 
 class CpuShare:
@@ -321,6 +319,7 @@ class Bucket:
         self._paid = clock() - self._saved
 
     def _set(self, rate: float) -> None:
+        self.rate = rate
         self._unit = SECOND / rate
         self._saved = max(0, SECOND - int(self._unit))
 
@@ -398,7 +397,7 @@ def patient() -> AbstractContextManager[None]:
 
 
 def charge(tokens: float, *, begun: bool = False) -> None:
-    """Charge tokens to the key of the current request.
+    """Charge tokens to the key of the current request. A negative number of tokens is a refund.
 
     If there is no key, nothing is charged.
 
@@ -418,9 +417,3 @@ def check_no_debt() -> None:
         Overloaded: see `Caller.charge`.
     """
     charge(0)
-
-
-def refund(tokens: int) -> None:
-    """Return tokens that `charge` took, because their work was not done."""
-    if caller := _CALLER.get():
-        caller.refund(tokens)
