@@ -107,12 +107,12 @@ def test_tokens_and_texts_share_a_batch_and_each_gets_its_own(run: Run, make_ser
             batches.append([isinstance(one, EachToken) for one in batch])
             return run_batch(batch, alone=alone)
 
-        run_batch = service.embedder.batcher._embed
-        service.embedder.batcher._embed = watched
+        embedder = service.encoders.default.ready_embedder
+        run_batch, embedder.batcher._embed = embedder.batcher._embed, watched
         first = asyncio.create_task(service.embed(["first"], EmbedOptions()))
         await asyncio.sleep(0.05)
         texts = asyncio.create_task(service.embed(["a b", "c"], EmbedOptions()))
-        tokens = asyncio.create_task(service.embed_tokens(["a b", "c d e"], EmbedOptions(), most=10**6))
+        tokens = asyncio.create_task(embedder.embed_tokens(["a b", "c d e"], EmbedOptions(), most=10**6))
         await asyncio.sleep(0.05)
         gate.open.set()
         await first
