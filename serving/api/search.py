@@ -167,9 +167,8 @@ async def _search(service: Service, names: Sequence[str], body: SearchRequest) -
         results = [_result(found, hits, order, write) for hits, order in zip(found.hits, orders, strict=True)]
         answer: dict[str, Any] = {"results": results} if body.queries is not None else results[0]
         took = round(1000 * (time.perf_counter() - started), 3)
-        facts: dict[str, Any] = {"took_ms": took, "mode": body.mode, "index": found.index, **_counted(counts, body)}
-        if found.warnings:
-            facts["warnings"] = warnings_of(found.warnings)
+        facts = {"took_ms": took, "mode": body.mode, "index": found.index}
+        facts |= _counted(counts, body) | warnings_of(found.warnings)
         return json_response(answer | facts, headers=truncation_header(found.truncated))
 
     characters = sum(len(hit.passage.document.text) for hits in found.hits for hit in hits)
@@ -185,24 +184,13 @@ async def _counts(service: Service, names: Sequence[str], body: SearchRequest, w
     """
     query = body.query if body.mode == "lexical" else None
     paths = list(dict.fromkeys(body.facets or ()))
-    found = []
-    for name in names:
+
+    def count(name: str, corpora: Backend) -> Counts:
         options = WordOptions(body.prefix, body.typos)
-        count = partial(_count, name=name, query=query, where=where, paths=paths, options=options)
-        found.append(await service.library.scan(count, of=name))
+        return corpora.counts(name, query, where, paths, VALUES, options=options)
+
+    found = [await service.library.scan(partial(count, name), of=name) for name in names]
     return found[0]._replace(passages=sum(one.passages for one in found))
-
-
-def _count(
-    corpora: Backend,
-    *,
-    name: str,
-    query: str | None,
-    where: Filter | None,
-    paths: Sequence[str],
-    options: WordOptions,
-) -> Counts:
-    return corpora.counts(name, query, where, paths, VALUES, options=options)
 
 
 def _counted(counts: Counts | None, body: SearchRequest) -> dict[str, Any]:

@@ -7,8 +7,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Iterable, MutableMapping
-from typing import Any
+from collections.abc import Iterable
 
 from fastapi import APIRouter
 from starlette.middleware.cors import CORSMiddleware
@@ -135,14 +134,9 @@ class Edge:
         except Exception as error:
             if scope["state"]["status"] is not None:
                 raise
-            await internal_error(Request(scope), error, id_of(scope))(scope, receive, send)
+            await internal_error(Request(scope), error, scope["state"]["request_id"])(scope, receive, send)
 
 
 def new_id() -> str:
     """Return a unique id."""
     return uuid.uuid4().hex
-
-
-def id_of(scope: MutableMapping[str, Any]) -> str:
-    """Return the id of the request."""
-    return str(scope.get("state", {}).get("request_id", ""))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from opentelemetry.trace import StatusCode
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.api.middleware.edge import PROBES, REQUEST_ID, id_of
+from serving.api.middleware.edge import PROBES, REQUEST_ID
 from serving.operations.otlp import Collector
 
 _CONTEXT = {b"traceparent", b"tracestate"}
@@ -49,7 +49,7 @@ class Traces:
                 span.set_status(StatusCode.ERROR)
                 raise
             finally:
-                span.set_attribute(REQUEST_ID, id_of(scope))  # set by `Edge`, an inner middleware
+                span.set_attribute(REQUEST_ID, scope["state"]["request_id"])  # set by `Edge`, an inner middleware
                 if route := scope.get("route"):
                     span.update_name(f"{method} {route.path}")
                     span.set_attribute("http.route", route.path)

@@ -206,11 +206,7 @@ def parsed(model: type[Model], raw: Any) -> Model:
 
 
 def check_counts(body: Any, settings: Settings) -> None:
-    """Raise an error if a body has more texts or token ids than a request may have.
-
-    Raises:
-        TooLarge: there are too many; the message names the field.
-    """
+    """Raise `TooLarge` if a body has more texts or token ids than a request may have."""
     if not isinstance(body, dict):
         return
     inputs = body.get("inputs")
@@ -264,21 +260,17 @@ def _in_time(answer: Work) -> Handler:
     async def in_time(received: Request) -> Response:
         request = BoundedRequest(received.scope, received.receive)
         async with AsyncExitStack() as request.held:
-            return await in_its_time(request)
-
-    async def in_its_time(request: BoundedRequest) -> Response:
-        seconds, priority = _patience(request), request.headers.get(PRIORITY)
-        bulk = priority is not None and parse_priority(priority)
-        if seconds is None and not bulk:
-            return await answer(request)
-        try:
-            async with asyncio.timeout(seconds) as patience:
-                with bulk_work(bulk):
-                    return await answer(request)
-        except TimeoutError:
-            if not patience.expired():
-                raise
-            raise Expired(f"no answer within the {1000 * (seconds or 0):.0f} ms of {TIMEOUT}") from None
+            seconds, bulk = _patience(request), parse_priority(request.headers.get(PRIORITY))
+            if seconds is None and not bulk:
+                return await answer(request)
+            try:
+                async with asyncio.timeout(seconds) as patience:
+                    with bulk_work(bulk):
+                        return await answer(request)
+            except TimeoutError:
+                if not patience.expired():
+                    raise
+                raise Expired(f"no answer within the {1000 * (seconds or 0):.0f} ms of {TIMEOUT}") from None
 
     return in_time
 

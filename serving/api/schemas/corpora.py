@@ -40,9 +40,9 @@ Warnings = Annotated[
 ]
 
 
-def warnings_of(unmatched: Sequence[str], part: str = "filter") -> list[str]:
-    """Prefix each warning with the name of the request's part, as in error messages."""
-    return [f"{part}: {warning}" for warning in unmatched]
+def warnings_of(unmatched: Sequence[str], part: str = "filter") -> dict[str, Any]:
+    """Return the field `warnings` of an answer, if any. Each warning begins with the name of the request's part."""
+    return {"warnings": [f"{part}: {warning}" for warning in unmatched]} if unmatched else {}
 
 
 class CorpusRequest(ClosedBody):
