@@ -227,10 +227,14 @@ def _inputs(files: Sequence[str], out: Path, parts: Path) -> list[Path]:
 
 
 def _read(manifest: Path) -> dict[str, Any]:
-    """Return the content of a manifest, or an empty dictionary if the file is missing or not JSON."""
+    return parsed(manifest.read_bytes()) if manifest.exists() else {}
+
+
+def parsed(manifest: bytes) -> dict[str, Any]:
+    """Parse a manifest. Return an empty dictionary if it is not a JSON object."""
     try:
-        known = json.loads(manifest.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        known = json.loads(manifest)
+    except ValueError:
         return {}
     return known if isinstance(known, dict) else {}
 

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from isosphere.embed.embedding import Done, Options, difference, locked, progress
+from isosphere.embed.embedding import Done, Options, difference, locked, parsed, progress
 from isosphere.embed.on_ray.places import Folder, Url, is_url, list_files, state
 from isosphere.embed.on_ray.pool import READ_CPUS, Pool, derive
 from isosphere.embed.on_ray.tasks import Description, Model, Writer, check_files, describe, digest, part_name, read
@@ -73,7 +73,9 @@ def embed(
         Failed, OSError: a place does not answer, or a disk failed.
     """
     folder = Folder(out if is_url(out) else str(Path(out).absolute()))
-    files = [file for file in list_files([_absolute(place) for place in places]) if not _is_in(file, folder)]
+    files = [
+        file for file in list_files([_absolute(place) for place in places]) if not str(file).startswith(f"{folder}/")
+    ]
     if not files:
         raise Refused(f"{folder}: contains all inputs: name another folder with --out")
     known = _manifest(folder)
@@ -89,7 +91,7 @@ def embed(
         same = known.items() >= wanted.items()
         there = folder.names()
         if same and "done" in known and not force:
-            return Made(Done(**known["done"]), description.name, description.max_length, 0)
+            return Made(Done(**known["done"]), description.metadata["encoder"], description.max_length, 0)
         _check_folder(folder, there, known, wanted, same=same, force=force)
         output = Parquet(description.empty, options.columns, description.metadata)
         shards = _check(files, [each[1] for each in states], options, output, stream)
@@ -105,10 +107,11 @@ def embed(
             digests, truncated = _fill(shards, there, writing, pool, stream)
             if _wanted(description, options, [state(file) for file in files]) != wanted:
                 raise Refused(f"{folder}: an input changed while it was read; repeat the command with --force")
-            done = _sum([shard.done for shard in shards])
+            first = next((shard.done.first_skipped for shard in shards if shard.done.skipped), "")
+            done = Done(sum(shard.done.rows for shard in shards), sum(shard.done.skipped for shard in shards), first)
             facts = {"done": done._asdict(), "parts": digests}
             folder.write(MANIFEST, json.dumps({**wanted, **facts}, indent=2).encode())
-    return Made(done, description.name, description.max_length, truncated)
+    return Made(done, description.metadata["encoder"], description.max_length, truncated)
 
 
 def _absolute(place: str) -> str:
@@ -119,19 +122,8 @@ def _absolute(place: str) -> str:
     return str(Path(place).absolute()) if not is_url(place) and Path(place).exists() else place
 
 
-def _is_in(file: Path | Url, folder: Folder) -> bool:
-    return str(file).startswith(f"{folder}/")
-
-
 def _manifest(folder: Folder) -> dict[str, Any]:
-    """Return the content of the manifest in `folder`, or an empty dictionary if it is missing or not JSON."""
-    if MANIFEST not in folder.names():
-        return {}
-    try:
-        known = json.loads(folder.read(MANIFEST))
-    except ValueError:
-        return {}
-    return known if isinstance(known, dict) else {}
+    return parsed(folder.read(MANIFEST)) if MANIFEST in folder.names() else {}
 
 
 def _wanted(description: Description, options: Options, states: list[list[Any]]) -> dict[str, Any]:
@@ -161,13 +153,13 @@ def _check(files: list[Path | Url], sizes: list[int], options: Options, output: 
 
     groups = list(_shards(files, sizes))
     check = ray.remote(num_cpus=READ_CPUS)(check_files)
-    waiting = [check.remote(group, options) for group in groups]
+    waiting = [check.remote(group, options, output) for group in groups]
     shards: list[Shard] = []
     first = 0
     with progress(len(waiting), 0, stream, "file") as advance:
         for group, found in zip(groups, waiting, strict=True):
-            done, columns = ray.get(found)
-            output.columns.merge(columns, str(group[0]), str(group[-1]))
+            done, learned = ray.get(found)
+            output.merge(learned, str(group[0]), str(group[-1]))
             left = range(done.rows, 0, -options.rows_of_a_part)
             parts = {part_name(first + i): min(rows, options.rows_of_a_part) for i, rows in enumerate(left)}
             shards.append(Shard(group, done, parts))
@@ -251,8 +243,3 @@ def _fill(
             f"{folder}: {len(lost)} parts were not written, such as {min(lost)}; repeat the command to write them"
         )
     return {name: digests[name] for name in sorted(digests)}, truncated
-
-
-def _sum(done: list[Done]) -> Done:
-    first = next((each.first_skipped for each in done if each.skipped), "")
-    return Done(sum(each.rows for each in done), sum(each.skipped for each in done), first)

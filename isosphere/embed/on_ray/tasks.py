@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from isosphere.embed.embedding import Done, Options, batches, check, no_vectors, vectors_of
 from isosphere.embed.on_ray.places import Folder
-from isosphere.embed.outputs import Columns, Parquet, Vectors
+from isosphere.embed.outputs import Parquet, Vectors
 from isosphere.encoder import Encoder, load
 from models.errors import Refused
 from models.names import Device
@@ -45,7 +45,6 @@ class Description(NamedTuple):
 
     model: Model
     """The model with its selected engine and precision. All actors load the encoder with this engine and precision."""
-    name: str
     max_length: int
     metadata: dict[str, str]
     empty: Vectors
@@ -56,13 +55,12 @@ def describe(model: Model, options: Options) -> Description:
     encoder = model.load()
     empty, metadata = no_vectors(encoder, options)
     chosen = Model(model.name, encoder.runtime, encoder.precision, model.device, model.threads)
-    return Description(chosen, encoder.name, encoder.max_length, metadata, empty)
+    return Description(chosen, encoder.max_length, metadata, empty)
 
 
-def check_files(files: Sequence[File], options: Options) -> tuple[Done, Columns]:
-    """Read files once: count their rows, refuse or skip bad rows, and find the types of the columns."""
-    columns = Columns(options.columns)
-    return check(files, options, columns.learn), columns
+def check_files(files: Sequence[File], options: Options, output: Parquet) -> tuple[Done, Any]:
+    """Read files once: count their rows, refuse or skip bad rows, and learn the types of the output's columns."""
+    return check(files, options, output.learn), output.learned
 
 
 def read(shard: dict[str, Any], options: Options, there: Collection[str]) -> Iterator[dict[str, list[Any]]]:
