@@ -117,11 +117,7 @@ def routes(
 
 
 def _collector(endpoint: HttpUrl | None) -> Collector | None:
-    """Return the collector of traces, or None if neither `endpoint` nor OpenTelemetry's environment names one.
-
-    Raises:
-        TracingError: the packages for traces are missing.
-    """
+    """Return the collector of traces, or None if neither `endpoint` nor OpenTelemetry's environment names one."""
     if endpoint is None and not any(os.environ.get(name) for name in ENVIRONMENT):
         return None
     try:

@@ -216,11 +216,7 @@ class Service:
             self._probing = None
 
     async def reload(self, model: str | None = None) -> list[Reloaded]:
-        """Reload the bundle of `model`, or the bundles of all models. See `Encoders.reload`.
-
-        Raises:
-            Unhealthy: the server is loading, draining or failed.
-        """
+        """Reload the bundle of `model`, or the bundles of all models. See `Encoders.reload`."""
         with self.admitted():
             return await self.encoders.reload(model)
 
@@ -271,10 +267,6 @@ class Service:
         """Admit a request, and yield its encoder.
 
         If a reload replaces this encoder, the old encoder stays usable until the `with` block ends.
-
-        Raises:
-            Unhealthy: the server is loading, draining or failed.
-            NotFound: the name is unknown; see `Encoders.requested`.
         """
         with self.admitted(), self.encoders.requested(model).ready_embedder.held() as embedder:
             yield embedder

@@ -119,11 +119,7 @@ class Job:
         return {**made_by(self.encoder), **asdict(self.options), "inputs": inputs}
 
     def output(self, out: Path) -> Npy | Parquet:
-        """Return the output format, chosen by the file's suffix.
-
-        Raises:
-            Refused, ValueError: the format or the encoder does not support an option.
-        """
+        """Return the output format, chosen by the file's suffix."""
         empty, metadata = no_vectors(self.encoder, self.options)
         if out.suffix == ".parquet":
             return Parquet(empty, self.options.columns, metadata)
@@ -204,11 +200,7 @@ def vectors_of(encoder: Encoder, texts: Sequence[str], options: Options) -> Vect
 
 
 def no_vectors(encoder: Encoder, options: Options) -> tuple[Vectors, dict[str, str]]:
-    """Return an empty array (0, D) of the output's type, and the metadata of the output's table.
-
-    Raises:
-        Refused, ValueError: the encoder does not support an option.
-    """
+    """Return an empty array (0, D) of the output's type, and the metadata of the output's table."""
     whole = encoder.encode([], prompt_name=options.prompt_name, dimensions=options.dimensions)
     shape = {"dim": str(whole.shape[1]), "encoding": options.encoding}
     return vectors_of(encoder, [], options), {**made_by(encoder), **shape}
@@ -259,11 +251,7 @@ def difference(known: dict[str, Any], wanted: dict[str, Any]) -> str:
 
 @contextmanager
 def locked(parts: Path, out: object) -> Iterator[None]:
-    """Create the folder `parts`, and lock it until the `with` block ends.
-
-    Raises:
-        Refused: another process is writing `out`.
-    """
+    """Create and lock the folder `parts` for the `with` block, or raise `Refused` if another process has locked it."""
     make_folder(parts)
     try:
         with locked_exclusively(parts):

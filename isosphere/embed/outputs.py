@@ -64,11 +64,7 @@ class Parquet:
         self._own = pyarrow.schema(list(zip(OWN, (pyarrow.string(), vector), strict=True)), metadata)
 
     def learn(self, batch: Sequence[Row]) -> None:
-        """Widen the column types so that they also fit the values of this batch.
-
-        Raises:
-            Refused: a column has values of different types.
-        """
+        """Widen the column types so that they also fit this batch. Raise `Refused` if that is impossible."""
         for i, name in enumerate(self._columns):
             with self._naming(name, batch[0].place, batch[-1].place):
                 self._widen(self._arrow.field(name, self._arrow.array([row.kept[i] for row in batch]).type))
@@ -77,9 +73,6 @@ class Parquet:
         """Widen the column types so that they also fit the schema `learned`.
 
         Error messages name `first` and `last`, the first and the last file with values of the schema.
-
-        Raises:
-            Refused: see `learn`.
         """
         for field in learned:
             with self._naming(field.name, first, last):

@@ -88,11 +88,6 @@ def _server(http: httpx2.AsyncClient, given: argparse.Namespace, *, key_of_calle
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """Return a listening socket.
-
-    Raises:
-        Failed: the address can't be used.
-    """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)

@@ -124,13 +124,7 @@ async def submitted(
 
 
 async def _job(id: Annotated[str, Path(description="Id of the job.")], service: ServiceDep, request: Request) -> Job:
-    """Return the job.
-
-    Jobs of corpora to which the key has no access look like missing jobs.
-
-    Raises:
-        NotFound: the job does not exist, or the key has no access to its corpus.
-    """
+    """Return the job. Jobs of corpora to which the key has no access look like missing jobs."""
     job, key = await service.jobs.job(id), key_of(request)
     if key and not key.sees(job.corpus):
         raise NotFound(f"there is no job {id[:80]!r}")

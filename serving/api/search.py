@@ -305,11 +305,7 @@ class _Written:
         )
 
     def __call__(self, hit: Hit) -> orjson.Fragment:
-        """Return the next hit as JSON.
-
-        Raises:
-            TooLarge: the hits so far have more bytes than an answer may have.
-        """
+        """Return the next hit as JSON, or raise `TooLarge` if the hits have more bytes than an answer may have."""
         check_cancelled()
         hit_bytes = written(_hit(hit, self.body))
         self._bytes += len(hit_bytes)

@@ -168,7 +168,7 @@ class Batcher:
         return await future
 
     def check_room(self, tokens: int, coming: Mapping[Caller | None, int] = NOBODY) -> None:
-        """Raise an error if the queue has no room for `tokens` additional tokens.
+        """Raise `Overloaded` if the queue has no room for `tokens` additional tokens.
 
         `coming` is the number of tokens that each caller will soon submit. The queue's limit counts tokens. The length
         of a text is rounded up to the engine's `length_step`.
@@ -181,9 +181,6 @@ class Batcher:
 
         An empty queue admits any request. A key with several requests gets at most `KEY_SHARE` of the room, so that
         other keys find room.
-
-        Raises:
-            Overloaded: the queue, or the share of the key, has no room for so many tokens.
         """
         caller = current_caller()
         queued, limit = self._claimed_tokens, self._max_queued_tokens

@@ -52,11 +52,7 @@ gets the remaining bytes."""
 
 
 def check_kind(manifest: Manifest, kind: str) -> None:
-    """Raise an error if the model is not of the requested `kind`.
-
-    Raises:
-        Invalid: the model is of another kind.
-    """
+    """Raise `Invalid` if the model is not of the requested `kind`."""
     if kind != manifest.kind:
         raise Invalid(KINDS[manifest.kind].format(name=manifest.name), field="model")
 
@@ -137,10 +133,6 @@ class Embedder:
         such as the query of a reranking request. `prompts` has one prompt for each input. A caller may split a large
         list of texts into several calls. It then numbers the calls from 0, and passes the number as `part`. The key's
         rate limit can refuse only part 0.
-
-        Raises:
-            Empty, TooLarge, Invalid, ForeignTokens: the request is not valid.
-            Overloaded, Backend: the server can't answer now.
         """
         check_kind(self.manifest, ENCODER)
         with self._metrics.request(len(inputs)):
@@ -175,10 +167,6 @@ class Embedder:
         """Return the vector of each token of texts or token ids, including special tokens.
 
         `most` is the maximum number of components in all token vectors together. See `embed` for the other parameters.
-
-        Raises:
-            Empty, TooLarge, Invalid, ForeignTokens: the request is not valid, or the bundle has no token vectors.
-            Overloaded, Backend: the server can't answer now.
         """
         check_kind(self.manifest, ENCODER)
         with self._metrics.request(len(inputs)):
@@ -216,14 +204,7 @@ class Embedder:
     async def score(
         self, pairs: Sequence[TextPair], options: EmbedOptions, field: str = "inputs"
     ) -> tuple[Floats, Computed]:
-        """Return the logits (N,) of a cross-encoder for N pairs of texts.
-
-        In error messages, `field` names the pairs.
-
-        Raises:
-            Empty, TooLarge, Invalid: the request is not valid, or the model is not a cross-encoder.
-            Overloaded, Backend: the server can't answer now.
-        """
+        """Return the logits (N,) of a cross-encoder for N pairs of texts. Error messages call the pairs `field`."""
         check_kind(self.manifest, CROSS_ENCODER)
         with self._metrics.request(len(pairs)):
             began = perf_counter()
@@ -248,9 +229,6 @@ class Embedder:
         """Charge the tokens of `inputs` to the key, and embed `tokens` with `submit`.
 
         `began` is the time at which the request arrived. See `embed` for `part`.
-
-        Raises:
-            TooLarge: the request has too many tokens.
         """
         total, truncated = sum(map(len, tokens)), sum(one.truncated for one in tokens)
         if part is None:
@@ -287,12 +265,7 @@ class Embedder:
     async def pieces(
         self, texts: Sequence[str], *, special_tokens: bool, options: EmbedOptions, field: str = "inputs"
     ) -> list[list[Piece]]:
-        """Return all tokens of each text with its prompt, without truncation.
-
-        Raises:
-            Empty, TooLarge, Invalid: the request is not valid.
-            Overloaded: the server can't answer now.
-        """
+        """Return all tokens of each text with its prompt, without truncation."""
         check_count(len(texts), self._settings.max_request_texts, field)
         check_some(texts, field)
         self._checked_options(options)
@@ -314,9 +287,6 @@ class Embedder:
 
         If the model's maximum length is at most `tokens`, the texts are returned unchanged, and the number is 0. The
         model truncates these texts later.
-
-        Raises:
-            Empty, TooLarge, Invalid, Overloaded: as for `pieces`.
         """
         if tokens >= self.preparation.length:
             return texts, 0
@@ -328,11 +298,6 @@ class Embedder:
         return [text[: own[:tokens][-1].stop] if own else text for text, own in zip(begun, pieces, strict=True)], cut
 
     async def decoded(self, ids: Sequence[Sequence[int]], *, skip_special_tokens: bool) -> list[str]:
-        """Decode each list of token ids.
-
-        Raises:
-            Empty, TooLarge, ForeignTokens: the request is not valid.
-        """
         check_some(ids, "ids", "token id")
         check_count(len(ids), self._settings.max_request_texts, "ids")
         for i, one in enumerate(ids):
@@ -343,9 +308,6 @@ class Embedder:
         """Embed a short text to test whether the engine works again.
 
         The metrics of batches and of the queue include this text, and the metrics of requests do not.
-
-        Raises:
-            Backend: the engine failed.
         """
         golden = self.manifest.golden
         await self.batcher.submit(await self._tokenizing.tokens([golden[0].text if golden else "a"], "right"))
@@ -367,7 +329,6 @@ class Embedder:
         await self._free.wait()
 
     async def close(self) -> None:
-        """Stop the batcher and the tokenizer."""
         await self.batcher.close()
         await self._tokenizing.close()
 

@@ -97,19 +97,11 @@ class Encoders:
         """Return the model that a request names. None returns the default model.
 
         A server that has never had a second model returns its only model for any name.
-
-        Raises:
-            NotFound: the name is unknown.
         """
         return self.named(name) if self._binding and name is not None else self.default
 
     def encoder(self, name: str | None) -> ServedModel:
-        """Return the requested model, which must be an encoder.
-
-        Raises:
-            NotFound: the name is unknown.
-            Invalid: the model is a cross-encoder.
-        """
+        """Return the requested model, or raise `Invalid` if it is a cross-encoder."""
         served = self.requested(name)
         check_kind(served.model.manifest, ENCODER)
         return served
@@ -119,9 +111,6 @@ class Encoders:
 
         A model of this name is returned even if it is not a cross-encoder. `Embedder.score` then refuses the pairs of
         texts.
-
-        Raises:
-            NotFound: the name is unknown, or no cross-encoder is served.
         """
         if name is not None:
             return self.named(name)
@@ -135,21 +124,13 @@ class Encoders:
         )
 
     def scorer(self, name: str | None, method: Method | None) -> tuple[ServedModel, Method]:
-        """Return the model that scores texts for a query, and the scoring method.
-
-        The default method depends on the kind of model.
-
-        Raises:
-            NotFound: see `cross_encoder` and `requested`.
-        """
+        """Return the model that scores texts for a query, and the scoring method, by default that of the model."""
         served = self.cross_encoder(name) if method == "cross_encoder" else self.requested(name)
         crosses = served.model.manifest.kind == CROSS_ENCODER
         return served, method or ("cross_encoder" if crosses else "cosine")
 
     async def load(self, report: Callable[[str], None]) -> None:
-        """Load and test all encoders when the server starts.
-
-        `report` receives a description of each step.
+        """Load and test all encoders when the server starts. `report` receives a description of each step.
 
         Raises:
             EngineError: an encoder does not reproduce its bundle's golden vectors, or this machine can't run it.
@@ -197,7 +178,6 @@ class Encoders:
         """Stop serving a model after its running requests are completed.
 
         Raises:
-            NotFound: there is no model of this name.
             Conflict: the model is the default, or a change is running.
         """
         served = self.named(name)
@@ -210,10 +190,7 @@ class Encoders:
 
     @property
     def failing(self) -> str:
-        """Message about the engines whose latest batches all failed.
-
-        The message is empty if there are no such engines.
-        """
+        """Message about the engines whose latest batches all failed, empty if there are none."""
         return "; ".join(
             f"the last {len(one.batcher.failures)} batches of {one.manifest.name} failed: {one.batcher.failures[-1]}"
             for one in self.loaded
@@ -318,7 +295,6 @@ class Encoders:
         return embedders
 
     async def _load(self, model: Model, report: Callable[[str], None]) -> Embedder:
-        """Load and test an encoder. See `load`."""
         report(f"loading {model.manifest.name}")
         engine = await in_daemon_thread(lambda: model.load(EngineOptions.of(self._settings)))
         embedder = Embedder(engine, model, self._settings, self._metrics, self._streams)

@@ -36,10 +36,7 @@ def _directions() -> Floats:
 
 
 class FakeEngine:
-    """Engine that maps each word to an id by CRC-32, and each id to a random direction.
-
-    A text's vector is the sum of the directions of its words.
-    """
+    """Engine that maps each word to an id by CRC-32, and each id to a random direction."""
 
     name = "fake"
     precision = "fp32"
@@ -60,7 +57,6 @@ class FakeEngine:
         return [_tokens(f"{first} {second}", direction) for first, second in pairs]
 
     def pieces(self, texts: Sequence[str], special_tokens: bool) -> list[list[Piece]]:
-        """Return the words of each text with their positions."""
         return [_pieces(text, special_tokens) for text in texts]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:

@@ -78,11 +78,7 @@ class Prompts:
         return "" if options.by_the_bundle else self._default
 
     def of_a_search(self, texts: int, options: EmbedOptions) -> list[str]:
-        """Return the prompt for a query, followed by the prompts for its documents. `texts` is their number.
-
-        Raises:
-            Invalid, TooLarge: see `before`.
-        """
+        """Return the prompt for a query, followed by the prompts for its documents. `texts` is their number."""
         asking = self.before(replace(options, role="search_query"))
         answering = self.before(replace(options, role="search_document"))
         return [asking, *[answering] * texts]
@@ -151,12 +147,9 @@ class InputPreparation:
     def prompted(
         self, texts: Sequence[str], options: EmbedOptions, at: At, prompts: Sequence[str] | None = None
     ) -> Sequence[str]:
-        """Put a prompt before each text.
+        """Check the texts, and put a prompt before each.
 
         `prompts` has one prompt for each text. If `prompts` is None, all texts get the prompt of the request.
-
-        Raises:
-            Empty, TooLarge, Invalid: a text is not valid for the model.
         """
         limit = self._settings.max_text_bytes
         for i, text in enumerate(texts):
@@ -212,12 +205,7 @@ class InputPreparation:
         return tokens
 
     async def pair_tokens(self, pairs: Sequence[TextPair], options: EmbedOptions, field: str) -> list[Tokens]:
-        """Return the tokens of each pair of texts, truncated together to the model's maximum length.
-
-        Raises:
-            TooLarge, Invalid: the request is not valid.
-            Overloaded: the tokenizer has no room.
-        """
+        """Return the tokens of each pair of texts, truncated together to the model's maximum length. See `tokens`."""
         if options.prompt is not None or options.prompt_name is not None:
             raise Invalid(
                 "a cross-encoder does not support prompts",
@@ -268,12 +256,7 @@ class InputPreparation:
         return [Tokens(np.array(ids[kept], dtype=np.int64), len(ids)) for ids in inputs]
 
     def check_ids(self, ids: Sequence[int], field: str) -> None:
-        """Raise an error if an id is not in the model's vocabulary.
-
-        Raises:
-            Empty: there are no ids.
-            ForeignTokens: an id is outside the vocabulary.
-        """
+        """Raise `Empty` if there are no ids, and `ForeignTokens` if an id is not in the model's vocabulary."""
         size = self._engine.vocab_size
         if not ids:
             raise Empty("must contain at least one token id", field=field)

@@ -57,9 +57,6 @@ async def relevance(
 
     In error messages, `field` names the texts. An encoder uses the prompts of its bundle for queries and documents,
     unless `options` has a prompt.
-
-    Raises:
-        ServiceError: see `Embedder.embed`, `Embedder.embed_tokens` and `Embedder.score`.
     """
     if method == "cross_encoder":
         scores, computed = await embedder.score([(query, text) for text in texts], options, field)

@@ -63,11 +63,7 @@ class VectorCache:
         """Texts that are being embedded. The key is the text's token ids and its `bulk` flag."""
 
     async def embed(self, texts: Sequence[Tokens], *, bulk: bool = False) -> Answer:
-        """Embed texts, using cached vectors. If all texts are cached, `begun` in the answer is the time of this call.
-
-        Raises:
-            Exception: any error of `submit`.
-        """
+        """Embed texts, using cached vectors. If all texts are cached, `begun` in the answer is the time of the call."""
         asked = perf_counter()
         keys = [one.ids.tobytes() for one in texts]
         rows = {key: row for key in keys if (row := self.kept.get(key))}

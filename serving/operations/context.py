@@ -40,11 +40,7 @@ def bulk_work(bulk: bool = True) -> AbstractContextManager[None]:
 
 
 def parse_priority(header: str | None) -> bool:
-    """Parse the header `x-priority`. Return True if the request is bulk work.
-
-    Raises:
-        Invalid: the header has an unknown value.
-    """
+    """Return whether the header `x-priority` marks a request as bulk work, or raise `Invalid` for an unknown value."""
     value = "interactive" if header is None else header.strip().lower()
     if value not in ("interactive", "bulk"):
         raise Invalid("must be interactive or bulk", field=PRIORITY)

@@ -52,21 +52,14 @@ def parse_json(body: bytes, tokens: int = 0) -> Any:
 
 
 def parse_exact(body: bytes) -> Any:
-    """Parse `body` like `parse_json`, but keep integers of any size. orjson converts integers beyond 64 bits to floats.
-
-    Raises:
-        TooLarge, Malformed: as in `parse_json`.
-    """
+    """Parse `body` like `parse_json`, but keep integers beyond 64 bits, which orjson converts to floats."""
     return _parsed(body, _read if _LONG_INTEGER.search(body) else _read_fast)
 
 
 def check_containers(body: bytes, limit: int, of: str) -> None:
-    """Raise an error if parsing the body's lists and objects would block the event loop for too long.
+    """Raise `TooLarge` if a body has more than `limit` lists and objects, whose parsing would block the event loop.
 
     Brackets within strings are not counted.
-
-    Raises:
-        TooLarge: there are more than `limit` lists and objects.
     """
     if _holds_more(body, b"[{", limit):
         raise TooLarge(f"more than {limit} lists and objects, the maximum of one {of}")

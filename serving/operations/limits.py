@@ -205,12 +205,9 @@ class Caller:
                 _BEGUN.pop(self, None)
 
     def check_room(self, used: Callable[[], int], adding: int = 0) -> None:
-        """Raise an error if the key's corpora have reached its disk quota, or would exceed it with `adding` more bytes.
+        """Raise `NoRoom` if the key's corpora have reached its disk quota, or would exceed it with `adding` more bytes.
 
         If `adding` is 0, a write that begins below the quota is accepted completely.
-
-        Raises:
-            NoRoom: the quota is used up or would be exceeded.
         """
         if self._disk_bytes and ((taken := used()) >= self._disk_bytes or taken + adding > self._disk_bytes):
             more = f", and the request needs {adding} more" if adding > 0 else ""
@@ -220,12 +217,9 @@ class Caller:
             )
 
     def charge(self, tokens: float, *, begun: bool = False) -> None:
-        """Charge tokens to the key's rate limit.
+        """Charge tokens to the key's rate limit, or raise `Overloaded` if the key has a debt.
 
-        If the work has already `begun`, its tokens are charged even if the key has a debt.
-
-        Raises:
-            Overloaded: the key has a debt; nothing is charged.
+        If the work has already `begun`, its tokens are charged even then.
         """
         self._take(self._tokens, tokens, "tokens", begun=begun)
 
@@ -397,23 +391,14 @@ def patient() -> AbstractContextManager[None]:
 
 
 def charge(tokens: float, *, begun: bool = False) -> None:
-    """Charge tokens to the key of the current request. A negative number of tokens is a refund.
-
-    If there is no key, nothing is charged.
-
-    Raises:
-        Overloaded: see `Caller.charge`.
-    """
+    """Charge tokens to the key of the current request, if any. A negative number is a refund. See `Caller.charge`."""
     if caller := _CALLER.get():
         caller.charge(tokens, begun=begun)
 
 
 def check_no_debt() -> None:
-    """Raise an error if the key of the current request has a debt.
+    """Raise `Overloaded` if the key of the current request has a debt.
 
     Call this function before work whose cost is charged at the end.
-
-    Raises:
-        Overloaded: see `Caller.charge`.
     """
     charge(0)

@@ -275,9 +275,6 @@ class CorpusThreads:
 
         Other requests with such a body wait until the `with` block ends. Python's garbage collector scans all these
         bodies together, and blocks all threads meanwhile.
-
-        Raises:
-            Overloaded: `WAITING` requests of the key already wait.
         """
         return self._share("containers")
 

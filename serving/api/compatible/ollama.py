@@ -102,12 +102,7 @@ async def version() -> OllamaVersion:
 
 
 def _asked(body: OllamaRequest, service: Service) -> str:
-    """Return the name of the model that a request names.
-
-    Raises:
-        NotFound: the model does not exist.
-        Invalid: `num_ctx` is less than the model's maximum length.
-    """
+    """Return the name of the model that a request names. `num_ctx` must not be below its maximum length."""
     served = _named(body.model, service)
     check_max_tokens(body.options.num_ctx, served.model.manifest.max_length, "options.num_ctx")
     return served.name

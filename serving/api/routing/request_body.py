@@ -125,10 +125,7 @@ class BoundedRequest(Request):
     async def arrive(self, take: Take, limit: int, in_memory: int) -> None:
         """Pass each received piece of the body to `take`, which keeps at most `in_memory` bytes in memory.
 
-        Raises:
-            TooLarge: the Content-Length or the received bytes exceed `limit`.
-            TooSlow: the body stopped arriving, or arrived too slowly.
-            Overloaded: too many bytes of other bodies are in memory.
+        It raises the same errors as `body`, except those of decompression.
         """
         with self._bytes_in_flight.body() as grown:
             await self._arrive(take, limit, lambda size: grown(min(size, in_memory)))

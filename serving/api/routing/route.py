@@ -194,11 +194,7 @@ class Shortcut:
 
 
 def parsed(model: type[Model], raw: Any) -> Model:
-    """Validate a body against its model.
-
-    Raises:
-        Invalid: the body has an error; the message describes the first one.
-    """
+    """Validate a body against its model, or raise `Invalid` with a description of the first error."""
     try:
         return model.model_validate(raw)
     except ValidationError as error:
