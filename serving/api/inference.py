@@ -5,7 +5,6 @@ The route `/` embeds or compares texts, depending on the type of `inputs` in the
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -170,10 +169,10 @@ async def rerank(body: RerankRequest, service: ServiceDep) -> Response:
     scores = _decimal(
         found.bounded if body.raw_scores is None else found.scores if body.raw_scores else squashed(found.scores)
     )
-    ranks: list[dict[str, Any]] = [{"index": i, "score": scores[i]} for i in _best_first(found.scores)]
-    if body.return_text:
-        for rank in ranks:
-            rank["text"] = body.texts[rank["index"]]
+    ranks = [
+        {"index": i, "score": scores[i]} | ({"text": body.texts[i]} if body.return_text else {})
+        for i in _best_first(found.scores)
+    ]
     return json_response(ranks, headers=embedding_headers(found.computed))
 
 
@@ -202,12 +201,11 @@ async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request:
         max_tokens=body.max_tokens_per_doc,
     )
     scores, embeddings = _decimal(found.bounded), found.computed
-    results: list[dict[str, Any]] = [
-        {"index": i, "relevance_score": scores[i]} for i in _best_first(found.scores)[: body.most]
+    results = [
+        {"index": i, "relevance_score": scores[i]}
+        | ({"document": {"text": body.documents[i]}} if body.return_documents else {})
+        for i in _best_first(found.scores)[: body.most]
     ]
-    if body.return_documents:
-        for result in results:
-            result["document"] = {"text": body.documents[result["index"]]}
     answer = {
         "id": str(uuid4()),
         "model": embeddings.manifest.name,

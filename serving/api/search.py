@@ -161,10 +161,10 @@ async def _search(service: Service, names: Sequence[str], body: SearchRequest) -
     else:
         found = await service.library.search(name, queries, options)
     counts = await _counts(service, names, body, where) if body.total or body.facets else None
-    write = _Written(body, largest_answer(service.settings))
+    most = largest_answer(service.settings)
 
     def answered() -> Response:
-        results = [_result(found, hits, order, write) for hits, order in zip(found.hits, orders, strict=True)]
+        results = _results(found, orders, body, most)
         answer: dict[str, Any] = {"results": results} if body.queries is not None else results[0]
         took = round(1000 * (time.perf_counter() - started), 3)
         facts = {"took_ms": took, "mode": body.mode, "index": found.index}
@@ -221,10 +221,9 @@ def _check_combination(body: SearchRequest, options: SearchOptions, *, several: 
         raise Invalid(
             "does not work with sort, because both options order the hits: give only one of them", field="diversity"
         )
-    if body.cursor is not None:
-        raise Invalid("does not work with sort, diversity and group_by: use offset", field="cursor")
-    if body.queries is not None:
-        raise Invalid("does not work with sort, diversity and group_by: send one query at a time", field="queries")
+    for field, instead in (("cursor", "use offset"), ("queries", "send one query at a time")):
+        if getattr(body, field) is not None:
+            raise Invalid(f"does not work with sort, diversity and group_by: {instead}", field=field)
     if body.k + body.offset > (most := DIVERSE if body.diversity else CANDIDATES):
         raise Invalid(
             f"k plus offset must not exceed {most}, because the hits are chosen from the best {most}", field="k"
@@ -292,36 +291,27 @@ def _reranking(body: SearchRequest) -> Reranking | None:
     return Reranking(asked.method, asked.candidates, asked.model)
 
 
-class _Written:
-    """Writer of hits as JSON.
+def _results(found: SearchResult, orders: Sequence[str], body: SearchRequest, most: int) -> list[dict[str, Any]]:
+    """Return the hits of each query as JSON, with a cursor if there may be more hits.
 
-    It writes one hit at a time, so that an answer that is too large is refused early.
+    Hits are written one at a time, so that hits of more than `most` bytes are refused early.
     """
-
-    def __init__(self, body: SearchRequest, most: int) -> None:
-        self.body, self._most, self._bytes = body, most, 0
-        self.unpaged = bool(
-            body.rerank or body.sort or body.diversity or body.group_by or getattr(body, "corpora", None)
-        )
-
-    def __call__(self, hit: Hit) -> orjson.Fragment:
-        """Return the next hit as JSON, or raise `TooLarge` if the hits have more bytes than an answer may have."""
-        check_cancelled()
-        hit_bytes = written(_hit(hit, self.body))
-        self._bytes += len(hit_bytes)
-        if self._bytes > self._most:
-            raise TooLarge(
-                f"the hits have more than the {self._most} bytes that an answer may have: ask for fewer hits", field="k"
-            )
-        return orjson.Fragment(hit_bytes)
-
-
-def _result(found: SearchResult, hits: Sequence[Hit], order: str, write: _Written) -> dict[str, Any]:
-    """Return the hits of one query as JSON. Unless `write.unpaged` is true, add a cursor if there may be more hits."""
-    body = write.body
-    more = len(hits) == body.k and not write.unpaged
-    cursor = _cursor(order, found.behind(hits[-1])) if more else None
-    return {"hits": [write(hit) for hit in hits], "cursor": cursor}
+    unpaged = body.rerank or body.sort or body.diversity or body.group_by or getattr(body, "corpora", None)
+    results, size = list[dict[str, Any]](), 0
+    for hits, order in zip(found.hits, orders, strict=True):
+        fragments = []
+        for hit in hits:
+            check_cancelled()
+            content = written(_hit(hit, body))
+            size += len(content)
+            if size > most:
+                raise TooLarge(
+                    f"the hits have more than the {most} bytes that an answer may have: ask for fewer hits", field="k"
+                )
+            fragments.append(orjson.Fragment(content))
+        more = len(hits) == body.k and not unpaged
+        results.append({"hits": fragments, "cursor": _cursor(order, found.behind(hits[-1])) if more else None})
+    return results
 
 
 def _hit(hit: Hit, body: SearchRequest) -> dict[str, Any]:

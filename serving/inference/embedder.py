@@ -25,7 +25,7 @@ from serving.inference.embeddings import (
 )
 from serving.inference.engine import Embedded, Engine, Floats, Model
 from serving.inference.fair_queue import Answer, EngineSlots
-from serving.inference.inputs import CHARACTERS_PER_TOKEN, At, InputPreparation, Prompts
+from serving.inference.inputs import CHARACTERS_PER_TOKEN, At, InputPreparation
 from serving.inference.token_vectors import EachToken, Mixed, mixed
 from serving.inference.tokenizing import Tokenizing, in_turns
 from serving.inference.vector_cache import Submit, VectorCache
@@ -69,11 +69,7 @@ class Embedder:
     def __init__(
         self, engine: Engine, model: Model, settings: Settings, metrics: Metrics, shared: EngineSlots | None = None
     ) -> None:
-        self.engine = engine
-        self.model = model
-        self.manifest = model.manifest
-        default = settings if model.manifest.kind == ENCODER else settings.model_copy(update=NO_PROMPT)
-        self.prompts = Prompts(model.manifest.prompts, default)
+        self.engine, self.model, self.manifest = engine, model, model.manifest
         self.overtaking = engine.device == "cpu" and settings.api_keys_file is not None
         """True if a batch of one key may run in an extra thread while batches of other keys occupy all streams."""
         self._holders = 0
@@ -100,14 +96,8 @@ class Embedder:
                 max_tokens=max_batch_tokens,
             ),
         )
-        self.preparation = InputPreparation(
-            engine,
-            self.manifest,
-            settings,
-            self.prompts,
-            tokenizing=self._tokenizing,
-            batcher=self.batcher,
-        )
+        prompting = settings if self.manifest.kind == ENCODER else settings.model_copy(update=NO_PROMPT)
+        self.preparation = InputPreparation(engine, self.manifest, prompting, self._tokenizing, self.batcher)
         self._embedded: Submit = self.batcher.submit
         if settings.cache_bytes:
             self._embedded = VectorCache(
@@ -172,7 +162,12 @@ class Embedder:
         with self._metrics.request(len(inputs)):
             began = perf_counter()
             at = at or (lambda i: f"{field}.{i}")
-            width = self._token_dim()
+            if (width := self.engine.token_dim) is None:
+                raise Invalid(
+                    f"the bundle of {self.manifest.name!r} was exported without token vectors: export it again by "
+                    "`isosphere export`",
+                    field="model",
+                )
             check_count(len(inputs) - beside, self._settings.max_request_texts, field)
             check_some(inputs, field)
             tokens = await self.preparation.tokens(inputs, options, at, prompts)
@@ -186,20 +181,6 @@ class Embedder:
             each = [EachToken(one.ids, one.length) for one in tokens]
             answer, computed = await self._run(each, self.batcher.submit, inputs, field, began=began)
             return TokenEmbeddings(**vars(computed), vectors=answer.vectors, norms=answer.norms, texts=each)
-
-    def _token_dim(self) -> int:
-        """Return the width of token vectors.
-
-        Raises:
-            Invalid: the bundle's graph has no output for token vectors.
-        """
-        if (width := self.engine.token_dim) is None:
-            raise Invalid(
-                f"the bundle of {self.manifest.name!r} was exported without token vectors: export it again by "
-                "`isosphere export`",
-                field="model",
-            )
-        return width
 
     async def score(
         self, pairs: Sequence[TextPair], options: EmbedOptions, field: str = "inputs"

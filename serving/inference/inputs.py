@@ -104,17 +104,12 @@ class InputPreparation:
         engine: Engine,
         manifest: Manifest,
         settings: Settings,
-        prompts: Prompts,
-        *,
         tokenizing: Tokenizing,
         batcher: Batcher,
     ) -> None:
-        self._engine = engine
-        self._manifest = manifest
-        self._settings = settings
-        self._prompts = prompts
-        self._tokenizing = tokenizing
-        self._batcher = batcher
+        self._engine, self._manifest, self._settings = engine, manifest, settings
+        self._tokenizing, self._batcher = tokenizing, batcher
+        self.prompts = Prompts(manifest.prompts, settings)
         self._coming: Counter[Caller | None] = Counter()
         """Estimated tokens of the texts that are being tokenised, by API key. Checks of the queue's room add these
         tokens to the queued ones."""
@@ -132,12 +127,12 @@ class InputPreparation:
     @cached_property
     def document_length(self) -> int:
         """Maximum number of a document's tokens that the model reads after the prompt for documents."""
-        prompt = self._prompts.before(AS_DOCUMENTS)
+        prompt = self.prompts.before(AS_DOCUMENTS)
         return self.length - len(self._engine.pieces([prompt], special_tokens=False)[0])
 
     async def cut(self, texts: Sequence[str]) -> int:
         """Return the number of documents in `texts` that exceed the model's maximum length."""
-        prompt = self._prompts.before(AS_DOCUMENTS)
+        prompt = self.prompts.before(AS_DOCUMENTS)
         # In an ASCII text, the number of tokens is at most the number of characters, plus one for a leading space. A
         # character beyond ASCII can become several tokens.
         short = self.length - len(prompt) if prompt.isascii() else 0
@@ -157,7 +152,7 @@ class InputPreparation:
                 check_text(text, limit, at(i))
         if prompts is not None:
             return [prompt + text for prompt, text in zip(prompts, texts, strict=True)]
-        prompt = self._prompts.before(options)
+        prompt = self.prompts.before(options)
         return [prompt + text for text in texts] if prompt else texts
 
     async def tokens(

@@ -61,7 +61,7 @@ async def relevance(
     if method == "cross_encoder":
         scores, computed = await embedder.score([(query, text) for text in texts], options, field)
         return Relevance(scores.round(DECIMALS), computed, method)
-    inputs, prompts = [query, *texts], embedder.prompts.of_a_search(len(texts), options)
+    inputs, prompts = [query, *texts], embedder.preparation.prompts.of_a_search(len(texts), options)
 
     def at(i: int) -> str:
         return f"{field}.{i - 1}" if i else "query"

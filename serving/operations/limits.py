@@ -29,7 +29,8 @@ SHORT_SECONDS = 0.1
 limited to `CPU_SHARE`."""
 CPU_SHARE = 0.2
 """Share of a CPU that the long work of a key may use while short requests of other keys wait."""
-CPU_BURST_SECONDS = 0.01
+CPU_BURST = int(0.01 * SECOND / CPU_SHARE)
+"""Nanoseconds in which a key earns the CPU time that its long work may use in advance."""
 _PATIENT: ContextVar[bool] = ContextVar("patient", default=False)
 LOOK_AGAIN = 1_000_000_000
 """Nanoseconds between two checks of the key file. A revoked key stays valid for at most this time."""
@@ -148,7 +149,8 @@ class Caller:
         self._defaults, self._clock = defaults, clock
         self._running = 0
         self.loop_turn = LoopTurn()
-        self.cpu_share = CpuShare()
+        self.cpu_share = Bucket(CPU_SHARE, time.monotonic_ns)
+        """Meter of the CPU time of the key's reading threads, in seconds."""
         self.unread: UnreadBytes | None = None
         self._requests: Bucket | None = None
         self._tokens: Bucket | None = None
@@ -232,27 +234,6 @@ class Caller:
                 retry_after=wait / SECOND,
             )
         bucket.take(amount)
-
-
-class CpuShare:
-    """Meter of the CPU time of a key's reading threads.
-
-    Its state is a single point in time, as in `Bucket`.
-    """
-
-    def __init__(self) -> None:
-        self._paid = 0.0
-
-    def use(self, cpu_seconds: float) -> None:
-        self._paid = max(self._paid, time.monotonic()) + cpu_seconds / CPU_SHARE
-
-    @property
-    def exceeded(self) -> bool:
-        """True if the key has used more CPU time than it may.
-
-        On average, a key may use `CPU_SHARE` of a CPU. It may use up to `CPU_BURST_SECONDS` in advance.
-        """
-        return self._paid - time.monotonic() > CPU_BURST_SECONDS / CPU_SHARE
 
 
 _BEGUN: dict[Caller, float] = {}

@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 
 from serving.errors import Overloaded, ServiceError, Stopped, shutting_down
 from serving.operations.context import holding
-from serving.operations.limits import RETRY_SECONDS, Caller, charge, current_caller, is_patient, others_wait
+from serving.operations.limits import CPU_BURST, RETRY_SECONDS, Caller, charge, current_caller, is_patient, others_wait
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -94,14 +94,14 @@ class CancelToken:
 
     def _wait_for_others(self) -> None:
         if caller := self._caller:
-            while caller.cpu_share.exceeded and others_wait(caller) and not self.cancelled:
+            while caller.cpu_share.wait() > CPU_BURST and others_wait(caller) and not self.cancelled:
                 sleep(NAP_SECONDS)
             self._slice_ends = perf_counter() + SLICE_SECONDS
 
     def _count(self, now: float) -> None:
         """Add the CPU time since the last call. `now` is the CPU time of the thread in seconds."""
         if self._caller:
-            self._caller.cpu_share.use(now - self._counted)
+            self._caller.cpu_share.take(now - self._counted)
         self._counted = now
 
 

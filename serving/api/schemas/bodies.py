@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -226,15 +227,8 @@ class VectorFields(TextFields, FullyRead):
     )
 
     def options(self) -> EmbedOptions:
-        return EmbedOptions(
-            normalize=self.normalize,
-            truncate=self.truncate,
-            direction=self.truncation_direction,
-            prompt=self.prompt,
-            prompt_name=self.prompt_name,
-            dimensions=self.dimensions,
-            calibrated=self.encoding_format in ("int8", "uint8"),
-        )
+        calibrated = self.encoding_format in ("int8", "uint8")
+        return replace(super().options(), normalize=self.normalize, dimensions=self.dimensions, calibrated=calibrated)
 
 
 def agreed(given: Mapping[str, T | None]) -> T | None:

@@ -223,7 +223,7 @@ def test_long_work_gives_way_to_short_requests_of_other_keys(
             steps.append(step)
 
     async def work(pool: CorpusThreads) -> None:
-        greedy.cpu_share.use(used)
+        greedy.cpu_share.take(used)
         with modest.admitted():
             with charged_to(greedy):
                 working = asyncio.create_task(pool.read("a", long))
@@ -240,7 +240,7 @@ def test_work_that_gives_way_ends_with_its_caller(monkeypatch: pytest.MonkeyPatc
     greedy, modest = key("greedy"), key("modest")
 
     async def work(pool: CorpusThreads) -> None:
-        greedy.cpu_share.use(100.0)
+        greedy.cpu_share.take(100.0)
         with modest.admitted():
             with charged_to(greedy):
                 reading = asyncio.create_task(pool.read("a", check_cancelled))
