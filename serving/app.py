@@ -84,10 +84,7 @@ def create_app(
 
 
 def routes(
-    lifespan: Lifespan[FastAPI] | None = None,
-    *,
-    asks_for_keys: bool = False,
-    routers: Sequence[APIRouter] = ROUTERS,
+    lifespan: Lifespan[FastAPI] | None = None, *, asks_for_keys: bool = False, routers: Sequence[APIRouter] = ROUTERS
 ) -> FastAPI:
     """Create the application with its routes and its OpenAPI document.
 

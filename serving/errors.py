@@ -5,15 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 Kind = Literal[
-    "Validation",
-    "Overloaded",
-    "Unhealthy",
-    "Backend",
-    "Tokenizer",
-    "Empty",
-    "NotFound",
-    "Conflict",
-    "Unauthorized",
+    "Validation", "Overloaded", "Unhealthy", "Backend", "Tokenizer", "Empty", "NotFound", "Conflict", "Unauthorized"
 ]
 
 

@@ -132,12 +132,7 @@ async def decode(body: DecodeRequest, service: ServiceDep) -> Response:
 @pipelines.post(
     "/feature-extraction", response_model=Vectors, responses=RAW_ANSWER, summary="Embed texts (Hugging Face pipeline)"
 )
-async def feature_extraction(
-    id: ModelName,
-    body: EmbedRequest,
-    service: ServiceDep,
-    request: Request,
-) -> Response:
+async def feature_extraction(id: ModelName, body: EmbedRequest, service: ServiceDep, request: Request) -> Response:
     """Embed texts for clients of Hugging Face, which name the model in the path."""
     return await embed(body.model_copy(update={"model": id}), service, request)
 
@@ -147,11 +142,7 @@ async def feature_extraction(
     response_model=list[float] | list[list[float]],
     summary="Compare texts (Hugging Face pipeline)",
 )
-async def sentence_similarity(
-    id: ModelName,
-    body: SimilarityRequest,
-    service: ServiceDep,
-) -> Response:
+async def sentence_similarity(id: ModelName, body: SimilarityRequest, service: ServiceDep) -> Response:
     """Compare texts for clients of Hugging Face, which name the model in the path."""
     return await similarity(body.model_copy(update={"model": id}), service)
 
@@ -176,16 +167,8 @@ async def rerank(body: RerankRequest, service: ServiceDep) -> Response:
     return json_response(ranks, headers=embedding_headers(found.computed))
 
 
-@reranking.post(
-    "/v1/rerank",
-    response_model=CohereRanking,
-    summary="Rank documents by relevance (Cohere v1, Jina)",
-)
-@reranking.post(
-    "/v2/rerank",
-    response_model=CohereRanking,
-    summary="Rank documents by relevance (Cohere v2)",
-)
+@reranking.post("/v1/rerank", response_model=CohereRanking, summary="Rank documents by relevance (Cohere v1, Jina)")
+@reranking.post("/v2/rerank", response_model=CohereRanking, summary="Rank documents by relevance (Cohere v2)")
 async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request: Request) -> Response:
     """Return the best `top_n` documents, best first.
 
@@ -193,12 +176,7 @@ async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request:
     model, `model` may have any value.
     """
     found = await service.relevance(
-        body.query,
-        body.documents,
-        body.options(),
-        "documents",
-        model=body.model,
-        max_tokens=body.max_tokens_per_doc,
+        body.query, body.documents, body.options(), "documents", model=body.model, max_tokens=body.max_tokens_per_doc
     )
     scores, embeddings = _decimal(found.bounded), found.computed
     results = [

@@ -140,8 +140,7 @@ async def listing(
     request: Request,
     *,
     corpus: Annotated[
-        str | None,
-        Query(description="List only the jobs of this corpus.", json_schema_extra={"pattern": CORPUS_NAME}),
+        str | None, Query(description="List only the jobs of this corpus.", json_schema_extra={"pattern": CORPUS_NAME})
     ] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 100,
     cursor: Annotated[str | None, Query(max_length=64, description="Cursor of the previous page.")] = None,

@@ -100,12 +100,7 @@ class InputPreparation:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        manifest: Manifest,
-        settings: Settings,
-        tokenizing: Tokenizing,
-        batcher: Batcher,
+        self, engine: Engine, manifest: Manifest, settings: Settings, tokenizing: Tokenizing, batcher: Batcher
     ) -> None:
         self._engine, self._manifest, self._settings = engine, manifest, settings
         self._tokenizing, self._batcher = tokenizing, batcher

@@ -50,14 +50,7 @@ class Made(NamedTuple):
 
 
 def embed(
-    model: Model,
-    places: Sequence[str],
-    out: str,
-    options: Options,
-    *,
-    address: str | None,
-    force: bool,
-    stream: TextIO,
+    model: Model, places: Sequence[str], out: str, options: Options, *, address: str | None, force: bool, stream: TextIO
 ) -> Made:
     """Embed the texts at `places` and write the vectors to the folder `out`. Both may be paths or URLs.
 

@@ -52,8 +52,7 @@ async def _corpus_name(
 
 async def _document_id(
     id: Annotated[
-        str,
-        Path(description="Id of the document.", json_schema_extra={"minLength": 1, "maxLength": MAX_ID_BYTES}),
+        str, Path(description="Id of the document.", json_schema_extra={"minLength": 1, "maxLength": MAX_ID_BYTES})
     ],
 ) -> str:
     return check_document_id(id, "id")

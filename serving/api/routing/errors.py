@@ -124,13 +124,7 @@ def http_error(request: Request, error: Exception) -> Response:
         if request.method == "OPTIONS":
             return Response(status_code=204, headers=headers)
     message = f"{request.method} {shortened(request.url.path, MAX_FIELD)}: {error.detail}"
-    return _answer(
-        request,
-        error.status_code,
-        _KINDS.get(error.status_code, "Backend"),
-        message,
-        headers=headers,
-    )
+    return _answer(request, error.status_code, _KINDS.get(error.status_code, "Backend"), message, headers=headers)
 
 
 def internal_error(request: Request, error: Exception, id: str) -> Response:
@@ -185,9 +179,4 @@ def _openai(status: int, kind: str, message: str, field: str | None) -> dict[str
         507: "server_error",
     }
     code = "model_not_found" if status == 404 and field == "model" else kind.lower()
-    return {
-        "message": message,
-        "type": family.get(status, "invalid_request_error"),
-        "param": field,
-        "code": code,
-    }
+    return {"message": message, "type": family.get(status, "invalid_request_error"), "param": field, "code": code}

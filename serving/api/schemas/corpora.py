@@ -10,15 +10,7 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from serving.api.schemas.bodies import AskedModel, ClosedBody, lower
 from serving.corpora.filter_language import MAX_CONDITIONS, MAX_VALUES
 from serving.corpora.values import Stemming
-from serving.operations.bounds import (
-    CORPUS_NAME,
-    MAX_VECTOR,
-    About,
-    RecallTarget,
-    SearchedFields,
-    StopWords,
-    Synonyms,
-)
+from serving.operations.bounds import CORPUS_NAME, MAX_VECTOR, About, RecallTarget, SearchedFields, StopWords, Synonyms
 
 Conditions = Annotated[
     dict[str, Any],
