@@ -115,7 +115,11 @@ class Encoder:
                 f"dimensions: {dimensions} is not between 1 and {self.dimensions}, the dimensions of {self.name}"
             )
         if prompt_name is not None:
-            prompt = self._prompt(prompt_name)
+            prompts = self._bundle.manifest.prompts
+            if prompt_name not in prompts:
+                known = ", ".join(prompts) or "none"
+                raise ValueError(f"prompt_name: {self.name} has no prompt {prompt_name!r}, only {known}")
+            prompt = prompts[prompt_name]
         if other := next((text for text in given if not isinstance(text, str)), None):
             raise TypeError(f"texts: {other!r} is not a text")
         tokens = self._graph.tokenized([prompt + text for text in given])
@@ -132,19 +136,10 @@ class Encoder:
 
     def similarity(self, a: str | Sequence[str] | Floats, b: str | Sequence[str] | Floats) -> Floats:
         """Return the cosine similarities (N, M) between N texts or vectors `a` and M texts or vectors `b`."""
-        rows, columns = (_unit(self._vectors(each)) for each in (a, b))
+        given = (each if isinstance(each, np.ndarray) else self.encode(each) for each in (a, b))
+        rows, columns = (_unit(vectors.reshape(-1, vectors.shape[-1])) for vectors in given)
         cosines: Floats = rows @ columns.T
         return cosines
-
-    def _prompt(self, name: str) -> str:
-        prompts = self._bundle.manifest.prompts
-        if name not in prompts:
-            raise ValueError(f"prompt_name: {self.name} has no prompt {name!r}, only {', '.join(prompts) or 'none'}")
-        return prompts[name]
-
-    def _vectors(self, given: str | Sequence[str] | Floats) -> Floats:
-        vectors = given if isinstance(given, np.ndarray) else self.encode(given)
-        return vectors.reshape(-1, vectors.shape[-1])
 
 
 def _unit(vectors: Floats) -> Floats:

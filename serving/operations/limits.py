@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from serving.errors import NoRoom, Overloaded, TooLarge, Unhealthy
@@ -136,7 +136,7 @@ class Limits:
     """Maximum number of threads that read corpora for the key. The same maximum applies to threads that write. Further
     work waits."""
     jobs: int | None = None
-    """Maximum waiting and running jobs."""
+    """Maximum waiting and running jobs. None means the limit for callers without a key."""
 
 
 class Caller:
@@ -158,21 +158,16 @@ class Caller:
 
     def limit(self, key: Key) -> None:
         """Replace the key by `key`, and its limits by the limits of `key`. The current usage does not change."""
-        defaults = self._defaults
         self.key = key
-        self.threads = key.threads or defaults.threads
-        self._concurrency = key.concurrency or defaults.concurrency
-        self._disk_bytes = key.disk_bytes or defaults.disk_bytes
-        self.jobs = key.jobs or defaults.jobs
-        """Maximum number of waiting and running jobs of the key. If it is None, the limit for callers without a key
-        applies."""
-        if unread := key.unread_bytes or defaults.unread_bytes:
-            self.unread = self.unread or UnreadBytes(unread, f"answers to the key {key.name!r}")
-            self.unread.limit = unread
+        own = key.model_dump(include={field.name for field in fields(Limits)}, exclude_none=True)
+        self.limits = limits = replace(self._defaults, **own)
+        if limits.unread_bytes:
+            self.unread = self.unread or UnreadBytes(limits.unread_bytes, f"answers to the key {key.name!r}")
+            self.unread.limit = limits.unread_bytes
         else:
             self.unread = None
-        self._requests = self._rated(self._requests, key.requests_per_second or defaults.requests_per_second)
-        self._tokens = self._rated(self._tokens, key.tokens_per_second or defaults.tokens_per_second)
+        self._requests = self._rated(self._requests, limits.requests_per_second)
+        self._tokens = self._rated(self._tokens, limits.tokens_per_second)
 
     def _rated(self, bucket: Bucket | None, rate: float | None) -> Bucket | None:
         if rate is None:
@@ -189,10 +184,10 @@ class Caller:
         Raises:
             Overloaded: the key has too many running requests, or has exceeded its rate.
         """
-        if self._concurrency and self._running >= self._concurrency:
+        most = self.limits.concurrency
+        if most and self._running >= most:
             raise Overloaded(
-                f"{self._running} requests of the key {self.key.name!r} are running, and its limit is "
-                f"{self._concurrency}",
+                f"{self._running} requests of the key {self.key.name!r} are running, and its limit is {most}",
                 retry_after=RETRY_SECONDS,
             )
         self._take(self._requests, 1, "requests")
@@ -211,10 +206,11 @@ class Caller:
 
         If `adding` is 0, a write that begins below the quota is accepted completely.
         """
-        if self._disk_bytes and ((taken := used()) >= self._disk_bytes or taken + adding > self._disk_bytes):
+        most = self.limits.disk_bytes
+        if most and ((taken := used()) >= most or taken + adding > most):
             more = f", and the request needs {adding} more" if adding > 0 else ""
             raise NoRoom(
-                f"the corpora of the key {self.key.name!r} use {taken} of {self._disk_bytes} allowed bytes{more}: "
+                f"the corpora of the key {self.key.name!r} use {taken} of {most} allowed bytes{more}: "
                 "delete documents, snapshots or corpora"
             )
 

@@ -284,7 +284,7 @@ class CorpusThreads:
         if (caller := current_caller()) is None:
             yield
             return
-        name, threads = caller.key.name, 1 if what == "containers" else caller.threads
+        name, threads = caller.key.name, 1 if what == "containers" else caller.limits.threads
         if self._held[name, what] >= threads + WAITING and not is_patient():
             raise Overloaded(
                 f"{WAITING} requests already wait for the threads of the key {name!r}", retry_after=RETRY_SECONDS

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TextIO
 from isosphere.embed.embedding import Done, Options, difference, locked, parsed, progress
 from isosphere.embed.on_ray.places import Folder, Url, is_url, list_files, state
 from isosphere.embed.on_ray.pool import READ_CPUS, Pool, derive
-from isosphere.embed.on_ray.tasks import Description, Model, Writer, check_files, describe, digest, part_name, read
+from isosphere.embed.on_ray.tasks import Description, Model, Writer, check_files, describe, digest, read
 from isosphere.embed.outputs import Parquet
 from models.cluster import alive_nodes, connected, free_resources, own_errors
 from models.errors import Failed, Refused
@@ -154,7 +154,8 @@ def _check(files: list[Path | Url], sizes: list[int], options: Options, output: 
             done, learned = ray.get(found)
             output.merge(learned, str(group[0]), str(group[-1]))
             left = range(done.rows, 0, -options.rows_of_a_part)
-            parts = {part_name(first + i): min(rows, options.rows_of_a_part) for i, rows in enumerate(left)}
+            # The order of sorted file names is the order of the input.
+            parts = {f"part-{first + i:08}.parquet": min(rows, options.rows_of_a_part) for i, rows in enumerate(left)}
             shards.append(Shard(group, done, parts))
             first += len(parts)
             advance(1)

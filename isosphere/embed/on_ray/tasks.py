@@ -113,8 +113,3 @@ class Writer:
 def digest(folder: Folder, name: str) -> str:
     """Return the SHA-256 of a part, in hex."""
     return hashlib.sha256(folder.read(name)).hexdigest()
-
-
-def part_name(number: int) -> str:
-    """Return the file name of a part. The order of sorted file names is the order of the input."""
-    return f"part-{number:08}.parquet"

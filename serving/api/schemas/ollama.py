@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from serving.api.schemas.bodies import Body, FullyRead, Strings, called, listed
-from serving.inference.embeddings import EmbedOptions
 
 
 def _some(value: Any) -> Any:
@@ -56,9 +55,6 @@ class OllamaEmbedRequest(OllamaRequest):
         description="Number of leading dimensions to return. Vectors are truncated first and normalized afterwards.",
         json_schema_extra={"minimum": 1},
     )
-
-    def embed_options(self) -> EmbedOptions:
-        return EmbedOptions(truncate=self.truncate, dimensions=self.dimensions)
 
 
 class OllamaEmbeddingRequest(OllamaRequest):
