@@ -24,10 +24,12 @@ from tqdm import tqdm
 
 from isosphere.embed.outputs import Npy, Parquet, Vectors
 from isosphere.embed.rows import Row, rows
-from isosphere.encoder import Encoder
+from isosphere.encoder import Encoder, load
 from models.bundle import quantization
 from models.bundle.disk import locked_exclusively, make_folder, replacing, write_whole
 from models.errors import Refused
+from models.names import Device
+from models.runtimes.base import RuntimeUnavailable
 from training.data.files import CorpusError, File, OnBadRow, resolve_files
 
 ROWS = 4096
@@ -53,6 +55,25 @@ class Options:
     dimensions: int | None = None
     encoding: str = "float"
     rows_of_a_part: int = field(default_factory=lambda: ROWS)
+
+
+@dataclass(frozen=True)
+class Model:
+    """The name of an encoder, and the options for loading it."""
+
+    name: str
+    engine: str | None
+    precision: str | None
+    device: Device
+    threads: int | None
+
+    def load(self) -> Encoder:
+        """Load the encoder in this process."""
+        options = asdict(self)
+        try:
+            return load(options.pop("name"), **options)
+        except RuntimeUnavailable as error:
+            raise Refused(str(error)) from error
 
 
 class Done(NamedTuple):

@@ -13,14 +13,14 @@ import logging
 import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from isosphere.embed.embedding import Done, Options, difference, locked, parsed, progress
+from isosphere.embed.embedding import Done, Model, Options, difference, locked, parsed, progress
 from isosphere.embed.on_ray.places import Folder, Url, is_url, list_files, state
 from isosphere.embed.on_ray.pool import READ_CPUS, Pool, derive
-from isosphere.embed.on_ray.tasks import Description, Model, Writer, check_files, describe, digest, read
+from isosphere.embed.on_ray.tasks import Description, Writer, check_files, describe, digest, read
 from isosphere.embed.outputs import Parquet
 from models.cluster import alive_nodes, connected, free_resources, own_errors
 from models.errors import Failed, Refused
@@ -76,7 +76,7 @@ def embed(
         import ray
 
         pool = derive(alive_nodes(), free_resources(), threads=model.threads, device=model.device)
-        model = Model(_absolute(model.name), model.engine, model.precision, model.device, pool.threads)
+        model = replace(model, name=_absolute(model.name), threads=pool.threads)
         remote = ray.remote(num_cpus=pool.cpus, num_gpus=pool.gpus)(describe)
         description: Description = ray.get(remote.remote(model, options))
         states = [state(file) for file in files]

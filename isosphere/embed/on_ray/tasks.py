@@ -7,37 +7,15 @@ import io
 import pickle
 import threading
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from isosphere.embed.embedding import Done, Options, batches, check, no_vectors, vectors_of
+from isosphere.embed.embedding import Done, Model, Options, batches, check, no_vectors, vectors_of
 from isosphere.embed.on_ray.places import Folder
 from isosphere.embed.outputs import Parquet, Vectors
-from isosphere.encoder import Encoder, load
 from models.errors import Refused
-from models.names import Device
-from models.runtimes.base import RuntimeUnavailable
 from training.data.files import File
-
-
-@dataclass(frozen=True)
-class Model:
-    """The name of an encoder, and the options for loading it."""
-
-    name: str
-    engine: str | None
-    precision: str | None
-    device: Device
-    threads: int | None
-
-    def load(self) -> Encoder:
-        """Load the encoder in this process."""
-        options = asdict(self)
-        try:
-            return load(options.pop("name"), **options)
-        except RuntimeUnavailable as error:
-            raise Refused(str(error)) from error
 
 
 class Description(NamedTuple):
@@ -54,7 +32,7 @@ def describe(model: Model, options: Options) -> Description:
     """Load the encoder once, to select its engine and to check the options, and return its description."""
     encoder = model.load()
     empty, metadata = no_vectors(encoder, options)
-    chosen = Model(model.name, encoder.runtime, encoder.precision, model.device, model.threads)
+    chosen = replace(model, engine=encoder.runtime, precision=encoder.precision)
     return Description(chosen, encoder.max_length, metadata, empty)
 
 

@@ -93,15 +93,7 @@ class StreamedRoute(APIRoute):
     """Route whose endpoint reads a long body itself, and then works within `while_connected`."""
 
     def get_route_handler(self) -> Handler:
-        handle = super().get_route_handler()
-
-        async def answer(request: BoundedRequest) -> Response:
-            try:
-                return await handle(request)
-            except ClientDisconnect:
-                return Response(status_code=CLIENT_LEFT)
-
-        return _in_time(answer)
+        return _in_time(super().get_route_handler())
 
 
 class DirectRoute(Route):
@@ -234,11 +226,8 @@ def _bounded(handle: Work, field: Any, *, typed: bool) -> Handler:
 
     async def answer(request: BoundedRequest) -> Response:
         service = request.service
-        try:
-            async with service.receiving():
-                empty = not await request.body()
-        except ClientDisconnect:
-            return Response(status_code=CLIENT_LEFT)
+        async with service.receiving():
+            empty = not await request.body()
         if field is not None and not empty:
             if typed and not request.headers.get("content-type"):
                 raise UnsupportedMedia("is missing: this route reads application/json", field="content-type")
@@ -253,20 +242,24 @@ def _bounded(handle: Work, field: Any, *, typed: bool) -> Handler:
 
 
 def _in_time(answer: Work) -> Handler:
+    """Wrap a handler with the caller's deadline and priority, and with the answer for a caller who has left."""
+
     async def in_time(received: Request) -> Response:
         request = BoundedRequest(received.scope, received.receive)
-        async with AsyncExitStack() as request.held:
-            seconds, bulk = _patience(request), parse_priority(request.headers.get(PRIORITY))
-            if seconds is None and not bulk:
-                return await answer(request)
-            try:
+        seconds, bulk = _patience(request), parse_priority(request.headers.get(PRIORITY))
+        try:
+            async with AsyncExitStack() as request.held:
+                if seconds is None and not bulk:
+                    return await answer(request)
                 async with asyncio.timeout(seconds) as patience:
                     with bulk_work(bulk):
                         return await answer(request)
-            except TimeoutError:
-                if not patience.expired():
-                    raise
-                raise Expired(f"no answer within the {1000 * (seconds or 0):.0f} ms of {TIMEOUT}") from None
+        except ClientDisconnect:
+            return Response(status_code=CLIENT_LEFT)
+        except TimeoutError:
+            if seconds is None or not patience.expired():
+                raise
+            raise Expired(f"no answer within the {1000 * seconds:.0f} ms of {TIMEOUT}") from None
 
     return in_time
 

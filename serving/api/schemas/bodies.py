@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -109,11 +109,16 @@ class Body(BaseModel):
     """Base class of request bodies. Types are strict, except that an integer is accepted as a float."""
 
     model_config = ConfigDict(strict=True)
+    other_names: ClassVar[Mapping[str, str]] = {}
+    """Fields by their names in other APIs. A field that also has a value under its own name keeps that value."""
 
     @model_validator(mode="before")
     @classmethod
     def _null_is_absent(cls, value: Any) -> Any:
-        return {key: one for key, one in value.items() if one is not None} if isinstance(value, dict) else value
+        if not isinstance(value, dict):
+            return value
+        present = {key: one for key, one in value.items() if one is not None}
+        return {name: present[other] for other, name in cls.other_names.items() if other in present} | present
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -244,26 +249,16 @@ def agreed(given: Mapping[str, T | None]) -> T | None:
     return known[0][1] if known else None
 
 
-def called(name: str, body: Any, otherwise: str) -> Any:
-    """Rename the field `otherwise` of a body to `name`. If the field `name` already has a value, change nothing."""
-    if isinstance(body, dict) and body.get(name) is None and otherwise in body:
-        return {**body, name: body[otherwise]}
-    return body
-
-
 class EmbedRequest(VectorFields):
     """Request of text-embeddings-inference's /embed.
 
     The field `inputs` may also be called `input`, as in OpenAI's API.
     """
 
+    other_names: ClassVar[Mapping[str, str]] = {"input": "inputs"}
+
     inputs: TextsOrIds = Field(examples=[["A list of texts.", "Or one text."]])
     model: AskedModel = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _input(cls, value: Any) -> Any:
-        return called("inputs", value, "input")
 
 
 TEXT_VECTORS = {
