@@ -28,7 +28,7 @@ from serving.operations.limits import Clock, Keyring
 from serving.service import Service
 
 if TYPE_CHECKING:
-    from serving.operations.otlp import Collector
+    from serving.api.middleware.traces import Collector
 
 ENVIRONMENT = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 """Environment variables of OpenTelemetry that name a collector of traces, as the setting `otlp_endpoint` does."""
@@ -118,7 +118,7 @@ def _collector(endpoint: HttpUrl | None) -> Collector | None:
     if endpoint is None and not any(os.environ.get(name) for name in ENVIRONMENT):
         return None
     try:
-        from serving.operations.otlp import Collector  # imports OpenTelemetry, which only traces need
+        from serving.api.middleware.traces import Collector  # imports OpenTelemetry, which only traces need
     except ImportError as error:
         raise TracingError(f"traces need the extra `otel`: pip install 'isosphere[otel]' ({error})") from error
     return Collector(endpoint)

@@ -54,11 +54,8 @@ class TrailingSlash:
 
         A route whose parameter `{id:any}` would be empty does not count.
         """
-        for route in self._routes:
-            match, found = route.matches(scope)
-            if match is not Match.NONE and all(found.get("path_params", {}).values()):
-                return True
-        return False
+        found = (route.matches(scope) for route in self._routes)
+        return any(match is not Match.NONE and all(of.get("path_params", {}).values()) for match, of in found)
 
 
 class Edge:
