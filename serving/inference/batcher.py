@@ -17,9 +17,8 @@ from time import perf_counter
 
 from models.bundle.tokenizer import Tokens
 from serving.errors import Backend, Overloaded, ServiceError, shutting_down
-from serving.inference.engine import Embedded
+from serving.inference.engine import Embedded, Mixed
 from serving.inference.fair_queue import Answer, EngineSlots, FairQueue, Item, Request
-from serving.inference.token_vectors import Mixed
 from serving.operations.context import current_connection
 from serving.operations.limits import Caller, current_caller
 

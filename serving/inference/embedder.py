@@ -23,10 +23,9 @@ from serving.inference.embeddings import (
     TokenEmbeddings,
     finished,
 )
-from serving.inference.engine import Embedded, Engine, Floats, Model
+from serving.inference.engine import EachToken, Embedded, Engine, Floats, Mixed, Model, mixed
 from serving.inference.fair_queue import Answer, EngineSlots
 from serving.inference.inputs import CHARACTERS_PER_TOKEN, At, InputPreparation
-from serving.inference.token_vectors import EachToken, Mixed, mixed
 from serving.inference.tokenizing import Tokenizing, in_turns
 from serving.inference.vector_cache import Submit, VectorCache
 from serving.operations.bounds import check_count, check_some

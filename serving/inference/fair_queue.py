@@ -19,8 +19,7 @@ import numpy as np
 
 from models.bundle.tokenizer import Tokens
 from models.runtimes.base import Floats
-from serving.inference.engine import Embedded
-from serving.inference.token_vectors import EachToken, places
+from serving.inference.engine import EachToken, Embedded, places
 
 WINDOW = 512
 """Maximum number of waiting texts that are considered for one batch."""

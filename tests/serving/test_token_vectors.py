@@ -20,10 +20,9 @@ from serving.app import create_app
 from serving.commands.starting import local_corpora
 from serving.corpora.stores import STORES
 from serving.inference.embeddings import EmbedOptions
-from serving.inference.engine import Model
+from serving.inference.engine import EachToken, Model
 from serving.inference.engines import ENGINES
 from serving.inference.fake_engine import DIM, FakeEngine
-from serving.inference.token_vectors import EachToken
 from serving.service import Service
 from serving.settings import Settings
 from tests.serving.engines import Gate, model
