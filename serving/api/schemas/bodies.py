@@ -173,6 +173,11 @@ NOT_DONE: dict[str, tuple[Any, str]] = {
 and the error message for other values."""
 
 
+def _refuse(name: str, given: Any, harmless: Any, why: str) -> None:
+    if given not in (None, harmless):
+        raise Invalid(f"is not supported: {why}", field=name)
+
+
 class FullyRead(Body):
     """Request that refuses a field of another API if the field would change the answer.
 
@@ -183,14 +188,11 @@ class FullyRead(Body):
     @classmethod
     def _refuse_other_fields(cls, value: Any) -> Any:
         for name in value.keys() - cls.model_fields.keys() if isinstance(value, dict) else ():
-            given = value[name]
             if name in NOT_DONE:
-                harmless, why = NOT_DONE[name]
-                if given not in (None, harmless):
-                    raise Invalid(f"is not supported: {why}", field=name)
+                _refuse(name, value[name], *NOT_DONE[name])
             for names, harmless in ALIKE:
                 own = next((one for one in names if one in cls.model_fields), None)
-                if name in names and own and given is not None and given not in harmless:
+                if name in names and own and value[name] not in (None, *harmless):
                     raise Invalid(f"is called {own} by this route", field=name)
         return value
 
@@ -279,9 +281,8 @@ class EmbedAllRequest(TextFields):
     @model_validator(mode="before")
     @classmethod
     def _only_tokens(cls, value: Any) -> Any:
-        for name, (harmless, why) in TEXT_VECTORS.items() if isinstance(value, dict) else ():
-            if value.get(name) not in (None, harmless):
-                raise Invalid(f"is not supported: {why}", field=name)
+        for name, facts in TEXT_VECTORS.items() if isinstance(value, dict) else ():
+            _refuse(name, value.get(name), *facts)
         return value
 
 
