@@ -167,8 +167,14 @@ async def _search(service: Service, names: Sequence[str], body: SearchRequest) -
         results = _results(found, orders, body, most)
         answer: dict[str, Any] = {"results": results} if body.queries is not None else results[0]
         took = round(1000 * (time.perf_counter() - started), 3)
-        facts = {"took_ms": took, "mode": body.mode, "index": found.index}
-        facts |= _counted(counts, body) | warnings_of(found.warnings)
+        facts: dict[str, Any] = {"took_ms": took, "mode": body.mode, "index": found.index}
+        if counts and body.total:
+            facts["total"] = counts.passages
+        if counts and body.facets:
+            values = {path: [value._asdict() for value in values] for path, values in counts.values.items()}
+            facts |= {"facets": values, "facets_complete": counts.complete}
+        if found.warnings:
+            facts |= warnings_of(found.warnings)
         return json_response(answer | facts, headers=truncation_header(found.truncated))
 
     characters = sum(len(hit.passage.document.text) for hits in found.hits for hit in hits)
@@ -191,16 +197,6 @@ async def _counts(service: Service, names: Sequence[str], body: SearchRequest, w
 
     found = [await service.library.scan(partial(count, name), of=name) for name in names]
     return found[0]._replace(passages=sum(one.passages for one in found))
-
-
-def _counted(counts: Counts | None, body: SearchRequest) -> dict[str, Any]:
-    if counts is None:
-        return {}
-    answer: dict[str, Any] = {"total": counts.passages} if body.total else {}
-    if body.facets:
-        answer["facets"] = {path: [value._asdict() for value in values] for path, values in counts.values.items()}
-        answer["facets_complete"] = counts.complete
-    return answer
 
 
 def _check_combination(body: SearchRequest, options: SearchOptions, *, several: bool) -> None:

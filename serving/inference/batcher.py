@@ -141,12 +141,13 @@ class Batcher:
         """
         if self._closed:
             raise shutting_down()
+        caller, connection = current_caller(), current_connection()
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        request = Request(texts, future, length_step=self._length_step, bulk=bulk, owner=current_caller())
-        self.check_room(request.claim)
+        request = Request(texts, future, length_step=self._length_step, bulk=bulk, owner=caller)
+        self.check_room(request.claim, caller)
         while len(self._workers) < self._streams:
             self._start()
-        if (connection := current_connection()) != self._shared.connection:
+        if connection != self._shared.connection:
             self._shared.connection, self._shared.several_until = connection, perf_counter() + RESERVED_SECONDS
         brief = not bulk and self._is_brief(request)
         if not brief:
@@ -166,7 +167,7 @@ class Batcher:
             self._overtake()
         return await future
 
-    def check_room(self, tokens: int, coming: Mapping[Caller | None, int] = NOBODY) -> None:
+    def check_room(self, tokens: int, caller: Caller | None, coming: Mapping[Caller | None, int] = NOBODY) -> None:
         """Raise `Overloaded` if the queue has no room for `tokens` additional tokens.
 
         `coming` is the number of tokens that each caller will soon submit. The queue's limit counts tokens. The length
@@ -181,7 +182,6 @@ class Batcher:
         An empty queue admits any request. A key with several requests gets at most `KEY_SHARE` of the room, so that
         other keys find room.
         """
-        caller = current_caller()
         queued, limit = self._claimed_tokens, self._max_queued_tokens
         more = sum(coming.values()) + tokens
         if queued and queued + more > limit:

@@ -23,7 +23,7 @@ from serving.inference.embeddings import (
     TokenEmbeddings,
     finished,
 )
-from serving.inference.engine import EachToken, Embedded, Engine, Floats, Mixed, Model, mixed
+from serving.inference.engine import EachToken, Embedded, Engine, Floats, Mixed, Model
 from serving.inference.fair_queue import Answer, EngineSlots
 from serving.inference.inputs import CHARACTERS_PER_TOKEN, At, InputPreparation
 from serving.inference.tokenizing import Tokenizing, in_turns
@@ -210,10 +210,11 @@ class Embedder:
 
         `began` is the time at which the request arrived. See `embed` for `part`.
         """
-        total, truncated = sum(map(len, tokens)), sum(one.truncated for one in tokens)
+        total, truncated = sum(len(one.ids) for one in tokens), sum(one.truncated for one in tokens)
+        lengths = [one.length for one in tokens]
         if part is None:
             check_count(total, self._settings.max_request_tokens, field, "tokens")
-        self._metrics.lengths([one.length for one in tokens], truncated=truncated)
+        self._metrics.lengths(lengths, truncated=truncated)
         charge(total, begun=bool(part))
         tokenized = perf_counter()
         record("tokenise", began, tokenized, texts=len(tokens), tokens=total)
@@ -313,10 +314,15 @@ class Embedder:
         await self._tokenizing.close()
 
     def _checked(self, batch: Sequence[Tokens], *, alone: bool) -> Embedded | Mixed:
-        if EachToken in set(map(type, batch)):
-            tokenwise = partial(self._checked_tokens, alone=alone)
-            return mixed(batch, partial(self._checked_texts, alone=False), tokenwise)
-        return self._checked_texts(batch, alone=alone)
+        tokenwise = [isinstance(tokens, EachToken) for tokens in batch]
+        if not any(tokenwise):
+            return self._checked_texts(batch, alone=alone)
+        texts = [tokens for tokens, each in zip(batch, tokenwise, strict=True) if not each]
+        whole = iter(zip(*self._checked_texts(texts, alone=False), strict=True) if texts else ())
+        every = [tokens for tokens, each in zip(batch, tokenwise, strict=True) if each]
+        vectors = iter(self._checked_tokens(every, alone=alone))
+        found = [(own := next(vectors), np.linalg.norm(own, axis=1)) if each else next(whole) for each in tokenwise]
+        return Mixed(*zip(*found, strict=True))
 
     def _checked_texts(self, batch: Sequence[Tokens], *, alone: bool) -> Embedded:
         embedded = self.engine.embed(batch, alone=alone)

@@ -253,13 +253,13 @@ class Encoders:
         if old[0] is self.default and (said := unfit(fresh[0])):
             raise Conflict(said)
         embedders = await self._loaded(fresh, beside=[served for served in self._served if served not in old])
-        return [self._put(served, embedder) for served, embedder in zip(old, embedders, strict=True)]
-
-    def _put(self, served: ServedModel, embedder: Embedder) -> Reloaded:
-        before = served.model.manifest.fingerprint
-        self._retire(served.put(embedder))
-        log.info("reloaded: %s is served (fingerprint %s)", served.name, embedder.manifest.fingerprint)
-        return Reloaded(served.name, before, embedder.manifest.fingerprint)
+        changes = []
+        for served, embedder in zip(old, embedders, strict=True):
+            before, after = served.model.manifest.fingerprint, embedder.manifest.fingerprint
+            self._retire(served.put(embedder))
+            log.info("reloaded: %s is served (fingerprint %s)", served.name, after)
+            changes.append(Reloaded(served.name, before, after))
+        return changes
 
     async def _add(self, folder: Path) -> ServedModel:
         fresh = ServedModel(folder, await self._opened(folder))

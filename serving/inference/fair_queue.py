@@ -56,7 +56,7 @@ class Request:
         self.texts, self.future, self.bulk = texts, future, bulk
         self.owner = owner
         """Owner of the request. The owners take turns, however many requests each owner has."""
-        self.lengths = [len(text) for text in texts]
+        self.lengths = [len(text.ids) for text in texts]
         """Number of tokens of each text."""
         self.padded = [length + -length % length_step for length in self.lengths]
         """Number of tokens of each text, rounded up to the engine's `length_step`."""

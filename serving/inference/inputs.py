@@ -72,7 +72,10 @@ class Prompts:
             check_text(options.prompt, MAX_BYTES, "prompt")
             return options.prompt
         if options.prompt_name is not None:
-            return self._named(options.prompt_name)
+            if options.prompt_name not in self._known:
+                names = f"(it has: {self._names})"
+                raise Invalid(f"the model has no prompt {options.prompt_name!r} {names}", field="prompt_name")
+            return self._known[options.prompt_name]
         if options.role and (own := self._of_role[options.role]) is not None:
             return own
         return "" if options.by_the_bundle else self._default
@@ -86,11 +89,6 @@ class Prompts:
     @property
     def _names(self) -> str:
         return ", ".join(sorted(self._known)) or "none"
-
-    def _named(self, name: str) -> str:
-        if name not in self._known:
-            raise Invalid(f"the model has no prompt {name!r} (it has: {self._names})", field="prompt_name")
-        return self._known[name]
 
 
 class InputPreparation:
@@ -179,9 +177,9 @@ class InputPreparation:
         about = sum(min(len(text) // CHARACTERS_EACH, self._manifest.max_length) for text in kept)
         # Under overload, refuse a request before its texts are tokenised. With a cache, tokenise first, because the
         # vectors may be cached.
-        if (self._batcher.queued_tokens or self._coming) and not self._settings.cache_bytes:
-            self._batcher.check_room(about, self._coming)
         caller = current_caller()
+        if (self._batcher.queued_tokens or self._coming) and not self._settings.cache_bytes:
+            self._batcher.check_room(about, caller, self._coming)
         self._coming[caller] += about
         try:
             with self._tokenizing.admitted(sum(map(len, kept))):

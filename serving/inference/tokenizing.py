@@ -148,7 +148,8 @@ class Tokenizing:
             turn = self._waiting[0]
             if not turn.future.done():
                 characters += sum(map(len, turn.texts))
-                if turns and (characters > TOKENIZED_AT_ONCE or not _together(turns[0], turn)):
+                alone = turn.alone or (turns and (turns[0].alone or turns[0].direction != turn.direction))
+                if turns and (characters > TOKENIZED_AT_ONCE or alone):
                     break
                 turns.append(turn)
             self._waiting.popleft()
@@ -187,10 +188,6 @@ def _failing_alone(tokenize: Tokenize) -> Tokenize:
         return tokens
 
     return tokenized
-
-
-def _together(first: _Turn, turn: _Turn) -> bool:
-    return turn.direction == first.direction and not (first.alone or turn.alone)
 
 
 def in_turns(texts: Sequence[str]) -> Iterator[list[str]]:

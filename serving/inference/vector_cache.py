@@ -24,12 +24,8 @@ class _Row(NamedTuple):
     norm: np.float32
 
 
-_Rows = dict[bytes, _Row]
-
-
-class _Landed(NamedTuple):
-    rows: _Rows
-    begun: float
+_Landed = tuple[dict[bytes, _Row], float]
+"""Vectors by the token ids of their texts, and the time at which the engine started with the first text."""
 
 
 @dataclass(eq=False)
@@ -75,8 +71,8 @@ class VectorCache:
         begun = asked
         if missing:
             coming = self._shared(alone, missing, bulk) if alone else self._run(missing, bulk)
-            landed = await coming
-            rows, begun = rows | landed.rows, max(asked, landed.begun)
+            fresh, started = await coming
+            rows, begun = rows | fresh, max(asked, started)
         vectors, norms = zip(*(rows[key] for key in keys), strict=True)
         return Answer(np.stack(vectors), np.array(norms, dtype=np.float32), begun)
 
@@ -105,4 +101,4 @@ class VectorCache:
         rows = {key: _Row(vector.copy(), norm) for key, vector, norm in zip(texts, vectors, norms, strict=True)}
         for key, row in rows.items():
             self.kept.put(key, row, len(key) + row.vector.nbytes)
-        return _Landed(rows, begun)
+        return rows, begun

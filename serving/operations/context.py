@@ -39,9 +39,9 @@ def bulk_work(bulk: bool = True) -> AbstractContextManager[None]:
     return holding(_bulk, bulk)
 
 
-def parse_priority(header: str | None) -> bool:
+def parse_priority(header: str) -> bool:
     """Return whether the header `x-priority` marks a request as bulk work, or raise `Invalid` for an unknown value."""
-    value = "interactive" if header is None else header.strip().lower()
+    value = header.strip().lower()
     if value not in ("interactive", "bulk"):
         raise Invalid("must be interactive or bulk", field=PRIORITY)
     return value == "bulk"

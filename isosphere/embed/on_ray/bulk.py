@@ -85,7 +85,11 @@ def embed(
         there = folder.names()
         if same and "done" in known and not force:
             return Made(Done(**known["done"]), description.metadata["encoder"], description.max_length, 0)
-        _check_folder(folder, there, known, wanted, same=same, force=force)
+        if foreign := sorted(name for name in there if name != MANIFEST and not name.startswith("part-")):
+            raise Refused(f"{folder}: contains other files, such as {foreign[0]}: name a new folder with --out")
+        if there and not same and not force:
+            what = difference(known, wanted)
+            raise Refused(f"{folder} {what}. --force replaces the folder, another --out keeps it")
         output = Parquet(description.empty, options.columns, description.metadata)
         shards = _check(files, [each[1] for each in states], options, output, stream)
         with locked(folder.path, folder) if folder.path else nullcontext():
@@ -122,16 +126,6 @@ def _manifest(folder: Folder) -> dict[str, Any]:
 def _wanted(description: Description, options: Options, states: list[list[Any]]) -> dict[str, Any]:
     """Return everything that determines the content of the output folder."""
     return {**description.metadata, **asdict(options), "inputs": states}
-
-
-def _check_folder(
-    folder: Folder, there: set[str], known: dict[str, Any], wanted: dict[str, Any], *, same: bool, force: bool
-) -> None:
-    """Raise an error if the folder was written by a command with other options or inputs, or by another program."""
-    if foreign := sorted(name for name in there if name != MANIFEST and not name.startswith("part-")):
-        raise Refused(f"{folder}: contains other files, such as {foreign[0]}: name a new folder with --out")
-    if there and not same and not force:
-        raise Refused(f"{folder} {difference(known, wanted)}. --force replaces the folder, another --out keeps it")
 
 
 def _check(files: list[Path | Url], sizes: list[int], options: Options, output: Parquet, stream: TextIO) -> list[Shard]:

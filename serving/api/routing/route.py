@@ -203,17 +203,14 @@ def check_counts(body: Any, settings: Settings) -> None:
         if isinstance(value, list):
             check_count(len(value), settings.max_request_texts, field)
     for field in _TEXTS_OR_IDS:
-        if isinstance(value := body.get(field), list):
-            _check_texts_or_ids(value, settings, field)
-
-
-def _check_texts_or_ids(inputs: list[Any], settings: Settings, field: str) -> None:
-    if inputs and is_number(inputs[0]):
-        ids = len(inputs)
-    else:
-        check_count(len(inputs), settings.max_request_texts, field)
-        ids = sum(len(one) for one in inputs if isinstance(one, list))
-    check_count(ids, settings.max_request_tokens, field, "token ids")
+        if not isinstance(given := body.get(field), list):
+            continue
+        if given and is_number(given[0]):
+            ids = len(given)
+        else:
+            check_count(len(given), settings.max_request_texts, field)
+            ids = sum(len(one) for one in given if isinstance(one, list))
+        check_count(ids, settings.max_request_tokens, field, "token ids")
 
 
 def _bounded(handle: Work, field: Any, *, typed: bool) -> Handler:
@@ -246,7 +243,8 @@ def _in_time(answer: Work) -> Handler:
 
     async def in_time(received: Request) -> Response:
         request = BoundedRequest(received.scope, received.receive)
-        seconds, bulk = _patience(request), parse_priority(request.headers.get(PRIORITY))
+        seconds, priority = _patience(request), request.headers.get(PRIORITY)
+        bulk = priority is not None and parse_priority(priority)
         try:
             async with AsyncExitStack() as request.held:
                 if seconds is None and not bulk:
