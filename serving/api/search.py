@@ -13,14 +13,12 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi import Query as Parameter
-from pydantic import ValidationError
 
 from serving.api.middleware.unread_answers import largest_answer
 from serving.api.routing.answers import json_response, truncation_header, written
 from serving.api.routing.auth import allowed_corpus
 from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep
-from serving.api.routing.errors import invalid
-from serving.api.routing.route import Route
+from serving.api.routing.route import Route, parsed
 from serving.api.schemas.corpora import warnings_of
 from serving.api.schemas.search import CorpusSearchRequest, SearchAnswer, SearchRequest
 from serving.corpora.arranging import CANDIDATES, DIVERSE, read_sorts
@@ -90,11 +88,7 @@ async def search_by_url(
             raise Invalid(f"not JSON: {error}", field="filter") from None
     if sort is not None:
         asked["sort"] = sort.split(",")
-    try:
-        body = SearchRequest(query=q, **asked)
-    except ValidationError as error:
-        raise invalid(error.errors()) from None
-    return await _search(service, [name], body)
+    return await _search(service, [name], parsed(SearchRequest, {"query": q, **asked}))
 
 
 @router.post("/search", summary="Search the corpora named in the body", **_DOCUMENTED)
