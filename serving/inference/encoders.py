@@ -136,7 +136,7 @@ class Encoders:
             EngineError: an encoder does not reproduce its bundle's golden vectors, or this machine can't run it.
         """
         for served in self._served:
-            served.put(await self._load(served.model, report))
+            served.embedder = await self._load(served.model, report)
 
     async def reload(self, name: str | None = None) -> list[Reloaded]:
         """Reload one bundle, or all bundles, from disk. If a bundle fails, no encoder is replaced.
@@ -256,7 +256,8 @@ class Encoders:
         changes = []
         for served, embedder in zip(old, embedders, strict=True):
             before, after = served.model.manifest.fingerprint, embedder.manifest.fingerprint
-            self._retire(served.put(embedder))
+            self._retire(served.embedder)
+            served.embedder, served.model = embedder, embedder.model
             log.info("reloaded: %s is served (fingerprint %s)", served.name, after)
             changes.append(Reloaded(served.name, before, after))
         return changes
@@ -347,11 +348,6 @@ class ServedModel:
         if not self.embedder:
             raise Unhealthy(f"{self.name} is not loaded yet", retry_after=1)
         return self.embedder
-
-    def put(self, embedder: Embedder) -> Embedder | None:
-        """Serve `embedder` instead of the previous embedder. Return the previous embedder."""
-        old, self.embedder, self.model = self.embedder, embedder, embedder.model
-        return old
 
 
 def clash(served: Iterable[ServedModel]) -> str:

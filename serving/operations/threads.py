@@ -72,16 +72,14 @@ class CancelToken:
         Raises:
             Stopped: the token was cancelled, possibly before the work began.
         """
-        began = self._counted = thread_time()
+        self._counted = thread_time()
         self._wait_for_others()
         try:
             with holding(_CURRENT, self):
                 check_cancelled()
                 return work()
         finally:
-            ended = thread_time()
-            self.cpu_seconds += ended - began
-            self._count(ended)
+            self._count()
 
     def give_way(self) -> None:
         """Wait for short requests of other keys if this key has exceeded its share of a CPU.
@@ -89,7 +87,7 @@ class CancelToken:
         The check happens once every `SLICE_SECONDS`.
         """
         if self._caller and perf_counter() >= self._slice_ends:
-            self._count(thread_time())
+            self._count()
             self._wait_for_others()
 
     def _wait_for_others(self) -> None:
@@ -98,11 +96,12 @@ class CancelToken:
                 sleep(NAP_SECONDS)
             self._slice_ends = perf_counter() + SLICE_SECONDS
 
-    def _count(self, now: float) -> None:
-        """Add the CPU time since the last call. `now` is the CPU time of the thread in seconds."""
+    def _count(self) -> None:
+        """Add the CPU time of the thread since the last call."""
+        before, self._counted = self._counted, thread_time()
+        self.cpu_seconds += self._counted - before
         if self._caller:
-            self._caller.cpu_share.take(now - self._counted)
-        self._counted = now
+            self._caller.cpu_share.take(self._counted - before)
 
 
 _CURRENT: ContextVar[CancelToken | None] = ContextVar("cancel_token", default=None)
