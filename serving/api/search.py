@@ -24,7 +24,6 @@ from serving.api.schemas.search import CorpusSearchRequest, SearchAnswer, Search
 from serving.corpora.arranging import CANDIDATES, DIVERSE, read_sorts
 from serving.corpora.backend import Backend
 from serving.corpora.filter_language import compile_filter, is_large
-from serving.corpora.filters import Filter
 from serving.corpora.ingest.vectors import unit_vector
 from serving.corpora.reranking import Reranking
 from serving.corpora.search import Cursor, Examples, Hit, Mode, Query, SearchOptions, SearchResult, shown
@@ -154,7 +153,7 @@ async def _search(service: Service, names: Sequence[str], body: SearchRequest) -
         found = await service.library.search_several(names, queries, options)
     else:
         found = await service.library.search(name, queries, options)
-    counts = await _counts(service, names, body, where) if body.total or body.facets else None
+    counts = await _counts(service, names, body, options) if body.total or body.facets else None
     most = largest_answer(service.settings)
 
     def answered() -> Response:
@@ -175,7 +174,7 @@ async def _search(service: Service, names: Sequence[str], body: SearchRequest) -
     return await service.library.prepare(answered, of=name, large=characters >= LARGE)
 
 
-async def _counts(service: Service, names: Sequence[str], body: SearchRequest, where: Filter | None) -> Counts:
+async def _counts(service: Service, names: Sequence[str], body: SearchRequest, options: SearchOptions) -> Counts:
     """Count the passages from which a search chooses its hits, in all corpora together.
 
     Also count the values of each facet in the documents of these passages. A lexical search chooses from the passages
@@ -186,8 +185,7 @@ async def _counts(service: Service, names: Sequence[str], body: SearchRequest, w
     paths = list(dict.fromkeys(body.facets or ()))
 
     def count(name: str, corpora: Backend) -> Counts:
-        options = WordOptions(body.prefix, body.typos)
-        return corpora.counts(name, query, where, paths, VALUES, options=options)
+        return corpora.counts(name, query, options.where, paths, VALUES, options=options.words)
 
     found = [await service.library.scan(partial(count, name), of=name) for name in names]
     return found[0]._replace(passages=sum(one.passages for one in found))

@@ -249,7 +249,6 @@ class Embedder:
         """Return all tokens of each text with its prompt, without truncation."""
         check_count(len(texts), self._settings.max_request_texts, field)
         check_some(texts, field)
-        self._checked_options(options)
         prompted = self.preparation.prompted(texts, options, lambda i: f"{field}.{i}")
         limit = self._settings.max_request_tokens
         found: list[list[Piece]] = []
