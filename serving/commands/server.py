@@ -28,7 +28,7 @@ from serving.api.middleware.same_origin import is_loopback
 from serving.api.routing.request_body import MIN_BYTES_PER_SECOND
 from serving.app import create_app
 from serving.errors import ServiceError
-from serving.operations.context import on_connection
+from serving.operations.context import CONNECTION, holding
 from serving.service import Service
 from serving.settings import Settings
 
@@ -293,7 +293,7 @@ class Connection(HttpToolsProtocol):
             self._refuse(431, _TOO_LARGE)
             raise ValueError(_TOO_LARGE)  # stops the parser
         self._bodiless = 0
-        with on_connection(id(self)):  # uvicorn starts the task of the request here
+        with holding(CONNECTION, id(self)):  # uvicorn starts the task of the request here
             super().on_headers_complete()
         self.headers = []  # the parser appends trailers to this list, and nothing reads them
 

@@ -19,7 +19,7 @@ from models.bundle.tokenizer import Tokens
 from serving.errors import Backend, Overloaded, ServiceError, shutting_down
 from serving.inference.engine import Embedded, Mixed
 from serving.inference.fair_queue import Answer, EngineSlots, FairQueue, Item, Request
-from serving.operations.context import current_connection
+from serving.operations.context import CONNECTION
 from serving.operations.limits import Caller, current_caller
 
 log = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ class Batcher:
         """
         if self._closed:
             raise shutting_down()
-        caller, connection = current_caller(), current_connection()
+        caller, connection = current_caller(), CONNECTION.get()
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         request = Request(texts, future, length_step=self._length_step, bulk=bulk, owner=caller)
         self.check_room(request.claim, caller)

@@ -29,7 +29,7 @@ from serving.inference.inputs import CHARACTERS_PER_TOKEN, At, InputPreparation
 from serving.inference.tokenizing import Tokenizing, in_turns
 from serving.inference.vector_cache import Submit, VectorCache
 from serving.operations.bounds import check_count, check_some
-from serving.operations.context import is_bulk, record
+from serving.operations.context import BULK, record
 from serving.operations.limits import charge
 from serving.operations.metrics import Metrics, Timing
 from serving.settings import Settings
@@ -219,7 +219,7 @@ class Embedder:
         tokenized = perf_counter()
         record("tokenise", began, tokenized, texts=len(tokens), tokens=total)
         try:
-            answer = await submit(tokens, bulk=is_bulk())
+            answer = await submit(tokens, bulk=BULK.get())
         except Overloaded:  # refused before any work was done
             charge(-total, begun=True)
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from time import perf_counter
 from typing import TypeVar
@@ -23,20 +23,14 @@ def holding(variable: ContextVar[T], value: T) -> Iterator[None]:
         variable.reset(token)
 
 
-# The priority of work. Bulk work may wait for interactive requests.
-
 PRIORITY = "x-priority"
-_bulk: ContextVar[bool] = ContextVar("bulk", default=False)
-
-
-def is_bulk() -> bool:
-    """Return whether the current work is bulk work."""
-    return _bulk.get()
-
-
-def bulk_work(bulk: bool = True) -> AbstractContextManager[None]:
-    """Mark the work in the `with` block as bulk work. If `bulk` is false, mark it as interactive."""
-    return holding(_bulk, bulk)
+BULK: ContextVar[bool] = ContextVar("bulk", default=False)
+"""True for bulk work, which may wait for interactive requests."""
+CONNECTION: ContextVar[Hashable] = ContextVar("connection", default=None)
+"""Id of the HTTP connection that the work is for. The batcher learns from it whether there are several callers."""
+Record = Callable[[str, float, float, Mapping[str, int]], None]
+RECORD: ContextVar[Record | None] = ContextVar("record", default=None)
+"""Recorder of trace spans. None if the request is not traced."""
 
 
 def parse_priority(header: str) -> bool:
@@ -47,33 +41,12 @@ def parse_priority(header: str) -> bool:
     return value == "bulk"
 
 
-# The connection of an HTTP request. The batcher learns from it whether there are several callers.
-
-_CONNECTION: ContextVar[Hashable] = ContextVar("connection", default=None)
-
-
-def current_connection() -> Hashable:
-    """Return the id of the HTTP connection that the current work is for, or None."""
-    return _CONNECTION.get()
-
-
-def on_connection(connection: Hashable) -> AbstractContextManager[None]:
-    """Mark the work of the `with` block, and of tasks that it starts, as work for the HTTP connection with this id."""
-    return holding(_CONNECTION, connection)
-
-
-# The recorder of trace spans. Without a configured collector, it records nothing.
-
-Record = Callable[[str, float, float, Mapping[str, int]], None]
-_RECORD: ContextVar[Record | None] = ContextVar("record", default=None)
-
-
 def record(name: str, began: float, ended: float, **counts: int) -> None:
     """Record a span of the current request, if the request is traced.
 
     `began` and `ended` are times of `time.perf_counter`.
     """
-    if write := _RECORD.get():
+    if write := RECORD.get():
         write(name, began, ended, counts)
 
 
@@ -86,8 +59,3 @@ def recorded(name: str) -> Iterator[None]:
     began = perf_counter()
     yield
     record(name, began, perf_counter())
-
-
-def recording(write: Record | None) -> AbstractContextManager[None]:
-    """Call `write` for each span that is recorded in the `with` block. With None, the request is not traced."""
-    return holding(_RECORD, write)

@@ -31,7 +31,9 @@ CPU_SHARE = 0.2
 """Share of a CPU that the long work of a key may use while short requests of other keys wait."""
 CPU_BURST = int(0.01 * SECOND / CPU_SHARE)
 """Nanoseconds in which a key earns the CPU time that its long work may use in advance."""
-_PATIENT: ContextVar[bool] = ContextVar("patient", default=False)
+PATIENT: ContextVar[bool] = ContextVar("patient", default=False)
+"""True for work that may wait in its key's queues without a time limit. No connection waits for the result, as in
+jobs."""
 LOOK_AGAIN = 1_000_000_000
 """Nanoseconds between two checks of the key file. A revoked key stays valid for at most this time."""
 GRACE_SECONDS = 10.0
@@ -355,16 +357,6 @@ async def loop_turn() -> None:
 def charged_to(caller: Caller | None) -> AbstractContextManager[None]:
     """Charge the work in the `with` block to a caller, even if the caller's request is already answered."""
     return holding(_CALLER, caller)
-
-
-def is_patient() -> bool:
-    """Return whether the current work may wait in its key's queues without a time limit, as jobs may."""
-    return _PATIENT.get()
-
-
-def patient() -> AbstractContextManager[None]:
-    """Allow work in the `with` block to wait without a time limit, because no connection waits for its result."""
-    return holding(_PATIENT, True)
 
 
 def charge(tokens: float, *, begun: bool = False) -> None:

@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 
 from serving.errors import Overloaded, ServiceError, Stopped, shutting_down
 from serving.operations.context import holding
-from serving.operations.limits import CPU_BURST, RETRY_SECONDS, Caller, charge, current_caller, is_patient, others_wait
+from serving.operations.limits import CPU_BURST, PATIENT, RETRY_SECONDS, Caller, charge, current_caller, others_wait
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -284,7 +284,7 @@ class CorpusThreads:
             yield
             return
         name, threads = caller.key.name, 1 if what == "containers" else caller.limits.threads
-        if self._held[name, what] >= threads + WAITING and not is_patient():
+        if self._held[name, what] >= threads + WAITING and not PATIENT.get():
             raise Overloaded(
                 f"{WAITING} requests already wait for the threads of the key {name!r}", retry_after=RETRY_SECONDS
             )

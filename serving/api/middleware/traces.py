@@ -22,7 +22,7 @@ from pydantic import HttpUrl
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.api.middleware.edge import PROBES, REQUEST_ID
-from serving.operations.context import recording
+from serving.operations.context import RECORD, holding
 
 _CONTEXT = {b"traceparent", b"tracestate"}
 SECONDS_TO_SEND = 5.0
@@ -62,7 +62,7 @@ class Collector:
         def write(name: str, began: float, ended: float, counts: Mapping[str, int]) -> None:
             self._tracer.start_span(name, within, attributes=counts, start_time=at(began)).end(at(ended))
 
-        with recording(write if span.is_recording() else None):
+        with holding(RECORD, write if span.is_recording() else None):
             try:
                 yield span
             finally:

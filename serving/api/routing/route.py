@@ -23,7 +23,7 @@ from serving.api.routing.request_body import BoundedRequest
 from serving.corpora.filters import is_number
 from serving.errors import Expired, Invalid, Malformed, ServiceError, UnsupportedMedia
 from serving.operations.bounds import check_count
-from serving.operations.context import PRIORITY, bulk_work, parse_priority
+from serving.operations.context import BULK, PRIORITY, holding, parse_priority
 from serving.settings import Settings
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -250,7 +250,7 @@ def _in_time(answer: Work) -> Handler:
                 if seconds is None and not bulk:
                     return await answer(request)
                 async with asyncio.timeout(seconds) as patience:
-                    with bulk_work(bulk):
+                    with holding(BULK, bulk):
                         return await answer(request)
         except ClientDisconnect:
             return Response(status_code=CLIENT_LEFT)
