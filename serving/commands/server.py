@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import threading
+import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from types import FrameType
@@ -23,7 +24,7 @@ import orjson
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from serving.api.middleware.edge import REQUEST_ID, new_id
+from serving.api.middleware.edge import REQUEST_ID
 from serving.api.middleware.same_origin import is_loopback
 from serving.api.routing.request_body import MIN_BYTES_PER_SECOND
 from serving.app import create_app
@@ -382,7 +383,7 @@ class Connection(HttpToolsProtocol):
                 "content-type": "application/json",
                 "content-length": len(body),
                 "connection": "close",
-                REQUEST_ID: new_id(),
+                REQUEST_ID: uuid.uuid4().hex,
             }
             head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
             self.transport.write(STATUS_LINE[status] + head.encode() + b"\r\n" + body)

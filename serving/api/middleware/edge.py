@@ -89,7 +89,7 @@ class Edge:
             return
         started, state = time.perf_counter(), scope.setdefault("state", {})
         given = next((value for name, value in scope["headers"] if name == REQUEST_ID.encode()), b"")
-        name = given if _ACCEPTED_ID.fullmatch(given) else new_id().encode()
+        name = given if _ACCEPTED_ID.fullmatch(given) else uuid.uuid4().hex.encode()
         state["request_id"], state["status"] = name.decode(), None
 
         async def stamped(message: Message) -> None:
@@ -132,8 +132,3 @@ class Edge:
             if scope["state"]["status"] is not None:
                 raise
             await internal_error(Request(scope), error, scope["state"]["request_id"])(scope, receive, send)
-
-
-def new_id() -> str:
-    """Return a unique id."""
-    return uuid.uuid4().hex
