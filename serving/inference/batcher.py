@@ -194,7 +194,9 @@ class Batcher:
             )
 
     def _overloaded(self, why: str) -> Overloaded:
-        return Overloaded(why, retry_after=self._seconds_to_clear())
+        speed = self._tokens_per_second * self._streams
+        seconds = min(60, max(1, math.ceil(self.queued_tokens / speed))) if speed else 1
+        return Overloaded(why, retry_after=seconds)
 
     def _claim(self, request: Request, tokens: int) -> None:
         self._claimed_tokens += tokens
@@ -431,11 +433,6 @@ class Batcher:
     def _measure(self, tokens: int, seconds: float) -> None:
         rate = tokens / max(seconds, 1e-9)
         self._tokens_per_second = 0.8 * self._tokens_per_second + 0.2 * rate if self._tokens_per_second else rate
-
-    def _seconds_to_clear(self) -> int:
-        if not self._tokens_per_second:
-            return 1
-        return min(60, max(1, math.ceil(self.queued_tokens / (self._tokens_per_second * self._streams))))
 
 
 def _service_error(error: Exception) -> ServiceError:

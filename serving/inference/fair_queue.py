@@ -208,7 +208,7 @@ class FairQueue:
         at most `1 / parts` of the waiting tokens, so that idle streams share the texts. `queued` is the number of
         queued tokens, including running batches.
         """
-        self._drop_gone()
+        self._requests = [request for request in self._requests if request.left and not request.gone]
         if not self._requests:
             self._lines.clear()
             return []
@@ -229,9 +229,6 @@ class FairQueue:
         line.batches, line.last = line.batches + 1, self._batches
         self._batches += 1
         return batch
-
-    def _drop_gone(self) -> None:
-        self._requests = [request for request in self._requests if request.left and not request.gone]
 
     def _line(self, owner: Hashable) -> _Line:
         """Return the scheduling state of an owner.

@@ -103,7 +103,7 @@ class BoundedRequest(Request):
         """
         if not hasattr(self, "_body"):
             limit = self.service.settings.max_body_bytes
-            grown = self.held.enter_context(self._bytes_in_flight.body())
+            grown = self.held.enter_context(self.state.bytes_in_flight.body())
             packed = self.headers.get("content-encoding")
             coding = content_coding(packed) if packed else ""
             pieces = list[bytes]()
@@ -127,13 +127,8 @@ class BoundedRequest(Request):
 
         It raises the same errors as `body`, except those of decompression.
         """
-        with self._bytes_in_flight.body() as grown:
+        with self.state.bytes_in_flight.body() as grown:
             await self._arrive(take, limit, lambda size: grown(min(size, in_memory)))
-
-    @property
-    def _bytes_in_flight(self) -> BytesInFlight:
-        found: BytesInFlight = self.state.bytes_in_flight
-        return found
 
     async def _arrive(self, take: Take, limit: int, grown: Callable[[int], None]) -> None:
         declared = self.headers.get("content-length", "")
