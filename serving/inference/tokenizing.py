@@ -148,8 +148,9 @@ class Tokenizing:
             turn = self._waiting[0]
             if not turn.future.done():
                 characters += sum(map(len, turn.texts))
-                alone = turn.alone or (turns and (turns[0].alone or turns[0].direction != turn.direction))
-                if turns and (characters > TOKENIZED_AT_ONCE or alone):
+                first = turns[0] if turns else turn
+                together = turn.direction == first.direction and not (turn.alone or first.alone)
+                if turns and (characters > TOKENIZED_AT_ONCE or not together):
                     break
                 turns.append(turn)
             self._waiting.popleft()
