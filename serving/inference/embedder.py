@@ -304,9 +304,12 @@ class Embedder:
             if not self._holders:
                 self._free.set()
 
-    async def released(self) -> None:
-        """Wait until no request uses the encoder."""
-        await self._free.wait()
+    async def close_when_free(self) -> None:
+        """Wait until no request uses the encoder, then close it. If the wait is cancelled, close it at once."""
+        try:
+            await self._free.wait()
+        finally:
+            await self.close()
 
     async def close(self) -> None:
         await self.batcher.close()

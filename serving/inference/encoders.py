@@ -310,7 +310,7 @@ class Encoders:
 
     def _retire(self, embedder: Embedder | None) -> None:
         assert embedder, "no change is possible before the first load"
-        retiring = asyncio.create_task(_closed_when_released(embedder))
+        retiring = asyncio.create_task(embedder.close_when_free())
         self._retiring.add(retiring)
         retiring.add_done_callback(self._retiring.discard)
 
@@ -411,10 +411,3 @@ async def _test_scores(embedder: Embedder, golden: Sequence[Golden]) -> None:
             f"the engine's scores differ from the golden scores of the bundle by {difference:.6f}, "
             f"more than {GOLDEN_DIFFERENCE}"
         )
-
-
-async def _closed_when_released(embedder: Embedder) -> None:
-    try:
-        await embedder.released()
-    finally:
-        await embedder.close()

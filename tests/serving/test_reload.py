@@ -58,7 +58,6 @@ def test_requests_finish_on_the_encoder_they_began_with(make_service: MakeServic
         before = await begun
         assert np.allclose(before.vectors, np.repeat(embedded("a b c d"), 500, axis=0), atol=1e-6)
         assert before.manifest.fingerprint == "fake-1"
-        await old.released()
         async with asyncio.timeout(PATIENCE):
             while service.encoders._retiring:
                 await asyncio.sleep(0.01)
