@@ -28,10 +28,9 @@ from typing import Any
 import httpx
 import psutil
 
-from isosphere.embed.embedding import Options
+from isosphere.embed.embedding import Model, Options
 from isosphere.embed.embedding import embed as embed_here
 from isosphere.embed.on_ray.bulk import embed as embed_on_ray
-from isosphere.embed.on_ray.tasks import Model
 from isosphere.encoder import load
 from models import cpus
 from models.cluster import connected

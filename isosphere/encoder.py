@@ -109,49 +109,37 @@ class Encoder:
             TypeError: an input is not a text.
             ValueError: a text is not valid Unicode, the prompt name is unknown, or `dimensions` is out of range.
         """
-        if isinstance(texts, str):
-            vector: Floats = self.encode(
-                [texts],
-                prompt_name=prompt_name,
-                prompt=prompt,
-                dimensions=dimensions,
-                normalize=normalize,
-                progress=progress,
-            )[0]
-            return vector
+        given = [texts] if isinstance(texts, str) else texts
         if dimensions is not None and not 1 <= dimensions <= self.dimensions:
             raise ValueError(
                 f"dimensions: {dimensions} is not between 1 and {self.dimensions}, the dimensions of {self.name}"
             )
         if prompt_name is not None:
-            prompt = self._prompt(prompt_name)
-        if other := next((text for text in texts if not isinstance(text, str)), None):
+            prompts = self._bundle.manifest.prompts
+            if prompt_name not in prompts:
+                known = ", ".join(prompts) or "none"
+                raise ValueError(f"prompt_name: {self.name} has no prompt {prompt_name!r}, only {known}")
+            prompt = prompts[prompt_name]
+        if other := next((text for text in given if not isinstance(text, str)), None):
             raise TypeError(f"texts: {other!r} is not a text")
-        tokens = self._graph.tokenized([prompt + text for text in texts])
+        tokens = self._graph.tokenized([prompt + text for text in given])
         if cut := sum(each.truncated for each in tokens):
             self.truncated += cut
             log.warning("%d of %d texts have more than %d tokens and were truncated", cut, len(tokens), self.max_length)
         with tqdm(total=len(tokens), unit="text", delay=SHOWN_AFTER, disable=not progress, leave=False) as bar:
             vectors, norms = self._graph.embed(tokens, bar.update)
         if not normalize:
-            return (vectors * norms[:, None])[:, :dimensions]
-        return vectors if dimensions is None else _unit(vectors[:, :dimensions])
+            vectors = (vectors * norms[:, None])[:, :dimensions]
+        elif dimensions is not None:
+            vectors = _unit(vectors[:, :dimensions])
+        return vectors[0] if isinstance(texts, str) else vectors
 
     def similarity(self, a: str | Sequence[str] | Floats, b: str | Sequence[str] | Floats) -> Floats:
         """Return the cosine similarities (N, M) between N texts or vectors `a` and M texts or vectors `b`."""
-        rows, columns = (_unit(self._vectors(each)) for each in (a, b))
+        given = (each if isinstance(each, np.ndarray) else self.encode(each) for each in (a, b))
+        rows, columns = (_unit(vectors.reshape(-1, vectors.shape[-1])) for vectors in given)
         cosines: Floats = rows @ columns.T
         return cosines
-
-    def _prompt(self, name: str) -> str:
-        prompts = self._bundle.manifest.prompts
-        if name not in prompts:
-            raise ValueError(f"prompt_name: {self.name} has no prompt {name!r}, only {', '.join(prompts) or 'none'}")
-        return prompts[name]
-
-    def _vectors(self, given: str | Sequence[str] | Floats) -> Floats:
-        vectors = given if isinstance(given, np.ndarray) else self.encode(given)
-        return vectors.reshape(-1, vectors.shape[-1])
 
 
 def _unit(vectors: Floats) -> Floats:

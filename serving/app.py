@@ -28,7 +28,7 @@ from serving.operations.limits import Clock, Keyring
 from serving.service import Service
 
 if TYPE_CHECKING:
-    from serving.operations.otlp import Collector
+    from serving.api.middleware.traces import Collector
 
 ENVIRONMENT = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 """Environment variables of OpenTelemetry that name a collector of traces, as the setting `otlp_endpoint` does."""
@@ -84,10 +84,7 @@ def create_app(
 
 
 def routes(
-    lifespan: Lifespan[FastAPI] | None = None,
-    *,
-    asks_for_keys: bool = False,
-    routers: Sequence[APIRouter] = ROUTERS,
+    lifespan: Lifespan[FastAPI] | None = None, *, asks_for_keys: bool = False, routers: Sequence[APIRouter] = ROUTERS
 ) -> FastAPI:
     """Create the application with its routes and its OpenAPI document.
 
@@ -117,15 +114,11 @@ def routes(
 
 
 def _collector(endpoint: HttpUrl | None) -> Collector | None:
-    """Return the collector of traces, or None if neither `endpoint` nor OpenTelemetry's environment names one.
-
-    Raises:
-        TracingError: the packages for traces are missing.
-    """
+    """Return the collector of traces, or None if neither `endpoint` nor OpenTelemetry's environment names one."""
     if endpoint is None and not any(os.environ.get(name) for name in ENVIRONMENT):
         return None
     try:
-        from serving.operations.otlp import Collector  # imports OpenTelemetry, which only traces need
+        from serving.api.middleware.traces import Collector  # imports OpenTelemetry, which only traces need
     except ImportError as error:
         raise TracingError(f"traces need the extra `otel`: pip install 'isosphere[otel]' ({error})") from error
     return Collector(endpoint)

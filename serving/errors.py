@@ -5,15 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 Kind = Literal[
-    "Validation",
-    "Overloaded",
-    "Unhealthy",
-    "Backend",
-    "Tokenizer",
-    "Empty",
-    "NotFound",
-    "Conflict",
-    "Unauthorized",
+    "Validation", "Overloaded", "Unhealthy", "Backend", "Tokenizer", "Empty", "NotFound", "Conflict", "Unauthorized"
 ]
 
 
@@ -30,14 +22,17 @@ class ServiceError(Exception):
     status: ClassVar[int]
     kind: ClassVar[Kind]
 
+    def __init_subclass__(cls, status: int | None = None, kind: Kind | None = None) -> None:
+        cls.status, cls.kind = status or cls.status, kind or cls.kind
+
     def __init__(self, message: str, *, field: str | None = None, retry_after: float | None = None) -> None:
-        self.field = None if field is None else shortened(_writable(field or "''"), MAX_FIELD)
-        self.message = shortened(_writable(message if field is None else f"{self.field}: {message}"), MAX_MESSAGE)
+        self.field = None if field is None else shortened(escaped(field or "''"), MAX_FIELD)
+        self.message = shortened(escaped(message if field is None else f"{self.field}: {message}"), MAX_MESSAGE)
         self.retry_after = retry_after
         super().__init__(self.message)
 
 
-def _writable(text: str) -> str:
+def escaped(text: str) -> str:
     """Escape lone surrogates in `text`, because UTF-8 can't encode them."""
     return text.encode("utf-8", "backslashreplace").decode()
 
@@ -47,112 +42,67 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-class Malformed(ServiceError):
+class Malformed(ServiceError, status=400, kind="Validation"):
     """The body does not match its content type."""
 
-    status = 400
-    kind = "Validation"
 
-
-class Empty(ServiceError):
+class Empty(ServiceError, status=400, kind="Empty"):
     """A list that must have an element is empty."""
 
-    status = 400
-    kind = "Empty"
 
-
-class ForeignTokens(ServiceError):
+class ForeignTokens(ServiceError, status=400, kind="Tokenizer"):
     """A token id is not in the model's vocabulary."""
 
-    status = 400
-    kind = "Tokenizer"
 
-
-class Unauthenticated(ServiceError):
+class Unauthenticated(ServiceError, status=401, kind="Unauthorized"):
     """The request has no API key, or an unknown one."""
 
-    status = 401
-    kind = "Unauthorized"
 
-
-class Forbidden(ServiceError):
+class Forbidden(ServiceError, status=403, kind="Unauthorized"):
     """The API key lacks the scope, or has no access to the corpus.
 
     On a server without API keys, the caller is not allowed to use the route.
     """
 
-    status = 403
-    kind = "Unauthorized"
 
-
-class NotFound(ServiceError):
+class NotFound(ServiceError, status=404, kind="NotFound"):
     """The corpus, document, model or route does not exist."""
 
-    status = 404
-    kind = "NotFound"
 
-
-class TooSlow(ServiceError):
+class TooSlow(ServiceError, status=408, kind="Validation"):
     """The body of the request did not arrive in time."""
 
-    status = 408
-    kind = "Validation"
 
-
-class Conflict(ServiceError):
+class Conflict(ServiceError, status=409, kind="Conflict"):
     """The request conflicts with the stored data, for example with vectors of another encoder."""
 
-    status = 409
-    kind = "Conflict"
 
-
-class TooLarge(ServiceError):
+class TooLarge(ServiceError, status=413, kind="Validation"):
     """The request has too many bytes, texts, tokens or documents."""
 
-    status = 413
-    kind = "Validation"
 
-
-class UnsupportedMedia(ServiceError):
+class UnsupportedMedia(ServiceError, status=415, kind="Validation"):
     """The route does not support the content type."""
 
-    status = 415
-    kind = "Validation"
 
-
-class Invalid(ServiceError):
+class Invalid(ServiceError, status=422, kind="Validation"):
     """A value has a wrong type or is out of range."""
 
-    status = 422
-    kind = "Validation"
 
-
-class Backend(ServiceError):
+class Backend(ServiceError, status=424, kind="Backend"):
     """The engine failed on a batch with texts of this request."""
 
-    status = 424
-    kind = "Backend"
 
-
-class Overloaded(ServiceError):
+class Overloaded(ServiceError, status=429, kind="Overloaded"):
     """A queue or a limit is exhausted. No part of the request was admitted."""
 
-    status = 429
-    kind = "Overloaded"
 
-
-class Unsupported(ServiceError):
+class Unsupported(ServiceError, status=501, kind="Backend"):
     """The store of the corpora does not support this operation."""
 
-    status = 501
-    kind = "Backend"
 
-
-class Unhealthy(ServiceError):
+class Unhealthy(ServiceError, status=503, kind="Unhealthy"):
     """The server is loading, draining or failed."""
-
-    status = 503
-    kind = "Unhealthy"
 
 
 class Stopped(Unhealthy):
@@ -163,11 +113,8 @@ class Damaged(Unhealthy):
     """Stored data are damaged. A retry does not help."""
 
 
-class InsufficientStorage(ServiceError):
+class InsufficientStorage(ServiceError, status=507, kind="Unhealthy"):
     """The disk is full. Nothing was stored."""
-
-    status = 507
-    kind = "Unhealthy"
 
 
 class NoRoom(InsufficientStorage):
@@ -177,14 +124,11 @@ class NoRoom(InsufficientStorage):
     """
 
 
-class Expired(ServiceError):
+class Expired(ServiceError, status=504, kind="Overloaded"):
     """The deadline that the caller set has passed.
 
     The HTTP status 504 corresponds to gRPC's DEADLINE_EXCEEDED (google.rpc.Code).
     """
-
-    status = 504
-    kind = "Overloaded"
 
 
 def shutting_down() -> Unhealthy:

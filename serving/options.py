@@ -201,8 +201,7 @@ def keys_parser() -> Parser:
         help=f"scopes of the key, separated by commas: {','.join(get_args(Scope))} (default: read)",
     )
     add.add_argument(
-        "--corpora",
-        help="patterns of accessible corpora, separated by commas, such as 'docs-*,faq' (default: all)",
+        "--corpora", help="patterns of accessible corpora, separated by commas, such as 'docs-*,faq' (default: all)"
     )
     for name, (kind, limit) in KEY_LIMITS.items():
         add.add_argument(f"--{name}", type=kind, help=f"maximum {limit} (default: --key-{name} of the server)")

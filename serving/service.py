@@ -10,11 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-import numpy as np
-
-from models.bundle.bundle import Manifest
-from models.bundle.tokenizer import TextPair
-from models.runtimes.base import Floats
 from serving.corpora.aliases import ALIASES, Aliases
 from serving.corpora.backend import Backend
 from serving.corpora.disk_quota import DiskQuota
@@ -23,7 +18,7 @@ from serving.corpora.ports import StoreError
 from serving.corpora.snapshots import Snapshots
 from serving.errors import ServiceError, Unhealthy
 from serving.inference.embedder import Embedder
-from serving.inference.embeddings import Computed, Embeddings, EmbedOptions, Inputs, TokenEmbeddings
+from serving.inference.embeddings import Embeddings, EmbedOptions, Inputs
 from serving.inference.encoders import Encoders, Reloaded, in_daemon_thread
 from serving.inference.engine import EngineError, Model
 from serving.inference.inputs import At
@@ -39,8 +34,6 @@ from serving.operations.threads import CorpusThreads
 from serving.settings import Settings
 
 log = logging.getLogger(__name__)
-_FAILED = "loading failed; the server's log has the reason"
-Compared = tuple[Floats, Embeddings]
 RETRY_SECONDS = 2
 SWEEP_SECONDS = 5
 """Seconds between two deletions of expired documents."""
@@ -64,11 +57,10 @@ class Health:
     reason: str
 
     def __str__(self) -> str:
-        """Return the public message about the state.
-
-        It does not contain the reason of a failed load, because the reason names paths and corpora.
-        """
-        return f"{self.state}: {_FAILED if self.state == 'failed' else self.reason}"
+        """Return the public message about the state."""
+        if self.state == "failed":  # the reason names paths and corpora
+            return "failed: loading failed; the server's log has the reason"
+        return f"{self.state}: {self.reason}"
 
 
 class Service:
@@ -160,10 +152,8 @@ class Service:
             await asyncio.wait([self._loading, sweeping])
             await self.encoders.close()
             await asyncio.to_thread(self.jobs.close)
-            await asyncio.to_thread(self.parsing.close)
-            await asyncio.to_thread(self.mapping.close)
-            await asyncio.to_thread(self.adapting.close)
-            await asyncio.to_thread(self.library.close)
+            for ended in (self.parsing, self.mapping, self.adapting, self.library):
+                await asyncio.to_thread(ended.close)
 
     async def drain(self) -> bool:
         """Admit no more requests, and wait up to `drain_seconds` until the admitted requests are answered.
@@ -188,28 +178,9 @@ class Service:
             log.warning("%d requests did not finish in %g s", self._running, self.settings.drain_seconds)
             return False
         finally:
-            self.parsing.stop()
-            self.mapping.stop()
-            self.adapting.stop()
-            self.library.threads.stop()
+            for threads in (self.parsing, self.mapping, self.adapting, self.library.threads):
+                threads.stop()
         return True
-
-    @property
-    def manifest(self) -> Manifest:
-        """Manifest of the default encoder.
-
-        A reload may replace the manifest. So code that answers a request uses the manifest of the request's embedder.
-        """
-        return self.encoders.default.model.manifest
-
-    @property
-    def embedder(self) -> Embedder:
-        """The default encoder.
-
-        Raises:
-            Unhealthy: the default encoder is not loaded.
-        """
-        return self.encoders.default.ready_embedder
 
     def remedy(self, corpus: str) -> str:
         """Return a message about a corpus whose encoder is not served: how to make the corpus searchable."""
@@ -245,11 +216,7 @@ class Service:
             self._probing = None
 
     async def reload(self, model: str | None = None) -> list[Reloaded]:
-        """Reload the bundle of `model`, or the bundles of all models. See `Encoders.reload`.
-
-        Raises:
-            Unhealthy: the server is loading, draining or failed.
-        """
+        """Reload the bundle of `model`, or the bundles of all models. See `Encoders.reload`."""
         with self.admitted():
             return await self.encoders.reload(model)
 
@@ -300,10 +267,6 @@ class Service:
         """Admit a request, and yield its encoder.
 
         If a reload replaces this encoder, the old encoder stays usable until the `with` block ends.
-
-        Raises:
-            Unhealthy: the server is loading, draining or failed.
-            NotFound: the name is unknown; see `Encoders.requested`.
         """
         with self.admitted(), self.encoders.requested(model).ready_embedder.held() as embedder:
             yield embedder
@@ -320,32 +283,6 @@ class Service:
         """Embed texts or token ids; see `Embedder.embed`."""
         with self.encoder(model) as embedder:
             return await embedder.embed(inputs, options, field, at)
-
-    async def embed_tokens(
-        self, inputs: Inputs, options: EmbedOptions, *, most: int, model: str | None = None
-    ) -> TokenEmbeddings:
-        """Return the vector of each token; see `Embedder.embed_tokens`."""
-        with self.encoder(model) as embedder:
-            return await embedder.embed_tokens(inputs, options, most=most)
-
-    async def scores(
-        self, pairs: Sequence[TextPair], options: EmbedOptions, *, model: str | None = None
-    ) -> tuple[Floats, Computed, str]:
-        """Score N pairs of texts with a cross-encoder, by default with the first cross-encoder.
-
-        Return the scores (N,), facts about the computation, and the name of the cross-encoder's output.
-        """
-        served = self.encoders.cross_encoder(model)
-        with self.admitted(), served.ready_embedder.held() as embedder:
-            return *await embedder.score(pairs, options), embedder.model.label
-
-    async def similarity(
-        self, a: Sequence[str], b: Sequence[str], options: EmbedOptions, at: At, *, model: str | None = None
-    ) -> Compared:
-        """Return the cosine matrix (A, B) of A texts in `a` and B texts in `b`, and the embeddings of all texts."""
-        embeddings = await self.embed([*a, *b], options, at=at, model=model)
-        left, right = embeddings.vectors[: len(a)], embeddings.vectors[len(a) :]
-        return np.clip(left @ right.T, -1, 1), embeddings
 
     async def relevance(
         self,
@@ -400,11 +337,11 @@ class Service:
             await self.encoders.load(self.report)
             await self._index_where_the_encoder_runs()
             self.report("opening the indexes")
-            await self.library.threads.run("", self.snapshots.sweep)
-            unadapted = partial(self.jobs.unfinished, ADAPT)
-            await self.library.threads.run("", lambda: self.adaptations.sweep(unadapted))
-            await self.library.threads.run("", lambda: self.upload_order.begin(partial(self.jobs.unfinished, UPLOAD)))
-            await self.library.threads.read("", self.library.corpora.warm)
+            threads, unfinished = self.library.threads, self.jobs.unfinished
+            await threads.run("", self.snapshots.sweep)
+            await threads.run("", lambda: self.adaptations.sweep(partial(unfinished, ADAPT)))
+            await threads.run("", lambda: self.upload_order.begin(partial(unfinished, UPLOAD)))
+            await threads.read("", self.library.corpora.warm)
             if self._prepare:
                 await self._prepare(self)
         except Exception as error:  # the server must keep running to report why it is not ready

@@ -65,9 +65,8 @@ class Settings(BaseSettings):
     bundle: str = Field(
         default="artifacts/default",
         description="encoder to serve: the folder of a bundle, minilm, or minilm+NAME for an adapter in "
-        "models/adapters; if the option is not set and its default folder does not exist, "
-        "minilm+default is served; for several encoders, repeat the option or separate them by "
-        "{os.pathsep}",
+        "models/adapters; if the option is not set and its default folder does not exist, minilm+default is served; "
+        f"for several encoders, repeat the option or separate them by {os.pathsep}",
     )
     data: Path = Field(default=Path("var"), description="folder for corpora")
     host: str = Field(default="localhost", description="address to listen on; localhost means 127.0.0.1 and ::1")

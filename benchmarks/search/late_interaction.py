@@ -66,7 +66,8 @@ class TokenVectors:
         """Embed texts in blocks, store their token vectors, and return the unit vectors (N, D) of the texts."""
         means = []
         for at in range(0, len(texts), BLOCK):
-            found = await service.embed_tokens(texts[at : at + BLOCK], AS_DOCUMENTS, most=MOST_COMPONENTS)
+            with service.encoder() as embedder:
+                found = await embedder.embed_tokens(texts[at : at + BLOCK], AS_DOCUMENTS, most=MOST_COMPONENTS)
             self.tokens += found.texts
             self._vectors += [(one / np.linalg.norm(one, axis=1)[:, None]).astype(np.float16) for one in found.by_text]
             means += [one.mean(axis=0) for one in found.by_text]
@@ -88,7 +89,7 @@ async def _measured(service: Service, collection: Collection) -> dict[str, Any]:
         documents, questions = TokenVectors(), TokenVectors()
         asked = await questions.add(service, list(collection.queries.values()))
         vectors = await documents.add(service, list(collection.documents.values()))
-        corpora, fingerprint = service.library.corpora, service.manifest.fingerprint
+        corpora, fingerprint = service.library.corpora, service.encoders.default.model.manifest.fingerprint
         rows = [Document(name, text, {}) for name, text in collection.documents.items()]
         await service.library.run(lambda _: corpora.create(Corpus(CORPUS, stemming="porter")), of=CORPUS)
         await service.library.run(
@@ -102,7 +103,7 @@ async def _measured(service: Service, collection: Collection) -> dict[str, Any]:
             ids = [[hit.passage.document.id for hit in hits] for hits in found.hits]
             before = dict(zip(collection.queries, ids, strict=True))
             figures["ndcg10"][way] = {"first": _ndcg10(before, collection)}
-            for special in (service.embedder.preparation.special_ids, []):
+            for special in (service.encoders.default.ready_embedder.preparation.special_ids, []):
                 for candidates in CANDIDATES:
                     after = dict(
                         _reranked(before, collection, questions, documents, special=special, candidates=candidates)
@@ -173,7 +174,7 @@ def main() -> int:
             settings = read_settings(["--bundle", str(folder), "--data", data, "--no-demo"])
             service = opened_service(settings, opened_models(settings))
             figures = asyncio.run(_measured(service, collection))
-        engine = str(service.manifest.name)
+        engine = str(service.encoders.default.model.manifest.name)
         command = f"python -m benchmarks.search.late_interaction --data DATA {folder.name}"
         kept = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
         kept[engine] = {"command": command, **surroundings(), "queries": len(collection.queries), **figures}

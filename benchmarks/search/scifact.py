@@ -16,7 +16,7 @@ from serving.commands.starting import opened_service
 from serving.corpora.arranging import Fusion
 from serving.corpora.search import Mode, SearchOptions
 from serving.corpora.values import Corpus, Document, Stemming
-from serving.operations.context import bulk_work
+from serving.operations.context import BULK, holding
 from serving.service import Service
 from serving.settings import read_settings
 from training.evaluation import beir, retrieval
@@ -79,7 +79,7 @@ async def _stored(service: Service, collection: Collection, stemming: Stemming) 
 
     async def store(block: Sequence[Document]) -> None:
         async with gate:
-            with bulk_work():
+            with holding(BULK, True):
                 await service.library.add(stemming, block)
 
     await asyncio.gather(*(store(documents[at : at + BLOCK]) for at in range(0, len(documents), BLOCK)))

@@ -15,7 +15,7 @@ from models.cli.command_line import Parser
 from models.errors import Failed, Refused, not_installed
 
 if TYPE_CHECKING:
-    from isosphere.embed.embedding import Done, Options
+    from isosphere.embed.embedding import Done, Model, Options
 
 ENDINGS = (".parquet", ".npy")
 ENCODINGS = ("float", "int8", "uint8", "binary", "ubinary")
@@ -50,8 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _embed(given: argparse.Namespace) -> None:
-    from isosphere.embed.embedding import Options
+    from isosphere.embed.embedding import Model, Options
 
+    model = Model(given.model, given.engine, given.precision, given.device, given.threads)
     options = Options(
         text_column=given.text_column,
         id_column=given.id_column,
@@ -62,39 +63,30 @@ def _embed(given: argparse.Namespace) -> None:
         encoding=given.encoding,
     )
     if given.on == "ray":
-        _embed_on_ray(given, options)
+        _embed_on_ray(given, model, options)
     else:
-        _embed_here(given, options)
+        _embed_here(given, model, options)
 
 
-def _embed_here(given: argparse.Namespace, options: Options) -> None:
-    from isosphere import load
+def _embed_here(given: argparse.Namespace, model: Model, options: Options) -> None:
     from isosphere.embed.embedding import embed
-    from models.runtimes.base import RuntimeUnavailable
 
     if given.ray_address:
         raise Refused("--ray-address needs --on ray")
     if (out := Path(given.out)).suffix not in ENDINGS:
         raise Refused(f"--out: {given.out!r} must end in {' or '.join(ENDINGS)}")
-    try:
-        encoder = load(
-            given.model, engine=given.engine, precision=given.precision, device=given.device, threads=given.threads
-        )
-    except RuntimeUnavailable as error:
-        raise Refused(str(error)) from error
+    encoder = model.load()
     # Warnings of single parts are hidden, because the total is printed at the end.
     with _without_warnings("isosphere.encoder"):
         done = embed(encoder, given.files, out, options, force=given.force, stream=sys.stderr)
     _report(given.out, done, encoder.name, encoder.max_length, encoder.truncated)
 
 
-def _embed_on_ray(given: argparse.Namespace, options: Options) -> None:
+def _embed_on_ray(given: argparse.Namespace, model: Model, options: Options) -> None:
     from isosphere.embed.on_ray.bulk import embed
-    from isosphere.embed.on_ray.tasks import Model
 
     if given.out.endswith(ENDINGS):
         raise Refused(f"--out: {given.out!r} names a file, but --on ray writes a folder of Parquet files")
-    model = Model(given.model, given.engine, given.precision, given.device, given.threads)
     made = embed(
         model, given.files, given.out, options, address=given.ray_address, force=given.force, stream=sys.stderr
     )

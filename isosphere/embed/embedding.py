@@ -24,10 +24,12 @@ from tqdm import tqdm
 
 from isosphere.embed.outputs import Npy, Parquet, Vectors
 from isosphere.embed.rows import Row, rows
-from isosphere.encoder import Encoder
+from isosphere.encoder import Encoder, load
 from models.bundle import quantization
 from models.bundle.disk import locked_exclusively, make_folder, replacing, write_whole
 from models.errors import Refused
+from models.names import Device
+from models.runtimes.base import RuntimeUnavailable
 from training.data.files import CorpusError, File, OnBadRow, resolve_files
 
 ROWS = 4096
@@ -53,6 +55,25 @@ class Options:
     dimensions: int | None = None
     encoding: str = "float"
     rows_of_a_part: int = field(default_factory=lambda: ROWS)
+
+
+@dataclass(frozen=True)
+class Model:
+    """The name of an encoder, and the options for loading it."""
+
+    name: str
+    engine: str | None
+    precision: str | None
+    device: Device
+    threads: int | None
+
+    def load(self) -> Encoder:
+        """Load the encoder in this process."""
+        options = asdict(self)
+        try:
+            return load(options.pop("name"), **options)
+        except RuntimeUnavailable as error:
+            raise Refused(str(error)) from error
 
 
 class Done(NamedTuple):
@@ -121,11 +142,7 @@ class Job:
         return {**made_by(self.encoder), **asdict(self.options), "inputs": inputs}
 
     def output(self, out: Path) -> Npy | Parquet:
-        """Return the output format, chosen by the file's suffix.
-
-        Raises:
-            Refused, ValueError: the format or the encoder does not support an option.
-        """
+        """Return the output format, chosen by the file's suffix."""
         empty, metadata = no_vectors(self.encoder, self.options)
         if out.suffix == ".parquet":
             return Parquet(empty, self.options.columns, metadata)
@@ -206,11 +223,7 @@ def vectors_of(encoder: Encoder, texts: Sequence[str], options: Options) -> Vect
 
 
 def no_vectors(encoder: Encoder, options: Options) -> tuple[Vectors, dict[str, str]]:
-    """Return an empty array (0, D) of the output's type, and the metadata of the output's table.
-
-    Raises:
-        Refused, ValueError: the encoder does not support an option.
-    """
+    """Return an empty array (0, D) of the output's type, and the metadata of the output's table."""
     whole = encoder.encode([], prompt_name=options.prompt_name, dimensions=options.dimensions)
     shape = {"dim": str(whole.shape[1]), "encoding": options.encoding}
     return vectors_of(encoder, [], options), {**made_by(encoder), **shape}
@@ -229,10 +242,14 @@ def _inputs(files: Sequence[str], out: Path, parts: Path) -> list[Path]:
 
 
 def _read(manifest: Path) -> dict[str, Any]:
-    """Return the content of a manifest, or an empty dictionary if the file is missing or not JSON."""
+    return parsed(manifest.read_bytes()) if manifest.exists() else {}
+
+
+def parsed(manifest: bytes) -> dict[str, Any]:
+    """Parse a manifest. Return an empty dictionary if it is not a JSON object."""
     try:
-        known = json.loads(manifest.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        known = json.loads(manifest)
+    except ValueError:
         return {}
     return known if isinstance(known, dict) else {}
 
@@ -257,11 +274,7 @@ def difference(known: dict[str, Any], wanted: dict[str, Any]) -> str:
 
 @contextmanager
 def locked(parts: Path, out: object) -> Iterator[None]:
-    """Create the folder `parts`, and lock it until the `with` block ends.
-
-    Raises:
-        Refused: another process is writing `out`.
-    """
+    """Create and lock the folder `parts` for the `with` block, or raise `Refused` if another process has locked it."""
     make_folder(parts)
     try:
         with locked_exclusively(parts):

@@ -42,48 +42,45 @@ class Npy:
                 np.load(part).tofile(file)
 
 
-class Columns:
-    """Columns that are copied from the input, with types that fit all their values."""
+class Parquet:
+    """A Parquet table with `id`, `vector` (a fixed-size list), and columns that are copied from the input.
 
-    def __init__(self, names: list[str]) -> None:
+    The types of the copied columns fit all their values.
+    """
+
+    def __init__(self, empty: Vectors, columns: list[str], metadata: Mapping[str, str]) -> None:
         try:
             import pyarrow
+            import pyarrow.parquet
         except ImportError as error:
             raise Refused(f"Parquet needs the extra `data`: pip install 'isosphere[data]' ({error})") from error
-        if twice := next((name for name in names if [*OWN, *names].count(name) > 1), None):
+        if twice := next((name for name in columns if [*OWN, *columns].count(name) > 1), None):
             raise Refused(f"--columns: the output would have two columns {twice!r}")
-        self._arrow = pyarrow
-        self._names = names
-        self._learned = pyarrow.schema([])
+        self._arrow, self._parquet = pyarrow, pyarrow.parquet
+        self._columns = columns
+        self.learned = pyarrow.schema([])
+        """Arrow schema of the copied columns, with types that fit the values that were seen so far."""
+        vector = pyarrow.list_(pyarrow.from_numpy_dtype(empty.dtype), empty.shape[1])
+        self._own = pyarrow.schema(list(zip(OWN, (pyarrow.string(), vector), strict=True)), metadata)
 
     def learn(self, batch: Sequence[Row]) -> None:
-        """Widen the types so that they also fit the values of this batch.
-
-        Raises:
-            Refused: a column has values of different types.
-        """
-        for i, name in enumerate(self._names):
+        """Widen the column types so that they also fit this batch. Raise `Refused` if that is impossible."""
+        for i, name in enumerate(self._columns):
             with self._naming(name, batch[0].place, batch[-1].place):
-                found = self._arrow.schema([(name, self._arrow.array([row.kept[i] for row in batch]).type)])
-                self._learned = self._arrow.unify_schemas([self._learned, found], promote_options="permissive")
+                self._widen(self._arrow.field(name, self._arrow.array([row.kept[i] for row in batch]).type))
 
-    def merge(self, others: Columns, first: str, last: str) -> None:
-        """Widen the types so that they also fit the values in `others`.
+    def merge(self, learned: Any, first: str, last: str) -> None:
+        """Widen the column types so that they also fit the schema `learned`.
 
-        Error messages name `first` and `last`, the first and the last file whose values are in `others`.
-
-        Raises:
-            Refused: see `learn`.
+        Error messages name `first` and `last`, the first and the last file with values of the schema.
         """
-        for field in others._learned:
+        for field in learned:
             with self._naming(field.name, first, last):
-                found = self._arrow.schema([field])
-                self._learned = self._arrow.unify_schemas([self._learned, found], promote_options="permissive")
+                self._widen(field)
 
-    @property
-    def schema(self) -> Any:
-        """Arrow schema of the columns. Without rows, the types are null."""
-        return self._learned or self._arrow.schema([(name, self._arrow.null()) for name in self._names])
+    def _widen(self, field: Any) -> None:
+        found = self._arrow.schema([field])
+        self.learned = self._arrow.unify_schemas([self.learned, found], promote_options="permissive")
 
     @contextmanager
     def _naming(self, name: str, first: str, last: str) -> Iterator[None]:
@@ -96,43 +93,25 @@ class Columns:
                 f"{first_line(error)}"
             ) from error
 
-
-class Parquet:
-    """A Parquet table with `id`, `vector` (a fixed-size list), and the copied columns."""
-
-    def __init__(self, empty: Vectors, columns: list[str], metadata: Mapping[str, str]) -> None:
-        self.columns = Columns(columns)
-        import pyarrow
-        import pyarrow.parquet
-
-        self._arrow = pyarrow
-        self._parquet = pyarrow.parquet
-        self._dictionaries = columns
-        vector = pyarrow.list_(pyarrow.from_numpy_dtype(empty.dtype), empty.shape[1])
-        self._own = pyarrow.schema(list(zip(OWN, (pyarrow.string(), vector), strict=True)), metadata)
-
-    def learn(self, batch: Sequence[Row]) -> None:
-        """Widen the column types so that they also fit the values of this batch; see `Columns.learn`."""
-        self.columns.learn(batch)
-
     def write(self, batch: Sequence[Row], vectors: Vectors, part: Path | IO[bytes]) -> None:
         """Write the vectors of one batch as a part."""
         arrays = [
             self._arrow.array([row.id for row in batch]),
             self._arrow.FixedSizeListArray.from_arrays(self._arrow.array(vectors.ravel()), vectors.shape[1]),
-            *(
-                self._arrow.array([row.kept[i] for row in batch], kept.type)
-                for i, kept in enumerate(self.columns.schema)
-            ),
+            *(self._arrow.array([row.kept[i] for row in batch], kept.type) for i, kept in enumerate(self._kept())),
         ]
         table = self._arrow.table(arrays, schema=self._schema())
-        self._parquet.write_table(table, part, use_dictionary=self._dictionaries)
+        self._parquet.write_table(table, part, use_dictionary=self._columns)
 
     def join(self, parts: Sequence[Path], out: Path) -> None:
         """Write the parts as one table, with a row group for each part."""
-        with self._parquet.ParquetWriter(out, self._schema(), use_dictionary=self._dictionaries) as writer:
+        with self._parquet.ParquetWriter(out, self._schema(), use_dictionary=self._columns) as writer:
             for part in parts:
                 writer.write_table(self._parquet.ParquetFile(part).read())
 
+    def _kept(self) -> Any:
+        """Return the schema of the copied columns. Without rows, the types are null."""
+        return self.learned or self._arrow.schema([(name, self._arrow.null()) for name in self._columns])
+
     def _schema(self) -> Any:
-        return self._arrow.schema([*self._own, *self.columns.schema], self._own.metadata)
+        return self._arrow.schema([*self._own, *self._kept()], self._own.metadata)

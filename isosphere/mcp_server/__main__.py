@@ -17,7 +17,6 @@ from models.errors import Failed, Refused
 
 if TYPE_CHECKING:
     import httpx2
-    from mcp.server.mcpserver import MCPServer
 
 NEEDS = ("mcp", "httpx2")
 PORT = 8090
@@ -47,14 +46,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def _serve(given: argparse.Namespace) -> None:
     import httpx2
 
-    from isosphere.mcp_server.api import SECONDS
+    from isosphere.mcp_server.api import SECONDS, Api
+    from isosphere.mcp_server.tools import server_of
 
     async with httpx2.AsyncClient(base_url=given.url, timeout=SECONDS) as http:
         if given.http:
             with _listening(given.host, given.port) as listening:
                 await _serve_http(http, listening, given)
         else:
-            await _server(http, given).run_stdio_async()
+            await server_of(Api(http, given.key, key_of_caller=False), writes=given.write).run_stdio_async()
 
 
 async def _serve_http(http: httpx2.AsyncClient, listening: socket.socket, given: argparse.Namespace) -> None:
@@ -65,6 +65,9 @@ async def _serve_http(http: httpx2.AsyncClient, listening: socket.socket, given:
     """
     import uvicorn
 
+    from isosphere.mcp_server.api import Api
+    from isosphere.mcp_server.tools import server_of
+
     address, port = listening.getsockname()[:2]
     local = ipaddress.ip_address(address).is_loopback
     if given.key and not local:
@@ -73,26 +76,14 @@ async def _serve_http(http: httpx2.AsyncClient, listening: socket.socket, given:
             "client sends its own as Authorization: Bearer KEY"
         )
     host = "127.0.0.1" if local else address  # For this host, the app refuses requests from web pages of other origins.
-    server = _server(http, given, key_of_caller=not local)
+    server = server_of(Api(http, given.key, key_of_caller=not local), writes=given.write)
     app = server.streamable_http_app(host=host, stateless_http=True, json_response=True)
     shown = f"[{address}]" if ":" in address else address
     print(f"isosphere mcp: http://{shown}:{port}/mcp", file=sys.stderr, flush=True)
     await uvicorn.Server(uvicorn.Config(app, log_level="warning")).serve([listening])
 
 
-def _server(http: httpx2.AsyncClient, given: argparse.Namespace, *, key_of_caller: bool = False) -> MCPServer:
-    from isosphere.mcp_server.api import Api
-    from isosphere.mcp_server.tools import server_of
-
-    return server_of(Api(http, given.key, key_of_caller=key_of_caller), writes=given.write)
-
-
 def _listening(host: str, port: int) -> socket.socket:
-    """Return a listening socket.
-
-    Raises:
-        Failed: the address can't be used.
-    """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)

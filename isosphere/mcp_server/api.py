@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -19,17 +20,15 @@ HINTS = {
 """Hints by HTTP status, which are appended to the server's own messages."""
 
 
+@dataclass(frozen=True)
 class Api:
     """The HTTP API of one server."""
 
-    def __init__(self, http: httpx2.AsyncClient, key: str | None, *, key_of_caller: bool) -> None:
-        """Create the client. `key` is the API key for requests of callers that send no key.
-
-        With `key_of_caller`, every caller must send a key of its own.
-        """
-        self._http = http
-        self._key = key
-        self._key_of_caller = key_of_caller
+    http: httpx2.AsyncClient
+    key: str | None
+    """API key for requests of callers that send no key."""
+    key_of_caller: bool
+    """True if every caller must send a key of its own."""
 
     async def ask(self, caller: Context, method: str, *path: str, **sent: Any) -> Any:
         """Send a request to the path that consists of the segments `path`, and return the JSON of the answer.
@@ -39,10 +38,10 @@ class Api:
         """
         headers = self._authorization(caller)
         try:
-            answer = await self._http.request(method, f"/{'/'.join(map(_segment, path))}", headers=headers, **sent)
+            answer = await self.http.request(method, f"/{'/'.join(map(_segment, path))}", headers=headers, **sent)
         except httpx2.TransportError as error:
             raise ToolError(
-                f"no server answers at {self._http.base_url} ({type(error).__name__}). `isosphere serve` starts one; "
+                f"no server answers at {self.http.base_url} ({type(error).__name__}). `isosphere serve` starts one; "
                 "`isosphere mcp --url URL` names another one."
             ) from None
         try:
@@ -52,7 +51,7 @@ class Api:
             message = content["error"]
         except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
             raise ToolError(
-                f"{self._http.base_url} answered {answer.status_code}, not as an Isosphere server does. "
+                f"{self.http.base_url} answered {answer.status_code}, not as an Isosphere server does. "
                 "Check the URL that `isosphere mcp` was started with."
             ) from None
         seconds = answer.headers.get("retry-after")
@@ -63,9 +62,9 @@ class Api:
         sent = (caller.headers or {}).get("authorization")
         if sent:
             return {"authorization": sent}
-        if self._key_of_caller:
+        if self.key_of_caller:
             raise ToolError("this address needs a key of the Isosphere server, sent as Authorization: Bearer KEY")
-        return {"authorization": f"Bearer {self._key}"} if self._key else {}
+        return {"authorization": f"Bearer {self.key}"} if self.key else {}
 
 
 def _segment(name: str) -> str:

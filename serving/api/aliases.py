@@ -19,8 +19,7 @@ router = APIRouter(prefix="/aliases", tags=["corpora"], route_class=Route, depen
 
 
 async def _alias(
-    alias: Annotated[str, Path(description="The alias.", json_schema_extra={"pattern": CORPUS_NAME})],
-    request: Request,
+    alias: Annotated[str, Path(description="The alias.", json_schema_extra={"pattern": CORPUS_NAME})], request: Request
 ) -> str:
     """Return the alias if the API key has access to the alias and to its current corpus."""
     allowed_corpus(check_corpus_name(alias, "alias"), request)

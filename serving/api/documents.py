@@ -66,7 +66,8 @@ async def listing(
     A replaced document counts as new. A page of large documents may have fewer than `limit` documents. While the
     answer has a `cursor`, there are more documents.
     """
-    after = None if cursor is None else _after(cursor)
+    generation, _, key = (cursor or "").partition(".")
+    after = None if cursor is None else DocumentCursor(generation, key)
     where = None if filter is None else read_filter(filter)
     orders = read_sorts(sort.split(",")) if sort is not None else []
     if len(orders) > MAX_SORTS:
@@ -79,7 +80,7 @@ async def listing(
         documents=[_answer(document) for document in found.documents],
         cursor=None if following is None else f"{following.generation}.{following.key}",
         count=found.total,
-        **({"warnings": warnings_of(found.warnings)} if found.warnings else {}),
+        **warnings_of(found.warnings),
     )
 
 
@@ -97,7 +98,7 @@ async def delete_where(name: CorpusName, body: DeleteRequest, service: ServiceDe
     def delete(corpora: Backend) -> DeleteAnswer:
         unmatched = corpora.unmatched(name, where)
         removed = corpora.delete_where(name, where, before_commit)
-        return DeleteAnswer(deleted=removed, **({"warnings": warnings_of(unmatched)} if unmatched else {}))
+        return DeleteAnswer(deleted=removed, **warnings_of(unmatched))
 
     return await service.library.stoppable(delete, of=name, charged=True)
 
@@ -115,8 +116,7 @@ async def patch_several(name: CorpusName, body: PatchRequest, service: ServiceDe
         return PatchAnswer(patched=await _patched(name, body.ids, body, service))
     where = await service.library.prepare(partial(compile_filter, body.filter), of=name, large=is_large(body.filter))
     unmatched = await service.library.read(lambda corpora: corpora.unmatched(name, where), of=name, charged=True)
-    patched = await _patched(name, where, body, service)
-    return PatchAnswer(patched=patched, **({"warnings": warnings_of(unmatched)} if unmatched else {}))
+    return PatchAnswer(patched=await _patched(name, where, body, service), **warnings_of(unmatched))
 
 
 @router.patch("/{id:any}", summary="Change metadata and expiry of a document", response_model_exclude_unset=True)
@@ -162,11 +162,6 @@ async def delete(name: CorpusName, id: DocumentId, service: ServiceDep) -> None:
         corpora.delete(name, id)
 
     await service.library.run(removed, of=name)
-
-
-def _after(cursor: str) -> DocumentCursor:
-    generation, _, key = cursor.partition(".")
-    return DocumentCursor(generation, key)
 
 
 def _answer(document: Document) -> DocumentAnswer:

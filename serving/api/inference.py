@@ -5,7 +5,6 @@ The route `/` embeds or compares texts, depending on the type of `inputs` in the
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -68,30 +67,29 @@ async def embed_all(body: EmbedAllRequest, service: ServiceDep) -> Response:
     The vectors are the encoder's last layer, not normalised. They include the vectors of special tokens.
     """
     most = min(MOST_COMPONENTS, largest_answer(service.settings) // COMPONENT_BYTES)
-    found = await service.embed_tokens(body.inputs, body.options(), most=most, model=body.model)
+    with service.encoder(body.model) as encoder:
+        found = await encoder.embed_tokens(body.inputs, body.options(), most=most)
     return json_response(found.by_text, headers=embedding_headers(found))
 
 
 @router.post("/similarity", response_model=list[float] | list[list[float]], summary="Compare texts")
 async def similarity(body: SimilarityRequest, service: ServiceDep) -> Response:
     """Return the cosine similarities of one text with many texts, or the similarity matrix of two lists of texts."""
-    inputs, options = body.inputs, body.parameters.options()
+    inputs, names = body.inputs, ["inputs.source_sentence"]
     if isinstance(inputs, SentencePairs):
-        a, b = inputs.sentences_a, inputs.sentences_b
+        a, b, field = inputs.sentences_a, inputs.sentences_b, "inputs.sentences_b"
         check_some(a, "inputs.sentences_a")
-        check_some(b, "inputs.sentences_b")
-        names = [f"inputs.sentences_a.{i}" for i in range(len(a))] + [f"inputs.sentences_b.{i}" for i in range(len(b))]
-        cosines, embeddings = await service.similarity(a, b, options, names.__getitem__, model=body.model)
-        return json_response(cosines, headers=embedding_headers(embeddings))
-    check_some(inputs.sentences, "inputs.sentences")
-    cosines, embeddings = await service.similarity(
-        [inputs.source_sentence],
-        inputs.sentences,
-        options,
-        lambda i: f"inputs.sentences.{i - 1}" if i else "inputs.source_sentence",
-        model=body.model,
-    )
-    return json_response(cosines[0], headers=embedding_headers(embeddings))
+        names = [f"inputs.sentences_a.{i}" for i in range(len(a))]
+    else:
+        a, b, field = [inputs.source_sentence], inputs.sentences, "inputs.sentences"
+    check_some(b, field)
+    names += [f"{field}.{i}" for i in range(len(b))]
+    options = body.parameters.options()
+    embeddings = await service.embed([*a, *b], options, at=names.__getitem__, model=body.model)
+    left, right = embeddings.vectors[: len(a)], embeddings.vectors[len(a) :]
+    cosines = np.clip(left @ right.T, -1, 1)
+    answer = cosines if isinstance(inputs, SentencePairs) else cosines[0]
+    return json_response(answer, headers=embedding_headers(embeddings))
 
 
 @router.post(
@@ -134,12 +132,7 @@ async def decode(body: DecodeRequest, service: ServiceDep) -> Response:
 @pipelines.post(
     "/feature-extraction", response_model=Vectors, responses=RAW_ANSWER, summary="Embed texts (Hugging Face pipeline)"
 )
-async def feature_extraction(
-    id: ModelName,
-    body: EmbedRequest,
-    service: ServiceDep,
-    request: Request,
-) -> Response:
+async def feature_extraction(id: ModelName, body: EmbedRequest, service: ServiceDep, request: Request) -> Response:
     """Embed texts for clients of Hugging Face, which name the model in the path."""
     return await embed(body.model_copy(update={"model": id}), service, request)
 
@@ -149,11 +142,7 @@ async def feature_extraction(
     response_model=list[float] | list[list[float]],
     summary="Compare texts (Hugging Face pipeline)",
 )
-async def sentence_similarity(
-    id: ModelName,
-    body: SimilarityRequest,
-    service: ServiceDep,
-) -> Response:
+async def sentence_similarity(id: ModelName, body: SimilarityRequest, service: ServiceDep) -> Response:
     """Compare texts for clients of Hugging Face, which name the model in the path."""
     return await similarity(body.model_copy(update={"model": id}), service)
 
@@ -171,23 +160,15 @@ async def rerank(body: RerankRequest, service: ServiceDep) -> Response:
     scores = _decimal(
         found.bounded if body.raw_scores is None else found.scores if body.raw_scores else squashed(found.scores)
     )
-    ranks: list[dict[str, Any]] = [{"index": i, "score": scores[i]} for i in _best_first(found.scores)]
-    if body.return_text:
-        for rank in ranks:
-            rank["text"] = body.texts[rank["index"]]
+    ranks = [
+        {"index": i, "score": scores[i]} | ({"text": body.texts[i]} if body.return_text else {})
+        for i in _best_first(found.scores)
+    ]
     return json_response(ranks, headers=embedding_headers(found.computed))
 
 
-@reranking.post(
-    "/v1/rerank",
-    response_model=CohereRanking,
-    summary="Rank documents by relevance (Cohere v1, Jina)",
-)
-@reranking.post(
-    "/v2/rerank",
-    response_model=CohereRanking,
-    summary="Rank documents by relevance (Cohere v2)",
-)
+@reranking.post("/v1/rerank", response_model=CohereRanking, summary="Rank documents by relevance (Cohere v1, Jina)")
+@reranking.post("/v2/rerank", response_model=CohereRanking, summary="Rank documents by relevance (Cohere v2)")
 async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request: Request) -> Response:
     """Return the best `top_n` documents, best first.
 
@@ -195,20 +176,14 @@ async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request:
     model, `model` may have any value.
     """
     found = await service.relevance(
-        body.query,
-        body.documents,
-        body.options(),
-        "documents",
-        model=body.model,
-        max_tokens=body.max_tokens_per_doc,
+        body.query, body.documents, body.options(), "documents", model=body.model, max_tokens=body.max_tokens_per_doc
     )
     scores, embeddings = _decimal(found.bounded), found.computed
-    results: list[dict[str, Any]] = [
-        {"index": i, "relevance_score": scores[i]} for i in _best_first(found.scores)[: body.most]
+    results = [
+        {"index": i, "relevance_score": scores[i]}
+        | ({"document": {"text": body.documents[i]}} if body.return_documents else {})
+        for i in _best_first(found.scores)[: body.most]
     ]
-    if body.return_documents:
-        for result in results:
-            result["document"] = {"text": body.documents[result["index"]]}
     answer = {
         "id": str(uuid4()),
         "model": embeddings.manifest.name,
@@ -226,9 +201,11 @@ async def predict(body: PredictRequest, service: ServiceDep) -> Response:
     A score is the sigmoid of the model's output, or with `raw_scores` the output itself.
     """
     options = EmbedOptions(truncate=body.truncate, direction=body.truncation_direction)
-    scores, computed, label = await service.scores(body.pairs, options, model=body.model)
+    served = service.encoders.cross_encoder(body.model)
+    with service.admitted(), served.ready_embedder.held() as encoder:
+        scores, computed = await encoder.score(body.pairs, options)
     found = _decimal(scores if body.raw_scores else squashed(scores))
-    predictions = [[{"score": score, "label": label}] for score in found]
+    predictions = [[{"score": score, "label": encoder.model.label}] for score in found]
     return json_response(predictions[0] if body.single else predictions, headers=embedding_headers(computed))
 
 

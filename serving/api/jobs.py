@@ -96,20 +96,13 @@ def job_json(job: Job) -> dict[str, Any]:
     }
 
 
-def accepted(job: Job) -> Response:
-    """Return a response with the status 202 and the new job."""
-    answer = _accepted(job)
-    return Response(answer.body, answer.status, dict(answer.headers), media_type=JSON)
-
-
 def _accepted(job: Job) -> Answer:
     return Answer(202, {"location": f"/jobs/{job.id}"}, orjson.dumps(job_json(job)))
 
 
-def already(duplicate: Duplicate) -> Response:
-    """Return a response with the status 409. It names the queued or running job that is equal to the submitted job."""
-    content = {"error": duplicate.message, "error_type": duplicate.kind, "job": duplicate.job}
-    return json_response(content, status=duplicate.status, headers={"location": f"/jobs/{duplicate.job}"})
+def response_of(answer: Answer) -> Response:
+    """Return the response with an answer that is stored for repetitions of the request."""
+    return Response(answer.body, answer.status, dict(answer.headers), media_type=JSON)
 
 
 async def submitted(
@@ -121,25 +114,17 @@ async def submitted(
     spool: Spool | None = None,
     keyed: Keyed | None = None,
 ) -> Response:
-    """Submit a job.
-
-    Return the 202 response of `accepted`, or the 409 response of `already` if an equal job is queued or running.
-    """
+    """Submit a job. Return 202 and the job, or 409 and the id of an equal job that is queued or running."""
     answered = (keyed, _accepted) if keyed else None
     try:
-        return accepted(await jobs.submit(kind, corpus, options, spool=spool, answered=answered))
+        return response_of(_accepted(await jobs.submit(kind, corpus, options, spool=spool, answered=answered)))
     except Duplicate as duplicate:
-        return already(duplicate)
+        content = {"error": duplicate.message, "error_type": duplicate.kind, "job": duplicate.job}
+        return json_response(content, status=duplicate.status, headers={"location": f"/jobs/{duplicate.job}"})
 
 
 async def _job(id: Annotated[str, Path(description="Id of the job.")], service: ServiceDep, request: Request) -> Job:
-    """Return the job.
-
-    Jobs of corpora to which the key has no access look like missing jobs.
-
-    Raises:
-        NotFound: the job does not exist, or the key has no access to its corpus.
-    """
+    """Return the job. Jobs of corpora to which the key has no access look like missing jobs."""
     job, key = await service.jobs.job(id), key_of(request)
     if key and not key.sees(job.corpus):
         raise NotFound(f"there is no job {id[:80]!r}")
@@ -155,8 +140,7 @@ async def listing(
     request: Request,
     *,
     corpus: Annotated[
-        str | None,
-        Query(description="List only the jobs of this corpus.", json_schema_extra={"pattern": CORPUS_NAME}),
+        str | None, Query(description="List only the jobs of this corpus.", json_schema_extra={"pattern": CORPUS_NAME})
     ] = None,
     limit: Annotated[int, Query(ge=1, le=100)] = 100,
     cursor: Annotated[str | None, Query(max_length=64, description="Cursor of the previous page.")] = None,

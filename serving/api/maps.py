@@ -133,7 +133,7 @@ async def mapped(
             points, shares = _points(found.passages, places), explained.round(6).tolist()
             answer |= {"points": points, "passages": found.of, "projection": "pca", "explained": shares}
         unmatched = corpora.unmatched(name, Exists(field)) if field else []
-        return answer | ({"warnings": warnings_of(unmatched, "field")} if unmatched else {})
+        return answer | warnings_of(unmatched, "field")
 
     answer = await service.library.read(answered, of=name, charged=True)
     return json_response(answer | {"took_ms": round(1000 * (time.perf_counter() - started), 3)})

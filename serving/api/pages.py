@@ -91,21 +91,13 @@ async def docs() -> HTMLResponse:
         swagger_css_url="static-offline-docs/swagger-ui.css",
         swagger_favicon_url="static-offline-docs/favicon.png",
     )
-    page.headers.update(HEADERS | {"content-security-policy": _with_its_script(bytes(page.body))})
-    return page
-
-
-def _with_its_script(page: bytes) -> str:
-    """Return the content security policy for the page of Swagger UI.
-
-    The page needs an inline script and inline styles.
-    """
-    (script,) = _inline.findall(page)
+    (script,) = _inline.findall(bytes(page.body))
     digest = b64encode(sha256(script).digest()).decode()
-    policy = HEADERS["content-security-policy"]
-    return policy.replace("script-src 'self'", f"script-src 'self' 'sha256-{digest}'").replace(
-        "style-src 'self'", "style-src 'self' 'unsafe-inline'"
-    )
+    policy = HEADERS["content-security-policy"]  # the page needs an inline script and inline styles
+    policy = policy.replace("script-src 'self'", f"script-src 'self' 'sha256-{digest}'")
+    policy = policy.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'")
+    page.headers.update(HEADERS | {"content-security-policy": policy})
+    return page
 
 
 def _file(path: Path, request: Request) -> Response:

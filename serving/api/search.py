@@ -13,20 +13,17 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi import Query as Parameter
-from pydantic import ValidationError
 
 from serving.api.middleware.unread_answers import largest_answer
 from serving.api.routing.answers import json_response, truncation_header, written
 from serving.api.routing.auth import allowed_corpus
 from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep
-from serving.api.routing.errors import invalid
-from serving.api.routing.route import Route
+from serving.api.routing.route import Route, parsed
 from serving.api.schemas.corpora import warnings_of
 from serving.api.schemas.search import CorpusSearchRequest, SearchAnswer, SearchRequest
 from serving.corpora.arranging import CANDIDATES, DIVERSE, read_sorts
 from serving.corpora.backend import Backend
 from serving.corpora.filter_language import compile_filter, is_large
-from serving.corpora.filters import Filter
 from serving.corpora.ingest.vectors import unit_vector
 from serving.corpora.reranking import Reranking
 from serving.corpora.search import Cursor, Examples, Hit, Mode, Query, SearchOptions, SearchResult, shown
@@ -90,11 +87,7 @@ async def search_by_url(
             raise Invalid(f"not JSON: {error}", field="filter") from None
     if sort is not None:
         asked["sort"] = sort.split(",")
-    try:
-        body = SearchRequest(query=q, **asked)
-    except ValidationError as error:
-        raise invalid(error.errors()) from None
-    return await _search(service, [name], body)
+    return await _search(service, [name], parsed(SearchRequest, {"query": q, **asked}))
 
 
 @router.post("/search", summary="Search the corpora named in the body", **_DOCUMENTED)
@@ -160,23 +153,28 @@ async def _search(service: Service, names: Sequence[str], body: SearchRequest) -
         found = await service.library.search_several(names, queries, options)
     else:
         found = await service.library.search(name, queries, options)
-    counts = await _counts(service, names, body, where) if body.total or body.facets else None
-    write = _Written(body, largest_answer(service.settings))
+    counts = await _counts(service, names, body, options) if body.total or body.facets else None
+    most = largest_answer(service.settings)
 
     def answered() -> Response:
-        results = [_result(found, hits, order, write) for hits, order in zip(found.hits, orders, strict=True)]
+        results = _results(found, orders, body, most)
         answer: dict[str, Any] = {"results": results} if body.queries is not None else results[0]
         took = round(1000 * (time.perf_counter() - started), 3)
-        facts: dict[str, Any] = {"took_ms": took, "mode": body.mode, "index": found.index, **_counted(counts, body)}
+        facts: dict[str, Any] = {"took_ms": took, "mode": body.mode, "index": found.index}
+        if counts and body.total:
+            facts["total"] = counts.passages
+        if counts and body.facets:
+            values = {path: [value._asdict() for value in values] for path, values in counts.values.items()}
+            facts |= {"facets": values, "facets_complete": counts.complete}
         if found.warnings:
-            facts["warnings"] = warnings_of(found.warnings)
+            facts |= warnings_of(found.warnings)
         return json_response(answer | facts, headers=truncation_header(found.truncated))
 
     characters = sum(len(hit.passage.document.text) for hits in found.hits for hit in hits)
     return await service.library.prepare(answered, of=name, large=characters >= LARGE)
 
 
-async def _counts(service: Service, names: Sequence[str], body: SearchRequest, where: Filter | None) -> Counts:
+async def _counts(service: Service, names: Sequence[str], body: SearchRequest, options: SearchOptions) -> Counts:
     """Count the passages from which a search chooses its hits, in all corpora together.
 
     Also count the values of each facet in the documents of these passages. A lexical search chooses from the passages
@@ -185,34 +183,12 @@ async def _counts(service: Service, names: Sequence[str], body: SearchRequest, w
     """
     query = body.query if body.mode == "lexical" else None
     paths = list(dict.fromkeys(body.facets or ()))
-    found = []
-    for name in names:
-        options = WordOptions(body.prefix, body.typos)
-        count = partial(_count, name=name, query=query, where=where, paths=paths, options=options)
-        found.append(await service.library.read(count, of=name, charged=True))
+
+    def count(name: str, corpora: Backend) -> Counts:
+        return corpora.counts(name, query, options.where, paths, VALUES, options=options.words)
+
+    found = [await service.library.read(partial(count, name), of=name, charged=True) for name in names]
     return found[0]._replace(passages=sum(one.passages for one in found))
-
-
-def _count(
-    corpora: Backend,
-    *,
-    name: str,
-    query: str | None,
-    where: Filter | None,
-    paths: Sequence[str],
-    options: WordOptions,
-) -> Counts:
-    return corpora.counts(name, query, where, paths, VALUES, options=options)
-
-
-def _counted(counts: Counts | None, body: SearchRequest) -> dict[str, Any]:
-    if counts is None:
-        return {}
-    answer: dict[str, Any] = {"total": counts.passages} if body.total else {}
-    if body.facets:
-        answer["facets"] = {path: [value._asdict() for value in values] for path, values in counts.values.items()}
-        answer["facets_complete"] = counts.complete
-    return answer
 
 
 def _check_combination(body: SearchRequest, options: SearchOptions, *, several: bool) -> None:
@@ -233,10 +209,9 @@ def _check_combination(body: SearchRequest, options: SearchOptions, *, several: 
         raise Invalid(
             "does not work with sort, because both options order the hits: give only one of them", field="diversity"
         )
-    if body.cursor is not None:
-        raise Invalid("does not work with sort, diversity and group_by: use offset", field="cursor")
-    if body.queries is not None:
-        raise Invalid("does not work with sort, diversity and group_by: send one query at a time", field="queries")
+    for field, instead in (("cursor", "use offset"), ("queries", "send one query at a time")):
+        if getattr(body, field) is not None:
+            raise Invalid(f"does not work with sort, diversity and group_by: {instead}", field=field)
     if body.k + body.offset > (most := DIVERSE if body.diversity else CANDIDATES):
         raise Invalid(
             f"k plus offset must not exceed {most}, because the hits are chosen from the best {most}", field="k"
@@ -304,40 +279,27 @@ def _reranking(body: SearchRequest) -> Reranking | None:
     return Reranking(asked.method, asked.candidates, asked.model)
 
 
-class _Written:
-    """Writer of hits as JSON.
+def _results(found: SearchResult, orders: Sequence[str], body: SearchRequest, most: int) -> list[dict[str, Any]]:
+    """Return the hits of each query as JSON, with a cursor if there may be more hits.
 
-    It writes one hit at a time, so that an answer that is too large is refused early.
+    Hits are written one at a time, so that hits of more than `most` bytes are refused early.
     """
-
-    def __init__(self, body: SearchRequest, most: int) -> None:
-        self.body, self._most, self._bytes = body, most, 0
-        self.unpaged = bool(
-            body.rerank or body.sort or body.diversity or body.group_by or getattr(body, "corpora", None)
-        )
-
-    def __call__(self, hit: Hit) -> orjson.Fragment:
-        """Return the next hit as JSON.
-
-        Raises:
-            TooLarge: the hits so far have more bytes than an answer may have.
-        """
-        check_cancelled()
-        hit_bytes = written(_hit(hit, self.body))
-        self._bytes += len(hit_bytes)
-        if self._bytes > self._most:
-            raise TooLarge(
-                f"the hits have more than the {self._most} bytes that an answer may have: ask for fewer hits", field="k"
-            )
-        return orjson.Fragment(hit_bytes)
-
-
-def _result(found: SearchResult, hits: Sequence[Hit], order: str, write: _Written) -> dict[str, Any]:
-    """Return the hits of one query as JSON. Unless `write.unpaged` is true, add a cursor if there may be more hits."""
-    body = write.body
-    more = len(hits) == body.k and not write.unpaged
-    cursor = _cursor(order, found.behind(hits[-1])) if more else None
-    return {"hits": [write(hit) for hit in hits], "cursor": cursor}
+    unpaged = body.rerank or body.sort or body.diversity or body.group_by or getattr(body, "corpora", None)
+    results, size = list[dict[str, Any]](), 0
+    for hits, order in zip(found.hits, orders, strict=True):
+        fragments = []
+        for hit in hits:
+            check_cancelled()
+            content = written(_hit(hit, body))
+            size += len(content)
+            if size > most:
+                raise TooLarge(
+                    f"the hits have more than the {most} bytes that an answer may have: ask for fewer hits", field="k"
+                )
+            fragments.append(orjson.Fragment(content))
+        more = len(hits) == body.k and not unpaged
+        results.append({"hits": fragments, "cursor": _cursor(order, found.behind(hits[-1])) if more else None})
+    return results
 
 
 def _hit(hit: Hit, body: SearchRequest) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from serving.api.routing.route import Route, StreamedRoute, is_json, media_type,
 from serving.api.schemas.bodies import AskedModel, ClosedBody
 from serving.corpora.snapshots import SUFFIX
 from serving.errors import Conflict, UnsupportedMedia
-from serving.jobs import Spool
 from serving.jobs.adapting import check_allowed
 from serving.jobs.kinds import ADAPT, REEMBED, SNAPSHOT
 from serving.jobs.reembedding import check_replaced
@@ -31,7 +30,6 @@ from serving.jobs.upload_order import RESTORE
 from serving.operations.bounds import CORPUS_NAME, check_corpus_name
 from serving.operations.encoding import content_coding
 from serving.operations.threads import in_thread
-from serving.service import Service
 
 router = APIRouter(prefix="/corpora/{name}", tags=["snapshots"], route_class=Route, dependencies=CLOSED)
 streamed = APIRouter(prefix="/corpora/{name}", tags=["snapshots"], route_class=StreamedRoute, dependencies=CLOSED)
@@ -236,10 +234,10 @@ async def restore(name: CorpusName, request: Request, service: ServiceDep) -> Re
             await in_thread(service.disk_quota.check)
         async with service.receiving():
             await request.arrive(spool.write, service.settings.max_upload_bytes, IN_MEMORY)
-        await in_thread(lambda: _check_begun(service, spool))
+
+        def check_begun() -> None:
+            with spool.open() as file:
+                service.snapshots.unpacked_bytes(file, spool.size)
+
+        await in_thread(check_begun)
         return await while_connected(request, submitted(service.jobs, RESTORE, name, {}, spool=spool))
-
-
-def _check_begun(service: Service, spool: Spool) -> None:
-    with spool.open() as file:
-        service.snapshots.unpacked_bytes(file, spool.size)

@@ -21,7 +21,7 @@ from serving.errors import NotFound
 from serving.inference.engine import Model
 from serving.inference.training_record import PARITY, training
 from serving.jobs.adapting import is_installed
-from serving.service import RETRY_SECONDS, Service
+from serving.service import RETRY_SECONDS
 
 reports = APIRouter(tags=["status"], route_class=Route)
 PAGE_HEADERS = {
@@ -156,13 +156,7 @@ async def alive(service: ServiceDep) -> Response:
 @router.get("/metrics", summary="Get Prometheus metrics", response_class=PlainTextResponse)
 async def metrics(service: ServiceDep) -> Response:
     """Return the metrics in Prometheus's text format."""
-    _observe(service)
-    return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
-
-
-def _observe(service: Service) -> None:
-    """Update the metrics that are computed only when they are requested."""
-    metrics = service.metrics
+    metrics = service.metrics  # some are computed only when they are requested
     encoders = [
         (served.model.manifest, engine.name if engine else "", engine.precision if engine else "")
         for served in service.encoders.served
@@ -176,3 +170,4 @@ def _observe(service: Service) -> None:
         by_lane.update(batcher.waiting_tokens)
     texts, tokens = sum(one.queued_texts for one in batchers), sum(one.queued_tokens for one in batchers)
     metrics.waiting(texts, tokens, by_lane)
+    return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)

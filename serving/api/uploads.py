@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import BeforeValidator
 
-from serving.api.jobs import ACCEPTED, submitted
-from serving.api.routing.answers import JSON, json_response, truncation_header
+from serving.api.jobs import ACCEPTED, response_of, submitted
+from serving.api.routing.answers import json_response, truncation_header
 from serving.api.routing.auth import key_of
 from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.routing.request_body import BoundedRequest
@@ -38,7 +38,6 @@ from serving.operations.json_body import LEAST, MOST
 from serving.operations.limits import check_no_debt
 from serving.operations.threads import in_thread
 from serving.service import Service
-from serving.settings import Settings
 
 router = APIRouter(
     prefix="/corpora/{name}/documents", tags=["documents"], route_class=StreamedRoute, dependencies=CLOSED
@@ -257,7 +256,11 @@ async def add(
         async with service.receiving():
             upload = await _received(request, spool, options)
         asked = digest_of("upload", name, {"async": in_background, **upload.model_dump()}, spool.digest)
-        keyed = Keyed(_caller(request), key, asked, await _generation(service, name)) if key else None
+        keyed = None
+        if key:
+            corpus, _ = await service.library.read(lambda corpora: corpora.corpus(name), of=name)
+            caller = key_of(request)
+            keyed = Keyed(caller.name if caller else "", key, asked, corpus.generation)
         return await while_connected(
             request, _added(service, rule, upload, spool, keyed=keyed, in_background=in_background)
         )
@@ -269,7 +272,7 @@ async def _added(
     name = rule.corpus
     async with service.jobs.requests.once(keyed) as before:
         if before:
-            return Response(before.body, before.status, dict(before.headers), media_type=JSON)
+            return response_of(before)
         upload = None if in_background else await _small(service, rule, options, spool, keyed)
         if upload is None:
             return await submitted(service.jobs, UPLOAD, name, options.model_dump(), spool=spool, keyed=keyed)
@@ -311,11 +314,6 @@ async def _small(
     return await service.parsing.stoppable("", small, charged=True)
 
 
-def _check_is_text(spool: Spool, options: Options, settings: Settings) -> None:
-    with spool.open() as file:
-        check_is_text(file, options, settings)
-
-
 async def _received(request: BoundedRequest, spool: Spool, how: dict[str, Any]) -> Options:
     """Receive the upload into `spool`. Return the options for reading the upload."""
     media, coding = media_type(request), content_coding(request.headers.get("content-encoding", ""))
@@ -324,7 +322,12 @@ async def _received(request: BoundedRequest, spool: Spool, how: dict[str, Any]) 
     if media != "multipart/form-data":
         options = Options.of_media(media, charset(request), coding=coding, **how)
         await request.arrive(spool.write, limit, IN_MEMORY)
-        await in_thread(lambda: _check_is_text(spool, options, settings))
+
+        def check() -> None:
+            with spool.open() as file:
+                check_is_text(file, options, settings)
+
+        await in_thread(check)
         return options
     if coding:
         raise UnsupportedMedia(
@@ -338,13 +341,3 @@ async def _received(request: BoundedRequest, spool: Spool, how: dict[str, Any]) 
 
     await request.arrive(take, limit, IN_MEMORY)
     return Options.of_part(PurePath(part.finish()), part.media, part.charset, **how)
-
-
-async def _generation(service: Service, name: str) -> str:
-    corpus, _ = await service.library.read(lambda corpora: corpora.corpus(name), of=name)
-    return corpus.generation
-
-
-def _caller(request: Request) -> str:
-    key = key_of(request)
-    return key.name if key else ""

@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import threading
+import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from types import FrameType
@@ -23,12 +24,12 @@ import orjson
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from serving.api.middleware.edge import REQUEST_ID, new_id
+from serving.api.middleware.edge import REQUEST_ID
 from serving.api.middleware.same_origin import is_loopback
 from serving.api.routing.request_body import MIN_BYTES_PER_SECOND
 from serving.app import create_app
 from serving.errors import ServiceError
-from serving.operations.context import on_connection
+from serving.operations.context import CONNECTION, holding
 from serving.service import Service
 from serving.settings import Settings
 
@@ -290,7 +291,7 @@ class Connection(HttpToolsProtocol):
             self._refuse(431, _TOO_LARGE)
             raise ValueError(_TOO_LARGE)  # stops the parser
         self._bodiless = 0
-        with on_connection(id(self)):  # uvicorn starts the task of the request here
+        with holding(CONNECTION, id(self)):  # uvicorn starts the task of the request here
             super().on_headers_complete()
         self.headers = []  # the parser appends trailers to this list, and nothing reads them
 
@@ -376,7 +377,7 @@ class Connection(HttpToolsProtocol):
                 "content-type": "application/json",
                 "content-length": len(body),
                 "connection": "close",
-                REQUEST_ID: new_id(),
+                REQUEST_ID: uuid.uuid4().hex,
             }
             head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
             self.transport.write(STATUS_LINE[status] + head.encode() + b"\r\n" + body)

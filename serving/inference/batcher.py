@@ -14,14 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from time import perf_counter
-from typing import Protocol
 
 from models.bundle.tokenizer import Tokens
 from serving.errors import Backend, Overloaded, ServiceError, shutting_down
-from serving.inference.engine import Embedded
+from serving.inference.engine import Embedded, Mixed
 from serving.inference.fair_queue import Answer, EngineSlots, FairQueue, Item, Request
-from serving.inference.token_vectors import EachToken, Mixed, places
-from serving.operations.context import current_connection
+from serving.operations.context import CONNECTION
 from serving.operations.limits import Caller, current_caller
 
 log = logging.getLogger(__name__)
@@ -50,17 +48,6 @@ cases: to interactive batches after requests of different keys, and to bulk batc
 interactive request."""
 
 
-class Embed(Protocol):
-    """The embedding function of an engine."""
-
-    def __call__(self, batch: Sequence[Tokens], /, *, alone: bool) -> Embedded | Mixed:
-        """Embed a batch.
-
-        With `alone`, the engine may use all threads for this batch. The caller sets `alone` if no other batch runs or
-        waits. The caller also sets `alone` for an extra batch, which runs while all streams are busy.
-        """
-
-
 class Batcher:
     """Queue of texts for one engine. `embed` runs in one thread for each stream of the engine.
 
@@ -80,7 +67,7 @@ class Batcher:
 
     def __init__(
         self,
-        embed: Embed,
+        embed: Callable[..., Embedded | Mixed],
         *,
         max_batch_tokens: int,
         max_queued_tokens: int,
@@ -98,8 +85,8 @@ class Batcher:
         self._overtaking = overtaking
         self._max_batch_tokens = max_batch_tokens
         self._max_queued_tokens = max_queued_tokens
-        self._interactive: FairQueue[Request] = FairQueue(max_batch_tokens)
-        self._bulk: FairQueue[Request] = FairQueue(max_batch_tokens)
+        self._interactive: FairQueue = FairQueue(max_batch_tokens)
+        self._bulk: FairQueue = FairQueue(max_batch_tokens)
         self._running = {self._interactive: 0, self._bulk: 0}
         """Number of running batches from each queue."""
         self._reserved_until = self._mixed_until = -math.inf
@@ -152,33 +139,21 @@ class Batcher:
             Backend: the engine failed on a text.
             Unhealthy: the batcher was closed before all texts were embedded.
         """
-        self.check_open()
-        lengths = [len(text.ids) for text in texts]
-        padded = [length + -length % self._length_step for length in lengths]
-        tokens, claim = sum(lengths), sum(padded)
-        self.check_room(claim)
+        if self._closed:
+            raise shutting_down()
+        caller, connection = current_caller(), CONNECTION.get()
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        request = Request(texts, future, length_step=self._length_step, bulk=bulk, owner=caller)
+        self.check_room(request.claim, caller)
         while len(self._workers) < self._streams:
             self._start()
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        request = Request(
-            texts=texts,
-            lengths=lengths,
-            padded=padded,
-            future=future,
-            bulk=bulk,
-            missing=len(texts),
-            waiting=tokens,
-            claim=claim,
-            places=places(texts) if texts and isinstance(texts[0], EachToken) else range(len(texts)),
-            owner=current_caller(),
-        )
-        if (connection := current_connection()) != self._shared.connection:
+        if connection != self._shared.connection:
             self._shared.connection, self._shared.several_until = connection, perf_counter() + RESERVED_SECONDS
         brief = not bulk and self._is_brief(request)
         if not brief:
             (self._bulk if bulk else self._interactive).add(request, queued=self.queued_tokens)
-        self.queued_tokens += tokens
-        self._claim(request, claim)
+        self.queued_tokens += request.queued
+        self._claim(request, request.claim)
         self._live.add(future)
         future.add_done_callback(lambda _: self._release(request))
         if not bulk:
@@ -192,17 +167,8 @@ class Batcher:
             self._overtake()
         return await future
 
-    def check_open(self) -> None:
-        """Raise an error if the batcher is closed.
-
-        Raises:
-            Unhealthy: the batcher is closed.
-        """
-        if self._closed:
-            raise shutting_down()
-
-    def check_room(self, tokens: int, coming: Mapping[Caller | None, int] = NOBODY) -> None:
-        """Raise an error if the queue has no room for `tokens` additional tokens.
+    def check_room(self, tokens: int, caller: Caller | None, coming: Mapping[Caller | None, int] = NOBODY) -> None:
+        """Raise `Overloaded` if the queue has no room for `tokens` additional tokens.
 
         `coming` is the number of tokens that each caller will soon submit. The queue's limit counts tokens. The length
         of a text is rounded up to the engine's `length_step`.
@@ -215,11 +181,7 @@ class Batcher:
 
         An empty queue admits any request. A key with several requests gets at most `KEY_SHARE` of the room, so that
         other keys find room.
-
-        Raises:
-            Overloaded: the queue, or the share of the key, has no room for so many tokens.
         """
-        caller = current_caller()
         queued, limit = self._claimed_tokens, self._max_queued_tokens
         more = sum(coming.values()) + tokens
         if queued and queued + more > limit:
@@ -232,18 +194,15 @@ class Batcher:
             )
 
     def _overloaded(self, why: str) -> Overloaded:
-        return Overloaded(why, retry_after=self._seconds_to_clear())
+        speed = self._tokens_per_second * self._streams
+        seconds = min(60, max(1, math.ceil(self.queued_tokens / speed))) if speed else 1
+        return Overloaded(why, retry_after=seconds)
 
     def _claim(self, request: Request, tokens: int) -> None:
         self._claimed_tokens += tokens
         self._claimed_by[request.owner] += tokens
         if not self._claimed_by[request.owner]:
             del self._claimed_by[request.owner]
-
-    async def drain(self) -> None:
-        """Wait until all admitted requests are answered."""
-        if self._live:
-            await asyncio.wait(self._live)
 
     async def close(self) -> None:
         """Wait until the running batches have ended, then stop. Waiting requests fail with `Unhealthy`."""
@@ -330,11 +289,11 @@ class Batcher:
         self._beside.add(task)
         task.add_done_callback(self._on_overtaken)
 
-    async def _run_beside(self, batch: Sequence[Item[Request]]) -> None:
+    async def _run_beside(self, batch: Sequence[Item]) -> None:
         with self._counted(batch):
             await self._run(batch, alone=True)
 
-    def _counted(self, batch: Sequence[Item[Request]]) -> AbstractContextManager[None]:
+    def _counted(self, batch: Sequence[Item]) -> AbstractContextManager[None]:
         """Return a context manager that counts the batch's owners as owners of a running batch.
 
         Without `overtaking`, the context manager does nothing.
@@ -347,7 +306,7 @@ class Batcher:
         self._on_worker_end(task)
         self._overtake()
 
-    async def _run(self, batch: Sequence[Item[Request]], alone: bool, *, on_loop: bool = False) -> None:
+    async def _run(self, batch: Sequence[Item], alone: bool, *, on_loop: bool = False) -> None:
         lengths = [item.request.lengths[item.row] for item in batch]
         started = perf_counter()
         for item in batch:
@@ -368,7 +327,7 @@ class Batcher:
         self.failures.clear()
 
     async def _try_batch(
-        self, batch: Sequence[Item[Request]], alone: bool = False, *, on_loop: bool = False
+        self, batch: Sequence[Item], alone: bool = False, *, on_loop: bool = False
     ) -> Exception | None:
         """Embed a batch in a thread, or with `on_loop` on the event loop, and store the vectors in its requests.
 
@@ -382,7 +341,7 @@ class Batcher:
             return error
         return None
 
-    async def _retry_in_halves(self, batch: Sequence[Item[Request]], error: Exception) -> bool:
+    async def _retry_in_halves(self, batch: Sequence[Item], error: Exception) -> bool:
         """Retry a failed batch in halves until only faulty requests fail. Return whether any request succeeded.
 
         After `CULPRITS` separate requests have failed and none has succeeded, the other requests fail without a retry.
@@ -405,7 +364,7 @@ class Batcher:
                     works = True
         return works
 
-    def _next_batch(self) -> tuple[FairQueue[Request], list[Item[Request]]]:
+    def _next_batch(self) -> tuple[FairQueue, list[Item]]:
         """Choose the next batch. Return its queue and its texts.
 
         Interactive requests come first. After `BULK_TURN` consecutive interactive batches, bulk work comes first.
@@ -417,11 +376,11 @@ class Batcher:
                 return queue, batch
         return self._interactive, []
 
-    def _interactive_batch(self) -> list[Item[Request]]:
+    def _interactive_batch(self) -> list[Item]:
         budget = self._max_batch_tokens // (SMALL_PART if perf_counter() < self._mixed_until else 1)
         return self._interactive.next_batch(queued=self.queued_tokens, parts=self._idle, budget=budget)
 
-    def _bulk_batch(self) -> list[Item[Request]]:
+    def _bulk_batch(self) -> list[Item]:
         reserved = self._reserved_until - perf_counter()
         if not self._bulk.waiting or reserved <= 0:
             return self._bulk.next_batch(queued=self.queued_tokens, parts=self._idle)
@@ -441,7 +400,7 @@ class Batcher:
         self._timer = None
         self._arrived.set()
 
-    def _deliver(self, batch: Sequence[Item[Request]], embedded: Embedded | Mixed) -> None:
+    def _deliver(self, batch: Sequence[Item], embedded: Embedded | Mixed) -> None:
         for item, vector, norm in zip(batch, embedded.vectors, embedded.norms, strict=True):
             self.queued_tokens -= item.request.take(item.row, vector, norm)
             if item.request.bulk:
@@ -466,19 +425,14 @@ class Batcher:
 
     def _release(self, request: Request) -> None:
         """Stop counting a request towards the queue's limit, because it was answered, has failed or was cancelled."""
-        self.queued_tokens -= request.waiting
+        self.queued_tokens -= request.queued
         self._claim(request, -request.claim)
-        request.waiting = request.claim = 0
+        request.queued = request.claim = 0
         self._live.discard(request.future)
 
     def _measure(self, tokens: int, seconds: float) -> None:
         rate = tokens / max(seconds, 1e-9)
         self._tokens_per_second = 0.8 * self._tokens_per_second + 0.2 * rate if self._tokens_per_second else rate
-
-    def _seconds_to_clear(self) -> int:
-        if not self._tokens_per_second:
-            return 1
-        return min(60, max(1, math.ceil(self.queued_tokens / (self._tokens_per_second * self._streams))))
 
 
 def _service_error(error: Exception) -> ServiceError:

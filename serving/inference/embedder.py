@@ -23,15 +23,14 @@ from serving.inference.embeddings import (
     TokenEmbeddings,
     finished,
 )
-from serving.inference.engine import Embedded, Engine, Floats, Model
+from serving.inference.engine import EachToken, Embedded, Engine, Floats, Mixed, Model
 from serving.inference.fair_queue import Answer, EngineSlots
-from serving.inference.inputs import CHARACTERS_PER_TOKEN, At, InputPreparation, Prompts
-from serving.inference.token_vectors import EachToken, Mixed, mixed
-from serving.inference.tokenizing import Tokenizing, Vocabulary
+from serving.inference.inputs import CHARACTERS_PER_TOKEN, At, InputPreparation
+from serving.inference.tokenizing import Tokenizing, in_turns
 from serving.inference.vector_cache import Submit, VectorCache
 from serving.operations.bounds import check_count, check_some
-from serving.operations.context import is_bulk, record
-from serving.operations.limits import charge, refund
+from serving.operations.context import BULK, record
+from serving.operations.limits import charge
 from serving.operations.metrics import Metrics, Timing
 from serving.settings import Settings
 
@@ -52,11 +51,7 @@ gets the remaining bytes."""
 
 
 def check_kind(manifest: Manifest, kind: str) -> None:
-    """Raise an error if the model is not of the requested `kind`.
-
-    Raises:
-        Invalid: the model is of another kind.
-    """
+    """Raise `Invalid` if the model is not of the requested `kind`."""
     if kind != manifest.kind:
         raise Invalid(KINDS[manifest.kind].format(name=manifest.name), field="model")
 
@@ -73,11 +68,7 @@ class Embedder:
     def __init__(
         self, engine: Engine, model: Model, settings: Settings, metrics: Metrics, shared: EngineSlots | None = None
     ) -> None:
-        self.engine = engine
-        self.model = model
-        self.manifest = model.manifest
-        default = settings if model.manifest.kind == ENCODER else settings.model_copy(update=NO_PROMPT)
-        self.prompts = Prompts(model.manifest.prompts, default)
+        self.engine, self.model, self.manifest = engine, model, model.manifest
         self.overtaking = engine.device == "cpu" and settings.api_keys_file is not None
         """True if a batch of one key may run in an extra thread while batches of other keys occupy all streams."""
         self._holders = 0
@@ -88,7 +79,6 @@ class Embedder:
         self._tokenizing = Tokenizing(
             engine.tokenize, settings.cache_bytes // TOKENS_SHARE, settings.max_tokenizing_characters
         )
-        self._vocabulary = Vocabulary(engine, self._tokenizing)
         max_batch_tokens = settings.max_batch_tokens or engine.batch_tokens
         self.batcher = Batcher(
             self._checked,
@@ -105,15 +95,8 @@ class Embedder:
                 max_tokens=max_batch_tokens,
             ),
         )
-        self.preparation = InputPreparation(
-            engine,
-            self.manifest,
-            settings,
-            self.prompts,
-            tokenizing=self._tokenizing,
-            vocabulary=self._vocabulary,
-            batcher=self.batcher,
-        )
+        prompting = settings if self.manifest.kind == ENCODER else settings.model_copy(update=NO_PROMPT)
+        self.preparation = InputPreparation(engine, self.manifest, prompting, self._tokenizing, self.batcher)
         self._embedded: Submit = self.batcher.submit
         if settings.cache_bytes:
             self._embedded = VectorCache(
@@ -139,10 +122,6 @@ class Embedder:
         such as the query of a reranking request. `prompts` has one prompt for each input. A caller may split a large
         list of texts into several calls. It then numbers the calls from 0, and passes the number as `part`. The key's
         rate limit can refuse only part 0.
-
-        Raises:
-            Empty, TooLarge, Invalid, ForeignTokens: the request is not valid.
-            Overloaded, Backend: the server can't answer now.
         """
         check_kind(self.manifest, ENCODER)
         with self._metrics.request(len(inputs)):
@@ -153,9 +132,8 @@ class Embedder:
             check_some(inputs, field)
             warning = self._checked_options(options)
             tokens = await self.preparation.tokens(inputs, options, at, prompts)
-            truncated = self.preparation.check_cut(tokens, options, at)
             answer, computed = await self._run(
-                tokens, self._embedded, inputs, field, began=began, truncated=truncated, warning=warning, part=part
+                tokens, self._embedded, inputs, field, began=began, warning=warning, part=part
             )
             return Embeddings(
                 **vars(computed),
@@ -178,20 +156,20 @@ class Embedder:
         """Return the vector of each token of texts or token ids, including special tokens.
 
         `most` is the maximum number of components in all token vectors together. See `embed` for the other parameters.
-
-        Raises:
-            Empty, TooLarge, Invalid, ForeignTokens: the request is not valid, or the bundle has no token vectors.
-            Overloaded, Backend: the server can't answer now.
         """
         check_kind(self.manifest, ENCODER)
         with self._metrics.request(len(inputs)):
             began = perf_counter()
             at = at or (lambda i: f"{field}.{i}")
-            width = self._token_dim()
+            if (width := self.engine.token_dim) is None:
+                raise Invalid(
+                    f"the bundle of {self.manifest.name!r} was exported without token vectors: export it again by "
+                    "`isosphere export`",
+                    field="model",
+                )
             check_count(len(inputs) - beside, self._settings.max_request_texts, field)
             check_some(inputs, field)
             tokens = await self.preparation.tokens(inputs, options, at, prompts)
-            truncated = self.preparation.check_cut(tokens, options, at)
             total, limit = sum(map(len, tokens)), min(most // width, self._settings.max_request_tokens)
             if total > limit:
                 raise TooLarge(
@@ -200,45 +178,21 @@ class Embedder:
                     field=field,
                 )
             each = [EachToken(one.ids, one.length) for one in tokens]
-            submit = self.batcher.submit
-            answer, computed = await self._run(each, submit, inputs, field, began=began, truncated=truncated)
+            answer, computed = await self._run(each, self.batcher.submit, inputs, field, began=began)
             return TokenEmbeddings(**vars(computed), vectors=answer.vectors, norms=answer.norms, texts=each)
 
-    def _token_dim(self) -> int:
-        """Return the width of token vectors.
-
-        Raises:
-            Invalid: the bundle's graph has no output for token vectors.
-        """
-        if (width := self.engine.token_dim) is None:
-            raise Invalid(
-                f"the bundle of {self.manifest.name!r} was exported without token vectors: export it again by "
-                "`isosphere export`",
-                field="model",
-            )
-        return width
-
     async def score(
-        self, pairs: Sequence[TextPair], options: EmbedOptions, field: str = "inputs", at: At | None = None
+        self, pairs: Sequence[TextPair], options: EmbedOptions, field: str = "inputs"
     ) -> tuple[Floats, Computed]:
-        """Return the logits (N,) of a cross-encoder for N pairs of texts.
-
-        In error messages, `field` names the pairs, and `at` maps a pair's index to the pair's name.
-
-        Raises:
-            Empty, TooLarge, Invalid: the request is not valid, or the model is not a cross-encoder.
-            Overloaded, Backend: the server can't answer now.
-        """
+        """Return the logits (N,) of a cross-encoder for N pairs of texts. Error messages call the pairs `field`."""
         check_kind(self.manifest, CROSS_ENCODER)
         with self._metrics.request(len(pairs)):
             began = perf_counter()
-            at = at or (lambda i: f"{field}.{i}")
             check_count(len(pairs), self._settings.max_request_texts, field)
             check_some(pairs, field)
-            tokens = await self.preparation.pair_tokens(pairs, options, at)
-            truncated = self.preparation.check_cut(tokens, options, at)
-            texts, submit = [text for pair in pairs for text in pair], self.batcher.submit
-            answer, computed = await self._run(tokens, submit, texts, field, began=began, truncated=truncated)
+            tokens = await self.preparation.pair_tokens(pairs, options, field)
+            texts = [text for pair in pairs for text in pair]
+            answer, computed = await self._run(tokens, self.batcher.submit, texts, field, began=began)
             return answer.vectors[:, 0], computed
 
     async def _run(
@@ -249,31 +203,33 @@ class Embedder:
         field: str,
         *,
         began: float,
-        truncated: int,
         warning: str | None = None,
         part: int | None = None,
     ) -> tuple[Answer, Computed]:
         """Charge the tokens of `inputs` to the key, and embed `tokens` with `submit`.
 
         `began` is the time at which the request arrived. See `embed` for `part`.
-
-        Raises:
-            TooLarge: the request has too many tokens.
         """
-        total = sum(len(one.ids) for one in tokens)
+        total, truncated = sum(len(one.ids) for one in tokens), sum(one.truncated for one in tokens)
+        lengths = [one.length for one in tokens]
         if part is None:
             check_count(total, self._settings.max_request_tokens, field, "tokens")
-        self._metrics.lengths([one.length for one in tokens], truncated=truncated)
+        self._metrics.lengths(lengths, truncated=truncated)
         charge(total, begun=bool(part))
         tokenized = perf_counter()
         record("tokenise", began, tokenized, texts=len(tokens), tokens=total)
         try:
-            answer = await submit(tokens, bulk=is_bulk())
+            answer = await submit(tokens, bulk=BULK.get())
         except Overloaded:  # refused before any work was done
-            refund(total)
+            charge(-total, begun=True)
             raise
         done = perf_counter()
-        timing = Timing.between(began, tokenized, answer.begun, done)
+        timing = Timing(
+            tokenization=tokenized - began,
+            queue=answer.begun - tokenized,
+            inference=done - answer.begun,
+            total=done - began,
+        )
         self._metrics.timing(timing, len(tokens))
         record("queue", tokenized, answer.begun)
         record("infer", answer.begun, done)
@@ -290,28 +246,27 @@ class Embedder:
     async def pieces(
         self, texts: Sequence[str], *, special_tokens: bool, options: EmbedOptions, field: str = "inputs"
     ) -> list[list[Piece]]:
-        """Return all tokens of each text with its prompt, without truncation.
-
-        Raises:
-            Empty, TooLarge, Invalid: the request is not valid.
-            Overloaded: the server can't answer now.
-        """
+        """Return all tokens of each text with its prompt, without truncation."""
         check_count(len(texts), self._settings.max_request_texts, field)
         check_some(texts, field)
-        self._checked_options(options)
         prompted = self.preparation.prompted(texts, options, lambda i: f"{field}.{i}")
         limit = self._settings.max_request_tokens
+        found: list[list[Piece]] = []
+        tokens = 0
         with self._tokenizing.admitted(sum(map(len, prompted))):
-            return await self._vocabulary.pieces(prompted, special_tokens=special_tokens, at_most=limit, field=field)
+            for turn in in_turns(prompted):
+                pieces = await self._tokenizing.run(partial(self.engine.pieces, turn, special_tokens))
+                found += pieces
+                tokens += sum(map(len, pieces))
+                if tokens > limit:
+                    raise TooLarge(f"more than the {limit} tokens of one request", field=field)
+        return found
 
     async def beginnings(self, texts: Sequence[str], tokens: int, field: str) -> tuple[Sequence[str], int]:
         """Truncate each text to `tokens` tokens. Return the texts and the number of truncated texts.
 
         If the model's maximum length is at most `tokens`, the texts are returned unchanged, and the number is 0. The
         model truncates these texts later.
-
-        Raises:
-            Empty, TooLarge, Invalid, Overloaded: as for `pieces`.
         """
         if tokens >= self.preparation.length:
             return texts, 0
@@ -322,25 +277,17 @@ class Embedder:
         )
         return [text[: own[:tokens][-1].stop] if own else text for text, own in zip(begun, pieces, strict=True)], cut
 
-    async def decoded(
-        self, ids: Sequence[Sequence[int]], *, skip_special_tokens: bool, field: str = "ids"
-    ) -> list[str]:
-        """Decode each list of token ids.
-
-        Raises:
-            Empty, TooLarge, ForeignTokens: the request is not valid.
-        """
-        check_some(ids, field, "token id")
-        check_count(len(ids), self._settings.max_request_texts, field)
-        return await self._vocabulary.decoded(ids, skip_special_tokens=skip_special_tokens, field=field)
+    async def decoded(self, ids: Sequence[Sequence[int]], *, skip_special_tokens: bool) -> list[str]:
+        check_some(ids, "ids", "token id")
+        check_count(len(ids), self._settings.max_request_texts, "ids")
+        for i, one in enumerate(ids):
+            self.preparation.check_ids(one, f"ids.{i}")
+        return await self._tokenizing.run(lambda: [self.engine.decode(one, skip_special_tokens) for one in ids])
 
     async def probe(self) -> None:
         """Embed a short text to test whether the engine works again.
 
         The metrics of batches and of the queue include this text, and the metrics of requests do not.
-
-        Raises:
-            Backend: the engine failed.
         """
         golden = self.manifest.golden
         await self.batcher.submit(await self._tokenizing.tokens([golden[0].text if golden else "a"], "right"))
@@ -357,20 +304,27 @@ class Embedder:
             if not self._holders:
                 self._free.set()
 
-    async def released(self) -> None:
-        """Wait until no request uses the encoder."""
-        await self._free.wait()
+    async def close_when_free(self) -> None:
+        """Wait until no request uses the encoder, then close it. If the wait is cancelled, close it at once."""
+        try:
+            await self._free.wait()
+        finally:
+            await self.close()
 
     async def close(self) -> None:
-        """Stop the batcher and the tokenizer."""
         await self.batcher.close()
         await self._tokenizing.close()
 
     def _checked(self, batch: Sequence[Tokens], *, alone: bool) -> Embedded | Mixed:
-        if EachToken in set(map(type, batch)):
-            tokenwise = partial(self._checked_tokens, alone=alone)
-            return mixed(batch, partial(self._checked_texts, alone=False), tokenwise)
-        return self._checked_texts(batch, alone=alone)
+        tokenwise = [isinstance(tokens, EachToken) for tokens in batch]
+        if not any(tokenwise):
+            return self._checked_texts(batch, alone=alone)
+        texts = [tokens for tokens, each in zip(batch, tokenwise, strict=True) if not each]
+        whole = iter(zip(*self._checked_texts(texts, alone=False), strict=True) if texts else ())
+        every = [tokens for tokens, each in zip(batch, tokenwise, strict=True) if each]
+        vectors = iter(self._checked_tokens(every, alone=alone))
+        found = [(own := next(vectors), np.linalg.norm(own, axis=1)) if each else next(whole) for each in tokenwise]
+        return Mixed(*zip(*found, strict=True))
 
     def _checked_texts(self, batch: Sequence[Tokens], *, alone: bool) -> Embedded:
         embedded = self.engine.embed(batch, alone=alone)

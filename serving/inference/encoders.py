@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from models.bundle.bundle import CROSS_ENCODER, ENCODER, GOLDEN_COSINE, BundleError
+from models.bundle.bundle import CROSS_ENCODER, ENCODER, GOLDEN_COSINE, BundleError, Golden
 from models.cli.ending import in_native_thread
 from models.runtimes.graph import GOLDEN_DIFFERENCE, largest_difference
-from serving.errors import Backend, Conflict, Forbidden, Invalid, NotFound, ServiceError, Unhealthy
+from serving.errors import Backend, Conflict, Forbidden, Invalid, NotFound, ServiceError, Unhealthy, shutting_down
 from serving.inference.embedder import Embedder, check_kind
 from serving.inference.engine import EngineError, EngineOptions, Model
 from serving.inference.engines import ENGINES
@@ -54,8 +54,10 @@ class Encoders:
         model."""
         self._roots = {root for folder in settings.bundles if (root := folder.absolute().parent.resolve()).name}
         self._roots.add(settings.adapted.resolve())
-        self._loader = Loader(settings, metrics)
+        self._settings = settings
         self._metrics = metrics
+        self._streams = EngineSlots(EngineOptions.of(settings).cpu_streams)
+        """Streams that all encoders share."""
         self._changing: asyncio.Task[Any] | None = None
         self._retiring: set[asyncio.Task[None]] = set()
 
@@ -95,19 +97,11 @@ class Encoders:
         """Return the model that a request names. None returns the default model.
 
         A server that has never had a second model returns its only model for any name.
-
-        Raises:
-            NotFound: the name is unknown.
         """
         return self.named(name) if self._binding and name is not None else self.default
 
     def encoder(self, name: str | None) -> ServedModel:
-        """Return the requested model, which must be an encoder.
-
-        Raises:
-            NotFound: the name is unknown.
-            Invalid: the model is a cross-encoder.
-        """
+        """Return the requested model, or raise `Invalid` if it is a cross-encoder."""
         served = self.requested(name)
         check_kind(served.model.manifest, ENCODER)
         return served
@@ -117,9 +111,6 @@ class Encoders:
 
         A model of this name is returned even if it is not a cross-encoder. `Embedder.score` then refuses the pairs of
         texts.
-
-        Raises:
-            NotFound: the name is unknown, or no cross-encoder is served.
         """
         if name is not None:
             return self.named(name)
@@ -133,27 +124,19 @@ class Encoders:
         )
 
     def scorer(self, name: str | None, method: Method | None) -> tuple[ServedModel, Method]:
-        """Return the model that scores texts for a query, and the scoring method.
-
-        The default method depends on the kind of model.
-
-        Raises:
-            NotFound: see `cross_encoder` and `requested`.
-        """
+        """Return the model that scores texts for a query, and the scoring method, by default that of the model."""
         served = self.cross_encoder(name) if method == "cross_encoder" else self.requested(name)
         crosses = served.model.manifest.kind == CROSS_ENCODER
         return served, method or ("cross_encoder" if crosses else "cosine")
 
     async def load(self, report: Callable[[str], None]) -> None:
-        """Load and test all encoders when the server starts.
-
-        `report` receives a description of each step.
+        """Load and test all encoders when the server starts. `report` receives a description of each step.
 
         Raises:
             EngineError: an encoder does not reproduce its bundle's golden vectors, or this machine can't run it.
         """
         for served in self._served:
-            served.put(await self._loader.load(served.model, report))
+            served.embedder = await self._load(served.model, report)
 
     async def reload(self, name: str | None = None) -> list[Reloaded]:
         """Reload one bundle, or all bundles, from disk. If a bundle fails, no encoder is replaced.
@@ -195,7 +178,6 @@ class Encoders:
         """Stop serving a model after its running requests are completed.
 
         Raises:
-            NotFound: there is no model of this name.
             Conflict: the model is the default, or a change is running.
         """
         served = self.named(name)
@@ -208,10 +190,7 @@ class Encoders:
 
     @property
     def failing(self) -> str:
-        """Message about the engines whose latest batches all failed.
-
-        The message is empty if there are no such engines.
-        """
+        """Message about the engines whose latest batches all failed, empty if there are none."""
         return "; ".join(
             f"the last {len(one.batcher.failures)} batches of {one.manifest.name} failed: {one.batcher.failures[-1]}"
             for one in self.loaded
@@ -254,7 +233,7 @@ class Encoders:
         task.add_done_callback(self._ended)
         await asyncio.wait([task])
         if task.cancelled():
-            raise Unhealthy("the server is shutting down", retry_after=1)
+            raise shutting_down()
         return task.result()
 
     def _check_settled(self) -> None:
@@ -271,22 +250,21 @@ class Encoders:
 
     async def _replace(self, old: Sequence[ServedModel]) -> list[Reloaded]:
         fresh = [ServedModel(served.folder, await self._opened(served.folder)) for served in old]
-        for before, after in zip(old, fresh, strict=True):
-            if before is self.default and (said := unfit(after)):
-                raise Conflict(said)
+        if old[0] is self.default and (said := unfit(fresh[0])):
+            raise Conflict(said)
         embedders = await self._loaded(fresh, beside=[served for served in self._served if served not in old])
-        return [self._put(served, embedder) for served, embedder in zip(old, embedders, strict=True)]
-
-    def _put(self, served: ServedModel, embedder: Embedder) -> Reloaded:
-        before = served.model.manifest.fingerprint
-        self._retire(served.put(embedder))
-        log.info("reloaded: %s is served (fingerprint %s)", served.name, embedder.manifest.fingerprint)
-        return Reloaded(served.name, before, embedder.manifest.fingerprint)
+        changes = []
+        for served, embedder in zip(old, embedders, strict=True):
+            before, after = served.model.manifest.fingerprint, embedder.manifest.fingerprint
+            self._retire(served.embedder)
+            served.embedder, served.model = embedder, embedder.model
+            log.info("reloaded: %s is served (fingerprint %s)", served.name, after)
+            changes.append(Reloaded(served.name, before, after))
+        return changes
 
     async def _add(self, folder: Path) -> ServedModel:
         fresh = ServedModel(folder, await self._opened(folder))
-        for embedder in await self._loaded([fresh], beside=self._served):
-            fresh.put(embedder)
+        fresh.embedder, *_ = await self._loaded([fresh], beside=self._served)
         self._served.append(fresh)
         self._binding = True
         log.info("loaded: %s is served in addition (fingerprint %s)", fresh.name, fresh.model.manifest.fingerprint)
@@ -294,7 +272,7 @@ class Encoders:
 
     async def _opened(self, folder: Path) -> Model:
         try:
-            return await self._loader.open(folder)
+            return await in_daemon_thread(lambda: ENGINES[self._settings.engine](folder))
         except (BundleError, OSError) as error:
             raise Invalid(str(error), field="bundle") from error
         except Exception as error:  # runtimes raise errors about a graph of many types
@@ -308,7 +286,7 @@ class Encoders:
         try:
             for served in fresh:
                 try:
-                    embedders.append(await self._loader.load(served.model))
+                    embedders.append(await self._load(served.model, log.debug))
                 except Exception as error:  # runtimes raise errors of many types
                     raise Backend(f"{served.folder}: {error}") from error
         except BaseException:
@@ -317,9 +295,22 @@ class Encoders:
             raise
         return embedders
 
+    async def _load(self, model: Model, report: Callable[[str], None]) -> Embedder:
+        report(f"loading {model.manifest.name}")
+        engine = await in_daemon_thread(lambda: model.load(EngineOptions.of(self._settings)))
+        embedder = Embedder(engine, model, self._settings, self._metrics, self._streams)
+        report(f"testing the engine against the golden vectors of {model.manifest.name}")
+        try:
+            await _self_test(embedder)
+        except BaseException:
+            await embedder.close()
+            raise
+        log.info("serving %s (%s)", summary(model.manifest), engine.choice)
+        return embedder
+
     def _retire(self, embedder: Embedder | None) -> None:
         assert embedder, "no change is possible before the first load"
-        retiring = asyncio.create_task(_closed_when_released(embedder))
+        retiring = asyncio.create_task(embedder.close_when_free())
         self._retiring.add(retiring)
         retiring.add_done_callback(self._retiring.discard)
 
@@ -358,11 +349,6 @@ class ServedModel:
             raise Unhealthy(f"{self.name} is not loaded yet", retry_after=1)
         return self.embedder
 
-    def put(self, embedder: Embedder) -> Embedder | None:
-        """Serve `embedder` instead of the previous embedder. Return the previous embedder."""
-        old, self.embedder, self.model = self.embedder, embedder, embedder.model
-        return old
-
 
 def clash(served: Iterable[ServedModel]) -> str:
     """Return a message about two models of the same name. If all names differ, the message is empty."""
@@ -382,41 +368,6 @@ def unfit(default: ServedModel) -> str:
     )
 
 
-class Loader:
-    """Loader of a server's encoders. All encoders get the same options, metrics and streams."""
-
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
-        self._settings = settings
-        self._metrics = metrics
-        self._streams = EngineSlots(EngineOptions.of(settings).cpu_streams)
-
-    async def open(self, folder: Path) -> Model:
-        """Open the bundle in a folder.
-
-        Raises:
-            BundleError: the bundle is incomplete.
-        """
-        return await in_daemon_thread(lambda: ENGINES[self._settings.engine](folder))
-
-    async def load(self, model: Model, report: Callable[[str], None] = log.debug) -> Embedder:
-        """Load and test an encoder. `report` receives a description of each step.
-
-        Raises:
-            EngineError: the encoder does not reproduce the bundle's golden vectors, or this machine can't run it.
-        """
-        report(f"loading {model.manifest.name}")
-        engine = await in_daemon_thread(lambda: model.load(EngineOptions.of(self._settings)))
-        embedder = Embedder(engine, model, self._settings, self._metrics, self._streams)
-        report(f"testing the engine against the golden vectors of {model.manifest.name}")
-        try:
-            await _self_test(embedder)
-        except BaseException:
-            await embedder.close()
-            raise
-        log.info("serving %s (%s)", summary(model.manifest), engine.choice)
-        return embedder
-
-
 def in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     """Run `work` in a daemon thread, and return its future.
 
@@ -434,7 +385,7 @@ async def _self_test(embedder: Embedder) -> None:
     if not golden:
         return
     if embedder.manifest.kind == CROSS_ENCODER:
-        await _test_scores(embedder)
+        await _test_scores(embedder, golden)
         return
     tokens = await asyncio.to_thread(embedder.engine.tokenize, [one.text for one in golden], "right")
     if embedder.overtaking:  # the first batch in the extra thread may compile the graph, which takes long
@@ -450,8 +401,7 @@ async def _self_test(embedder: Embedder) -> None:
             )
 
 
-async def _test_scores(embedder: Embedder) -> None:
-    golden = embedder.manifest.golden
+async def _test_scores(embedder: Embedder, golden: Sequence[Golden]) -> None:
     pairs = [(one.text, one.text_pair or "") for one in golden]
     tokens = await asyncio.to_thread(embedder.engine.tokenize_pairs, pairs, "right")
     answer = await embedder.batcher.submit(tokens)
@@ -461,10 +411,3 @@ async def _test_scores(embedder: Embedder) -> None:
             f"the engine's scores differ from the golden scores of the bundle by {difference:.6f}, "
             f"more than {GOLDEN_DIFFERENCE}"
         )
-
-
-async def _closed_when_released(embedder: Embedder) -> None:
-    try:
-        await embedder.released()
-    finally:
-        await embedder.close()

@@ -1,10 +1,12 @@
-"""Interface of an engine, and facts about the model that the engine loads."""
+"""Interface of an engine, facts about the model that the engine loads, and batches that need token vectors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from models import cpus
 from models.bundle.bundle import Manifest
@@ -111,3 +113,28 @@ class Model:
     """Name of a cross-encoder's output. Empty for other models."""
     matryoshka: Collection[int] = ()
     """Numbers of dimensions for which the model had Matryoshka training."""
+
+
+# Requests for token vectors use the same queue and the same batches as requests for text vectors.
+
+
+@dataclass(frozen=True, slots=True)
+class EachToken(Tokens):
+    """Tokens of a text for which the caller wants one vector per token, instead of one vector for the text."""
+
+
+class Mixed(NamedTuple):
+    """Output of a batch that contains `EachToken` texts.
+
+    Each text has either one vector (D,) or token vectors (L, H).
+    """
+
+    vectors: Sequence[Floats]
+    norms: Sequence[Floats]
+    """Lengths of each text's vectors before normalisation."""
+
+
+def places(texts: Sequence[Tokens]) -> Sequence[slice]:
+    """Return a slice for each text, which selects its rows in the concatenated token vectors."""
+    ends = np.cumsum([len(text) for text in texts]).tolist()
+    return [slice(end - len(text), end) for end, text in zip(ends, texts, strict=True)]

@@ -32,29 +32,21 @@ class RuntimeEngine:
         self.token_dim = self._runtime.token_dim
 
     def tokenize(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
-        """Return the tokens of each text, truncated to the bundle's `max_length`."""
         return self._tokenizer.encode(texts, direction=direction)
 
     def tokenize_pairs(self, pairs: Sequence[TextPair], direction: Direction) -> list[Tokens]:
-        """Return the tokens of each pair of texts, truncated to the bundle's `max_length`."""
         return self._tokenizer.encode_pairs(pairs, direction=direction)
 
     def pieces(self, texts: Sequence[str], special_tokens: bool) -> list[list[Piece]]:
-        """Return all tokens of each text, without truncation."""
         return self._tokenizer.pieces(texts, special_tokens=special_tokens)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
-        """Run the graph once on the padded batch."""
         return self._runtime.run(*self._tokenizer.pad(batch), alone=alone)
 
     def embed_tokens(self, batch: Sequence[Tokens], *, alone: bool = False) -> list[Floats]:
-        """Run the graph once on the padded batch.
-
-        Return the token vectors of each text, without those of padding tokens.
-        """
         vectors = self._runtime.run_tokens(*self._tokenizer.pad(batch), alone=alone)
         return [row[: len(tokens)] for row, tokens in zip(vectors, batch, strict=True)]
 

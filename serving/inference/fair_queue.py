@@ -10,16 +10,16 @@ import math
 from collections import Counter, deque
 from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate, count, islice
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from models.bundle.tokenizer import Tokens
 from models.runtimes.base import Floats
-from serving.inference.engine import Embedded
+from serving.inference.engine import EachToken, Embedded, places
 
 WINDOW = 512
 """Maximum number of waiting texts that are considered for one batch."""
@@ -28,40 +28,6 @@ TEXTS_IN_TURN = 32
 32 texts."""
 PADDING = 1.25
 """Maximum ratio of padded tokens to real tokens in a batch."""
-
-
-@dataclass(eq=False, slots=True, kw_only=True)
-class Waiting:
-    """A request with texts that wait for a batch."""
-
-    lengths: Sequence[int]
-    """Number of tokens of each text."""
-    padded: Sequence[int]
-    """Number of tokens of each text, rounded up to the engine's `length_step`."""
-    owner: Hashable = None
-    """Owner of the request. The owners take turns, however many requests each owner has."""
-    left: list[int] = field(init=False)
-    """Indices of the waiting texts, longest first."""
-    tokens_left: int = field(init=False)
-    """Total tokens of the waiting texts."""
-    patience: int = 0
-    """Number of tokens of later requests that may still be embedded before this request's next text."""
-    new: bool = True
-    """True until a batch contains a text of this request."""
-    latest_batch: int = 0
-    """Limit on the wait of a new request. When the owner has led this number of batches (see `_Line.batches`), the
-    owner's next batch must contain a text of this request."""
-    taken: int = 0
-    """Tokens of this request in the batches that it has led in its current turn. See `FairQueue`."""
-
-    def __post_init__(self) -> None:
-        self.left = sorted(range(len(self.lengths)), key=self.lengths.__getitem__, reverse=True)
-        self.tokens_left = sum(self.lengths)
-
-    @property
-    def gone(self) -> bool:
-        """True if the caller of this request has left."""
-        return False
 
 
 class Answer(NamedTuple):
@@ -75,24 +41,50 @@ class Answer(NamedTuple):
     """Time at which the engine started to embed the request's first text, in seconds of `time.perf_counter`."""
 
 
-@dataclass(eq=False, slots=True, kw_only=True)
-class Request(Waiting):
+class Request:
     """Texts of one caller. They may be embedded in several batches."""
 
-    texts: Sequence[Tokens]
-    future: asyncio.Future[Answer]
-    bulk: bool
-    missing: int
-    """Number of texts without a vector."""
-    waiting: int
-    """Number of this request's tokens that `Batcher.queued_tokens` still includes."""
-    claim: int
-    """Number of this request's padded tokens that count towards the queue's limit. See `Batcher.check_room`."""
-    places: Sequence[int | slice]
-    """Index of each text's vector in the answer. For token vectors, slice of the text's vectors in the answer."""
-    begun: float | None = None
-    answer: Embedded | None = None
-    """Vectors and norms of the texts that are already embedded. None before the first batch."""
+    def __init__(
+        self,
+        texts: Sequence[Tokens],
+        future: asyncio.Future[Answer],
+        *,
+        length_step: int = 1,
+        bulk: bool = False,
+        owner: Hashable = None,
+    ) -> None:
+        self.texts, self.future, self.bulk = texts, future, bulk
+        self.owner = owner
+        """Owner of the request. The owners take turns, however many requests each owner has."""
+        self.lengths = [len(text.ids) for text in texts]
+        """Number of tokens of each text."""
+        self.padded = [length + -length % length_step for length in self.lengths]
+        """Number of tokens of each text, rounded up to the engine's `length_step`."""
+        self.left = sorted(range(len(texts)), key=self.lengths.__getitem__, reverse=True)
+        """Indices of the waiting texts, longest first."""
+        self.tokens_left = sum(self.lengths)
+        """Total tokens of the waiting texts."""
+        self.patience = 0
+        """Number of tokens of later requests that may still be embedded before this request's next text."""
+        self.new = True
+        """True until a batch contains a text of this request."""
+        self.latest_batch = 0
+        """Limit on the wait of a new request. When the owner has led this number of batches (see `_Line.batches`), the
+        owner's next batch must contain a text of this request."""
+        self.taken = 0
+        """Tokens of this request in the batches that it has led in its current turn. See `FairQueue`."""
+        self.queued = self.tokens_left
+        """Number of this request's tokens that `Batcher.queued_tokens` still includes."""
+        self.claim = sum(self.padded)
+        """Number of this request's padded tokens that count towards the queue's limit. See `Batcher.check_room`."""
+        self.begun: float | None = None
+        self._missing = len(texts)
+        """Number of texts without a vector."""
+        tokenwise = bool(texts) and isinstance(texts[0], EachToken)
+        self._places: Sequence[int | slice] = places(texts) if tokenwise else range(len(texts))
+        """Index of each text's vector in the answer. For token vectors, slice of the text's vectors in the answer."""
+        self._answer: Embedded | None = None
+        """Vectors and norms of the texts that are already embedded. None before the first batch."""
 
     @property
     def gone(self) -> bool:
@@ -104,28 +96,25 @@ class Request(Waiting):
 
         After the last missing text, complete the answer. Return the number of tokens that are no longer queued.
         """
-        if self.answer is None:
-            last = self.places[-1]
+        if self._answer is None:
+            last = self._places[-1]
             height = last.stop if isinstance(last, slice) else last + 1
-            self.answer = Embedded(np.empty((height, vector.shape[-1]), vector.dtype), np.empty(height, norm.dtype))
-        place = self.places[row]
-        self.answer.vectors[place] = vector
-        self.answer.norms[place] = norm
-        self.missing -= 1
-        done = min(self.lengths[row], self.waiting)
-        self.waiting -= done
-        if not self.missing and not self.gone:
-            self.future.set_result(Answer(*self.answer, begun=self.begun or 0.0))
+            self._answer = Embedded(np.empty((height, vector.shape[-1]), vector.dtype), np.empty(height, norm.dtype))
+        place = self._places[row]
+        self._answer.vectors[place] = vector
+        self._answer.norms[place] = norm
+        self._missing -= 1
+        done = min(self.lengths[row], self.queued)
+        self.queued -= done
+        if not self._missing and not self.gone:
+            self.future.set_result(Answer(*self._answer, begun=self.begun or 0.0))
         return done
 
 
-W = TypeVar("W", bound=Waiting)
-
-
-class Item(NamedTuple, Generic[W]):
+class Item(NamedTuple):
     """A text in a batch."""
 
-    request: W
+    request: Request
     place: int
     """Index of the request in the queue's list of requests."""
     row: int
@@ -134,18 +123,18 @@ class Item(NamedTuple, Generic[W]):
 
 
 @dataclass(eq=False, slots=True)
-class _Line(Generic[W]):
+class _Line:
     """Scheduling state of one owner."""
 
     batches: int = 0
     """Number of batches led by requests of this owner."""
     last: int = -1
     """Sequence number of the owner's last batch, counted over the batches of all owners."""
-    leader: W | None = None
+    leader: Request | None = None
     """Request that led the owner's last batch."""
 
 
-class FairQueue(Generic[W]):
+class FairQueue:
     """Fair scheduler of texts. The owner that has waited longest since its last batch leads the next batch.
 
     Each batch is led by a request of that owner. The batch starts with the request's longest waiting text. It is filled
@@ -169,9 +158,9 @@ class FairQueue(Generic[W]):
 
     def __init__(self, max_batch_tokens: int) -> None:
         self._max_batch_tokens = max_batch_tokens
-        self._requests: list[W] = []
+        self._requests: list[Request] = []
         """Requests with waiting texts, in the order of their turns."""
-        self._lines: dict[Hashable, _Line[W]] = {}
+        self._lines: dict[Hashable, _Line] = {}
         """Scheduling state of each owner with waiting requests. The state of an idle owner is kept as long as its last
         batch is more recent than the last batch of a waiting owner."""
         self._batches = 0
@@ -197,7 +186,7 @@ class FairQueue(Generic[W]):
         """True if a caller that has not left still waits for a text."""
         return any(request.left and not request.gone for request in self._requests)
 
-    def add(self, request: W, *, queued: int) -> None:
+    def add(self, request: Request, *, queued: int) -> None:
         """Add a request at the end of the queue.
 
         `queued` is the number of tokens that were queued before this request, including running batches.
@@ -210,7 +199,7 @@ class FairQueue(Generic[W]):
 
     def next_batch(
         self, *, queued: int, parts: int = 1, budget: int | None = None, besides: Container[Hashable] = ()
-    ) -> list[Item[W]]:
+    ) -> list[Item]:
         """Choose a batch: a text of the request whose turn is next, and texts of similar length.
 
         The batch has no text of the owners in `besides`. These owners keep their turns.
@@ -219,7 +208,7 @@ class FairQueue(Generic[W]):
         at most `1 / parts` of the waiting tokens, so that idle streams share the texts. `queued` is the number of
         queued tokens, including running batches.
         """
-        self._drop_gone()
+        self._requests = [request for request in self._requests if request.left and not request.gone]
         if not self._requests:
             self._lines.clear()
             return []
@@ -241,10 +230,7 @@ class FairQueue(Generic[W]):
         self._batches += 1
         return batch
 
-    def _drop_gone(self) -> None:
-        self._requests = [request for request in self._requests if request.left and not request.gone]
-
-    def _line(self, owner: Hashable) -> _Line[W]:
+    def _line(self, owner: Hashable) -> _Line:
         """Return the scheduling state of an owner.
 
         Delete the state of idle owners whose last batch is older than that of every waiting owner.
@@ -257,7 +243,7 @@ class FairQueue(Generic[W]):
     def _places(self, owner: Hashable) -> list[int]:
         return [place for place, request in enumerate(self._requests) if request.owner == owner]
 
-    def _leading(self, owner: Hashable, line: _Line[W]) -> int:
+    def _leading(self, owner: Hashable, line: _Line) -> int:
         """Return the index of the request that leads the owner's next batch.
 
         This is the owner's first request, unless a new request would otherwise exceed its bounded wait.
@@ -273,7 +259,7 @@ class FairQueue(Generic[W]):
             return self._max_batch_tokens
         return min(self._max_batch_tokens, math.ceil(sum(one.tokens_left for one in self._requests) / parts))
 
-    def _window(self, leading: int, besides: Container[Hashable]) -> list[Item[W]]:
+    def _window(self, leading: int, besides: Container[Hashable]) -> list[Item]:
         """Return the leader's longest text, and then up to `WINDOW` - 1 waiting texts, longest first in each request.
 
         Texts of the owners in `besides` are left out.
@@ -287,7 +273,7 @@ class FairQueue(Generic[W]):
         )
         return [Item(leader, leading, first, leader.padded[first]), *islice(others, WINDOW - 1)]
 
-    def _in_turn(self) -> Iterator[Item[W]]:
+    def _in_turn(self) -> Iterator[Item]:
         """Yield the waiting texts in the order in which the window takes them.
 
         In the first round, each of the first requests adds one text, so that requests with few texts get into the
@@ -305,7 +291,7 @@ class FairQueue(Generic[W]):
                 for row in one.left[start or int(place < half) : start + TEXTS_IN_TURN]:
                     yield Item(one, place, row, one.padded[row])
 
-    def _chosen(self, window: Sequence[Item[W]], budget: int) -> list[Item[W]]:
+    def _chosen(self, window: Sequence[Item], budget: int) -> list[Item]:
         """Choose the first text of `window`, and then the texts with the most similar lengths.
 
         The batch respects the token `budget`, the ratio `PADDING`, and the patience of every request that it overtakes.
@@ -325,7 +311,7 @@ class FairQueue(Generic[W]):
                 chosen.append(item)
         return chosen
 
-    def _take(self, batch: Sequence[Item[W]], queued: int) -> None:
+    def _take(self, batch: Sequence[Item], queued: int) -> None:
         rows: dict[int, set[int]] = {}
         for item in batch:
             rows.setdefault(item.place, set()).add(item.row)

@@ -36,10 +36,7 @@ def _directions() -> Floats:
 
 
 class FakeEngine:
-    """Engine that maps each word to an id by CRC-32, and each id to a random direction.
-
-    A text's vector is the sum of the directions of its words.
-    """
+    """Engine that maps each word to an id by CRC-32, and each id to a random direction."""
 
     name = "fake"
     precision = "fp32"
@@ -60,8 +57,9 @@ class FakeEngine:
         return [_tokens(f"{first} {second}", direction) for first, second in pairs]
 
     def pieces(self, texts: Sequence[str], special_tokens: bool) -> list[list[Piece]]:
-        """Return the words of each text with their positions."""
-        return [_pieces(text, special_tokens) for text in texts]
+        first, last = Piece(START, "<s>", True, None, None), Piece(END, "</s>", True, None, None)
+        words = ([Piece(_id(one[0]), one[0], False, *one.span()) for one in _WORD.finditer(text)] for text in texts)
+        return [[first, *pieces, last] if special_tokens else pieces for pieces in words]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         """Return the ids as text, because hashes can't be decoded to words."""
@@ -83,13 +81,6 @@ def _tokens(text: str, direction: Direction) -> Tokens:
     room = MAX_LENGTH - 2
     kept = ids[:room] if direction == "right" else ids[-room:]
     return Tokens(np.array([START, *kept, END], dtype=np.int64), len(ids) + 2)
-
-
-def _pieces(text: str, special_tokens: bool) -> list[Piece]:
-    words = [Piece(_id(word[0]), word[0], False, word.start(), word.end()) for word in _WORD.finditer(text)]
-    if not special_tokens:
-        return words
-    return [Piece(START, "<s>", True, None, None), *words, Piece(END, "</s>", True, None, None)]
 
 
 def _id(word: str) -> int:

@@ -10,18 +10,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TypeGuard
+from typing import TypeGuard, cast
 
 import numpy as np
 
 from models.bundle.bundle import Manifest
 from models.bundle.prompts import DOCUMENT, QUERY, prompt_for
 from models.bundle.tokenizer import TextPair, Tokens
-from serving.errors import ForeignTokens, Invalid, TooLarge
+from serving.errors import Empty, ForeignTokens, Invalid, TooLarge
 from serving.inference.batcher import Batcher
 from serving.inference.embeddings import AS_DOCUMENTS, EmbedOptions, Inputs, Role
 from serving.inference.engine import Engine, EngineError
-from serving.inference.tokenizing import Tokenizing, Vocabulary, in_turns
+from serving.inference.tokenizing import Tokenizing, in_turns
 from serving.operations.bounds import check_text
 from serving.operations.limits import Caller, current_caller
 from serving.settings import Settings
@@ -72,17 +72,16 @@ class Prompts:
             check_text(options.prompt, MAX_BYTES, "prompt")
             return options.prompt
         if options.prompt_name is not None:
-            return self._named(options.prompt_name)
+            if options.prompt_name not in self._known:
+                names = f"(it has: {self._names})"
+                raise Invalid(f"the model has no prompt {options.prompt_name!r} {names}", field="prompt_name")
+            return self._known[options.prompt_name]
         if options.role and (own := self._of_role[options.role]) is not None:
             return own
         return "" if options.by_the_bundle else self._default
 
     def of_a_search(self, texts: int, options: EmbedOptions) -> list[str]:
-        """Return the prompt for a query, followed by the prompts for its documents. `texts` is their number.
-
-        Raises:
-            Invalid, TooLarge: see `before`.
-        """
+        """Return the prompt for a query, followed by the prompts for its documents. `texts` is their number."""
         asking = self.before(replace(options, role="search_query"))
         answering = self.before(replace(options, role="search_document"))
         return [asking, *[answering] * texts]
@@ -90,11 +89,6 @@ class Prompts:
     @property
     def _names(self) -> str:
         return ", ".join(sorted(self._known)) or "none"
-
-    def _named(self, name: str) -> str:
-        if name not in self._known:
-            raise Invalid(f"the model has no prompt {name!r} (it has: {self._names})", field="prompt_name")
-        return self._known[name]
 
 
 class InputPreparation:
@@ -104,23 +98,11 @@ class InputPreparation:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        manifest: Manifest,
-        settings: Settings,
-        prompts: Prompts,
-        *,
-        tokenizing: Tokenizing,
-        vocabulary: Vocabulary,
-        batcher: Batcher,
+        self, engine: Engine, manifest: Manifest, settings: Settings, tokenizing: Tokenizing, batcher: Batcher
     ) -> None:
-        self._engine = engine
-        self._manifest = manifest
-        self._settings = settings
-        self._prompts = prompts
-        self._tokenizing = tokenizing
-        self._vocabulary = vocabulary
-        self._batcher = batcher
+        self._engine, self._manifest, self._settings = engine, manifest, settings
+        self._tokenizing, self._batcher = tokenizing, batcher
+        self.prompts = Prompts(manifest.prompts, settings)
         self._coming: Counter[Caller | None] = Counter()
         """Estimated tokens of the texts that are being tokenised, by API key. Checks of the queue's room add these
         tokens to the queued ones."""
@@ -138,12 +120,12 @@ class InputPreparation:
     @cached_property
     def document_length(self) -> int:
         """Maximum number of a document's tokens that the model reads after the prompt for documents."""
-        prompt = self._prompts.before(AS_DOCUMENTS)
+        prompt = self.prompts.before(AS_DOCUMENTS)
         return self.length - len(self._engine.pieces([prompt], special_tokens=False)[0])
 
     async def cut(self, texts: Sequence[str]) -> int:
         """Return the number of documents in `texts` that exceed the model's maximum length."""
-        prompt = self._prompts.before(AS_DOCUMENTS)
+        prompt = self.prompts.before(AS_DOCUMENTS)
         # In an ASCII text, the number of tokens is at most the number of characters, plus one for a leading space. A
         # character beyond ASCII can become several tokens.
         short = self.length - len(prompt) if prompt.isascii() else 0
@@ -153,12 +135,9 @@ class InputPreparation:
     def prompted(
         self, texts: Sequence[str], options: EmbedOptions, at: At, prompts: Sequence[str] | None = None
     ) -> Sequence[str]:
-        """Put a prompt before each text.
+        """Check the texts, and put a prompt before each.
 
         `prompts` has one prompt for each text. If `prompts` is None, all texts get the prompt of the request.
-
-        Raises:
-            Empty, TooLarge, Invalid: a text is not valid for the model.
         """
         limit = self._settings.max_text_bytes
         for i, text in enumerate(texts):
@@ -166,7 +145,7 @@ class InputPreparation:
                 check_text(text, limit, at(i))
         if prompts is not None:
             return [prompt + text for prompt, text in zip(prompts, texts, strict=True)]
-        prompt = self._prompts.before(options)
+        prompt = self.prompts.before(options)
         return [prompt + text for text in texts] if prompt else texts
 
     async def tokens(
@@ -178,10 +157,14 @@ class InputPreparation:
             Empty, TooLarge, Invalid, ForeignTokens: the request is not valid.
             Overloaded: the tokenizer's queue or the encoder's queue has no room.
         """
-        if _is_ids(inputs):
-            return self._given(inputs, options, at)
-        assert _is_text(inputs)
-        texts = self.prompted(inputs, options, at, prompts)
+        if _is_texts(inputs):
+            tokens = await self._tokenized(self.prompted(inputs, options, at, prompts), options, at)
+        else:
+            tokens = self._given(cast("Sequence[Sequence[int]]", inputs), options, at)
+        self._check_cut(tokens, options, at)
+        return tokens
+
+    async def _tokenized(self, texts: Sequence[str], options: EmbedOptions, at: At) -> list[Tokens]:
         limit = self._manifest.max_length * CHARACTERS_PER_TOKEN
         long = [i for i, text in enumerate(texts) if len(text) > limit]
         if long and not options.truncate:
@@ -194,9 +177,9 @@ class InputPreparation:
         about = sum(min(len(text) // CHARACTERS_EACH, self._manifest.max_length) for text in kept)
         # Under overload, refuse a request before its texts are tokenised. With a cache, tokenise first, because the
         # vectors may be cached.
-        if (self._batcher.queued_tokens or self._coming) and not self._settings.cache_bytes:
-            self._batcher.check_room(about, self._coming)
         caller = current_caller()
+        if (self._batcher.queued_tokens or self._coming) and not self._settings.cache_bytes:
+            self._batcher.check_room(about, caller, self._coming)
         self._coming[caller] += about
         try:
             with self._tokenizing.admitted(sum(map(len, kept))):
@@ -209,13 +192,8 @@ class InputPreparation:
             tokens[i] = replace(tokens[i], length=max(tokens[i].length, len(tokens[i]) + 1))
         return tokens
 
-    async def pair_tokens(self, pairs: Sequence[TextPair], options: EmbedOptions, at: At) -> list[Tokens]:
-        """Return the tokens of each pair of texts, truncated together to the model's maximum length.
-
-        Raises:
-            TooLarge, Invalid: the request is not valid.
-            Overloaded: the tokenizer has no room.
-        """
+    async def pair_tokens(self, pairs: Sequence[TextPair], options: EmbedOptions, field: str) -> list[Tokens]:
+        """Return the tokens of each pair of texts, truncated together to the model's maximum length. See `tokens`."""
         if options.prompt is not None or options.prompt_name is not None:
             raise Invalid(
                 "a cross-encoder does not support prompts",
@@ -223,12 +201,12 @@ class InputPreparation:
             )
         for i, pair in enumerate(pairs):
             for text in pair:
-                check_text(text, self._settings.max_text_bytes, at(i))
+                check_text(text, self._settings.max_text_bytes, f"{field}.{i}")
         limit = self._manifest.max_length * CHARACTERS_PER_TOKEN
         if not options.truncate and (
             long := next((i for i, pair in enumerate(pairs) if sum(map(len, pair)) > limit), None)
         ):
-            raise TooLarge(f"has more than {limit} characters, and truncate is false", field=at(long))
+            raise TooLarge(f"has more than {limit} characters, and truncate is false", field=f"{field}.{long}")
         side = slice(limit) if options.direction == "right" else slice(-limit, None)
         kept = [(first[side], second[side]) for first, second in pairs]
         texts = [first + second for first, second in kept]
@@ -237,22 +215,18 @@ class InputPreparation:
             for turn in in_turns(texts):
                 some = kept[len(tokens) : len(tokens) + len(turn)]
                 tokens += await self._tokenizing.run(partial(self._engine.tokenize_pairs, some, options.direction))
+        self._check_cut(tokens, options, lambda i: f"{field}.{i}")
         return tokens
 
-    def check_cut(self, tokens: Sequence[Tokens], options: EmbedOptions, at: At) -> int:
-        """Return the number of truncated inputs.
-
-        Raises:
-            TooLarge: an input would be truncated, but the request forbids truncation.
-        """
-        cut = [i for i, one in enumerate(tokens) if one.truncated]
-        if cut and not options.truncate:
-            raise TooLarge(
-                f"{tokens[cut[0]].length} tokens are more than the model's {self._manifest.max_length}, "
-                "and truncate is false",
-                field=at(cut[0]),
-            )
-        return len(cut)
+    def _check_cut(self, tokens: Sequence[Tokens], options: EmbedOptions, at: At) -> None:
+        if options.truncate:
+            return
+        for i, one in enumerate(tokens):
+            if one.truncated:
+                raise TooLarge(
+                    f"{one.length} tokens are more than the model's {self._manifest.max_length}, and truncate is false",
+                    field=at(i),
+                )
 
     def _given(self, inputs: Sequence[Sequence[int]], options: EmbedOptions, at: At) -> list[Tokens]:
         if self._settings.token_arrays == "reject":
@@ -264,15 +238,25 @@ class InputPreparation:
         if options.prompt or options.prompt_name:
             raise Invalid("can't be combined with token ids", field="prompt" if options.prompt else "prompt_name")
         for i, ids in enumerate(inputs):
-            self._vocabulary.check(ids, at(i))
+            self.check_ids(ids, at(i))
         limit = self._manifest.max_length
         kept = slice(limit) if options.direction == "right" else slice(-limit, None)
         return [Tokens(np.array(ids[kept], dtype=np.int64), len(ids)) for ids in inputs]
 
+    def check_ids(self, ids: Sequence[int], field: str) -> None:
+        """Raise `Empty` if there are no ids, and `ForeignTokens` if an id is not in the model's vocabulary."""
+        size = self._engine.vocab_size
+        if not ids:
+            raise Empty("must contain at least one token id", field=field)
+        if min(ids) < 0 or max(ids) >= size:
+            foreign = next(i for i in ids if not 0 <= i < size)
+            raise ForeignTokens(
+                f"token id {foreign} is outside this model's vocabulary of {size}. Ids must come "
+                "from this model's own tokenizer; with LangChain's OpenAIEmbeddings set "
+                "check_embedding_ctx_length=False so that it sends text",
+                field=field,
+            )
 
-def _is_ids(inputs: Inputs) -> TypeGuard[Sequence[Sequence[int]]]:
-    return not isinstance(inputs[0], str)
 
-
-def _is_text(inputs: Inputs) -> TypeGuard[Sequence[str]]:
+def _is_texts(inputs: Inputs) -> TypeGuard[Sequence[str]]:
     return isinstance(inputs[0], str)

@@ -57,14 +57,11 @@ async def relevance(
 
     In error messages, `field` names the texts. An encoder uses the prompts of its bundle for queries and documents,
     unless `options` has a prompt.
-
-    Raises:
-        ServiceError: see `Embedder.embed`, `Embedder.embed_tokens` and `Embedder.score`.
     """
     if method == "cross_encoder":
         scores, computed = await embedder.score([(query, text) for text in texts], options, field)
         return Relevance(scores.round(DECIMALS), computed, method)
-    inputs, prompts = [query, *texts], embedder.prompts.of_a_search(len(texts), options)
+    inputs, prompts = [query, *texts], embedder.preparation.prompts.of_a_search(len(texts), options)
 
     def at(i: int) -> str:
         return f"{field}.{i - 1}" if i else "query"

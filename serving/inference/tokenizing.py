@@ -1,4 +1,4 @@
-"""The queue of an encoder's tokenizer, and the encoder's vocabulary.
+"""The queue of an encoder's tokenizer.
 
 The tokenizer runs in its own thread, except for short texts, which are tokenised on the event loop. Texts that arrive
 while the thread is busy are tokenised together in the next call.
@@ -13,13 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import TypeVar
 
-from models.bundle.tokenizer import Direction, Piece, TokenizerFailure, Tokens
-from serving.errors import Backend, Empty, ForeignTokens, Overloaded, TooLarge, shutting_down
-from serving.inference.engine import Engine
+from models.bundle.tokenizer import Direction, TokenizerFailure, Tokens
+from serving.errors import Backend, Overloaded, shutting_down
 from serving.operations.lru import Lru
 
 TOKENIZED_AT_ONCE = 10_000
@@ -99,11 +97,8 @@ class Tokenizing:
     async def _fresh(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
         """Tokenise a few short texts on the event loop, and any other list of texts in the thread."""
         if texts and sum(map(len, texts)) + 20 * len(texts) <= TOKENIZED_ON_THE_SPOT:
-            fresh = self._tokenize(texts, direction)
-            if wrong := _miscounted(len(texts), fresh):
-                raise wrong
-            return fresh
-        fresh = []
+            return self._tokenize(texts, direction)
+        fresh: list[Tokens] = []
         for turn in in_turns(texts):
             fresh += await self._tokens(turn, direction)
         return fresh
@@ -153,14 +148,16 @@ class Tokenizing:
             turn = self._waiting[0]
             if not turn.future.done():
                 characters += sum(map(len, turn.texts))
-                if turns and (characters > TOKENIZED_AT_ONCE or not _together(turns[0], turn)):
+                first = turns[0] if turns else turn
+                together = turn.direction == first.direction and not (turn.alone or first.alone)
+                if turns and (characters > TOKENIZED_AT_ONCE or not together):
                     break
                 turns.append(turn)
             self._waiting.popleft()
         return turns
 
     def _deliver(self, turns: Sequence[_Turn], done: asyncio.Future[list[Tokens]]) -> None:
-        failure = done.exception() or _miscounted(sum(len(turn.texts) for turn in turns), done.result())
+        failure = done.exception()
         # Retry each turn separately, so that only texts that cause the error fail.
         if failure and len(turns) > 1 and not self._closed:
             for turn in reversed(turns):
@@ -180,23 +177,18 @@ class Tokenizing:
 
 
 def _failing_alone(tokenize: Tokenize) -> Tokenize:
-    """Wrap `tokenize` so that a `TokenizerFailure` becomes a `Backend` error for callers."""
+    """Wrap `tokenize` so that its failures become `Backend` errors for callers."""
 
     def tokenized(texts: Sequence[str], direction: Direction) -> list[Tokens]:
         try:
-            return tokenize(texts, direction)
+            tokens = tokenize(texts, direction)
         except TokenizerFailure as error:
             raise Backend(str(error)) from error
+        if len(tokens) != len(texts):
+            raise Backend(f"the tokenizer returned {len(tokens)} results for {len(texts)} texts")
+        return tokens
 
     return tokenized
-
-
-def _together(first: _Turn, turn: _Turn) -> bool:
-    return turn.direction == first.direction and not (first.alone or turn.alone)
-
-
-def _miscounted(texts: int, tokens: Sequence[Tokens]) -> Exception | None:
-    return None if len(tokens) == texts else Backend(f"the tokenizer returned {len(tokens)} results for {texts} texts")
 
 
 def in_turns(texts: Sequence[str]) -> Iterator[list[str]]:
@@ -210,54 +202,3 @@ def in_turns(texts: Sequence[str]) -> Iterator[list[str]]:
             turn, characters = [], 0
     if turn:
         yield turn
-
-
-class Vocabulary:
-    """Vocabulary of an engine's tokenizer. `pieces` and `decoded` use the tokenizer in its thread."""
-
-    def __init__(self, engine: Engine, tokenizing: Tokenizing) -> None:
-        self._engine = engine
-        self._tokenizing = tokenizing
-
-    def check(self, ids: Sequence[int], field: str) -> None:
-        """Raise an error if an id is not in the model's vocabulary.
-
-        Raises:
-            Empty: there are no ids.
-            ForeignTokens: an id is outside the vocabulary.
-        """
-        size = self._engine.vocab_size
-        if not ids:
-            raise Empty("must contain at least one token id", field=field)
-        if min(ids) < 0 or max(ids) >= size:
-            foreign = next(i for i in ids if not 0 <= i < size)
-            raise ForeignTokens(
-                f"token id {foreign} is outside this model's vocabulary of {size}. Ids must come "
-                "from this model's own tokenizer; with LangChain's OpenAIEmbeddings set "
-                "check_embedding_ctx_length=False so that it sends text",
-                field=field,
-            )
-
-    async def pieces(
-        self, texts: Sequence[str], *, special_tokens: bool, at_most: int, field: str
-    ) -> list[list[Piece]]:
-        """Return all tokens of each text, without truncation.
-
-        Raises:
-            TooLarge: there are more than `at_most` tokens.
-        """
-        found: list[list[Piece]] = []
-        tokens = 0
-        for turn in in_turns(texts):
-            pieces = await self._tokenizing.run(partial(self._engine.pieces, turn, special_tokens))
-            tokens += sum(map(len, pieces))
-            if tokens > at_most:
-                raise TooLarge(f"more than the {at_most} tokens of one request", field=field)
-            found += pieces
-        return found
-
-    async def decoded(self, ids: Sequence[Sequence[int]], *, skip_special_tokens: bool, field: str) -> list[str]:
-        """Decode each list of token ids."""
-        for i, one in enumerate(ids):
-            self.check(one, f"{field}.{i}")
-        return await self._tokenizing.run(lambda: [self._engine.decode(one, skip_special_tokens) for one in ids])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,12 +15,8 @@ from models.runtimes.base import Floats
 from serving.inference.fair_queue import Answer
 from serving.operations.lru import Lru
 
-
-class Submit(Protocol):
-    """Function that embeds texts through the queue of an encoder."""
-
-    async def __call__(self, texts: Sequence[Tokens], *, bulk: bool = False) -> Answer:
-        """Return the vectors and norms of N texts, in the same order."""
+Submit = Callable[..., Awaitable[Answer]]
+"""Function that embeds texts, as `Batcher.submit` does."""
 
 
 class _Row(NamedTuple):
@@ -28,12 +24,8 @@ class _Row(NamedTuple):
     norm: np.float32
 
 
-_Rows = dict[bytes, _Row]
-
-
-class _Landed(NamedTuple):
-    rows: _Rows
-    begun: float
+_Landed = tuple[dict[bytes, _Row], float]
+"""Vectors by the token ids of their texts, and the time at which the engine started with the first text."""
 
 
 @dataclass(eq=False)
@@ -44,7 +36,6 @@ class _Flight:
     waiting: int = 0
 
 
-@dataclass(eq=False)
 class VectorCache:
     """Cache of vectors in front of one encoder's queue.
 
@@ -56,42 +47,32 @@ class VectorCache:
     never waits for another request's run.
     """
 
-    submit: Submit
-    max_bytes: int
-    observe: Callable[[int, int], None] = lambda *_: None
-    """Function that is called once per request with two numbers. The first counts texts whose vector was cached or
-    already being computed. The second counts texts that were sent to the engine."""
-    _kept: Lru[bytes, _Row] = field(init=False)
-    _flights: dict[tuple[bytes, bool], _Flight] = field(init=False, default_factory=dict)
-    """Texts that are being embedded. The key is the text's token ids and its `bulk` flag."""
+    def __init__(self, submit: Submit, max_bytes: int, observe: Callable[[int, int], None] = lambda *_: None) -> None:
+        """Create the cache. For each request, it calls `observe` with two numbers.
 
-    def __post_init__(self) -> None:
-        self._kept = Lru(self.max_bytes)
-
-    @property
-    def size(self) -> int:
-        """Number of bytes of the cached vectors."""
-        return self._kept.bytes
+        The first counts texts whose vector was cached or already being computed. The second counts texts that were sent
+        to the engine.
+        """
+        self._submit, self._observe = submit, observe
+        self.kept: Lru[bytes, _Row] = Lru(max_bytes)
+        self._flights: dict[tuple[bytes, bool], _Flight] = {}
+        """Texts that are being embedded. The key is the text's token ids and its `bulk` flag."""
 
     async def embed(self, texts: Sequence[Tokens], *, bulk: bool = False) -> Answer:
-        """Embed texts, using cached vectors. If all texts are cached, `begun` in the answer is the time of this call.
-
-        Raises:
-            Exception: any error of `submit`.
-        """
+        """Embed texts, using cached vectors. If all texts are cached, `begun` in the answer is the time of the call."""
         asked = perf_counter()
         keys = [one.ids.tobytes() for one in texts]
-        rows = {key: row for key in keys if (row := self._kept.get(key))}
+        rows = {key: row for key in keys if (row := self.kept.get(key))}
         missing = {key: one for key, one in zip(keys, texts, strict=True) if key not in rows}
         alone = next(iter(missing)) if len(missing) == 1 else None
         flight = self._flights.get((alone, bulk)) if alone else None
         sent = 0 if flight else sum(key in missing for key in keys)
-        self.observe(len(keys) - sent, sent)
+        self._observe(len(keys) - sent, sent)
         begun = asked
         if missing:
             coming = self._shared(alone, missing, bulk) if alone else self._run(missing, bulk)
-            landed = await coming
-            rows, begun = rows | landed.rows, max(asked, landed.begun)
+            fresh, started = await coming
+            rows, begun = rows | fresh, max(asked, started)
         vectors, norms = zip(*(rows[key] for key in keys), strict=True)
         return Answer(np.stack(vectors), np.array(norms, dtype=np.float32), begun)
 
@@ -116,8 +97,8 @@ class VectorCache:
             del self._flights[place]
 
     async def _run(self, texts: dict[bytes, Tokens], bulk: bool) -> _Landed:
-        vectors, norms, begun = await self.submit(list(texts.values()), bulk=bulk)
+        vectors, norms, begun = await self._submit(list(texts.values()), bulk=bulk)
         rows = {key: _Row(vector.copy(), norm) for key, vector, norm in zip(texts, vectors, norms, strict=True)}
         for key, row in rows.items():
-            self._kept.put(key, row, len(key) + row.vector.nbytes)
-        return _Landed(rows, begun)
+            self.kept.put(key, row, len(key) + row.vector.nbytes)
+        return rows, begun

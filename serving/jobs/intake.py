@@ -69,7 +69,7 @@ class Intake:
 
     def _check_few(self, caller: str) -> None:
         own = sum(job.caller == caller for job in self._unended.values()) + self._on_their_way[caller]
-        most = ((key := current_caller()) and key.jobs) or self._most
+        most = ((key := current_caller()) and key.limits.jobs) or self._most
         if own >= most:
             whose = f" of the key {caller!r}" if caller else ""
             raise Overloaded(

@@ -23,9 +23,10 @@ from serving.jobs.intake import Answered, Intake, Note
 from serving.jobs.job import MAX_ERRORS, Job, Running, State, digest_of, error_of, retry_while_busy
 from serving.jobs.ledger import EVERY, Ledger, Requests
 from serving.jobs.spool import Spool, check_kept
+from serving.operations.context import holding
 from serving.operations.failpoints import reach
 from serving.operations.files import disk_errors
-from serving.operations.limits import Caller, charged_to, current_caller, patient
+from serving.operations.limits import PATIENT, Caller, charged_to, current_caller
 from serving.operations.threads import run_to_end
 
 log = logging.getLogger(__name__)
@@ -391,7 +392,7 @@ class Jobs:
         try:
             if running.job.id in self._kept_before:
                 await check_kept(running.job, self._spools / running.job.id)
-            with charged_to(self._payers.get(running.job.id)), patient():
+            with charged_to(self._payers.get(running.job.id)), holding(PATIENT, True):
                 running.result |= await work(running) or {}
         except ServiceError as error:
             return "failed", (error.field or running.job.kind, error.message)

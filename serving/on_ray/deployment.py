@@ -36,8 +36,8 @@ def application(options: dict[str, Any]) -> Any:
 
 def _application(settings: Settings) -> Any:
     from ray import serve
+    from ray.serve.metrics import Gauge
 
-    from serving.on_ray.metrics import Mirror
     from serving.on_ray.replica import UnhealthyReplica, build
 
     threads = settings.threads or smallest_node()
@@ -70,18 +70,30 @@ def _application(settings: Settings) -> Any:
             await self.app.service.reload()
 
         def __init__(self) -> None:
-            self._mirror: Mirror | None = None
+            self._gauges: dict[str, Gauge] = {}
 
         async def check_health(self) -> None:
             """Raise an error if the encoders could not be loaded, or if an engine fails batch after batch.
 
             Ray Serve calls this method every few seconds. The method therefore also copies the metrics to Ray.
             """
-            self._mirror = self._mirror or Mirror(self.app.service.metrics.registry)
-            self._mirror.update()
+            self._copy_metrics()
             health = await self.app.service.probed()
             if health.state in ("failed", "failing"):
                 raise UnhealthyReplica(str(health))
+
+        def _copy_metrics(self) -> None:
+            """Copy the metrics to Ray, which adds labels for the replica, and the prefix `ray_` to each name.
+
+            Counters and histogram buckets become gauges. Prometheus's functions for counters and histograms also work
+            on these gauges.
+            """
+            for family in self.app.service.metrics.registry.collect():
+                for name, labels, value, *_ in family.samples:
+                    if name not in self._gauges:
+                        keys: Any = tuple(labels)
+                        self._gauges[name] = Gauge(name, family.documentation, tag_keys=keys)
+                    self._gauges[name].set(value, tags=dict(labels))
 
         def record_autoscaling_stats(self) -> dict[str, int]:
             """Return the metric that `by_queued_tokens` reads."""

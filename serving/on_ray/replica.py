@@ -61,22 +61,14 @@ def build(settings: Settings) -> Application:
         BundleError, SourceError, EngineError: this node can't serve an encoder.
     """
     logs.configure(settings.log_format)
+    cache = (cache_folder() or Path(tempfile.gettempdir())) / "encoders"  # for encoders that are given by name
     own = settings.model_copy(
         update={
             # A store that all replicas share would be opened here. All routers would then replace `INFERENCE`.
             "store": "memory",
             "no_demo": True,
             "data": Path(tempfile.mkdtemp(prefix="isosphere-replica-")),
-            "bundle": bundles(settings),
+            "bundle": ":".join(str(as_bundle(str(folder), cache)) for folder in settings.bundles),
         }
     )
     return Application(opened_service(own, opened_models(own)))
-
-
-def bundles(settings: Settings) -> str:
-    """Return the folders of the encoders' bundles on this node.
-
-    Encoders that are given by name are written to the user's cache.
-    """
-    cache = cache_folder() or Path(tempfile.gettempdir())
-    return ":".join(str(as_bundle(str(folder), cache / "encoders")) for folder in settings.bundles)

@@ -71,24 +71,17 @@ Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 
 def check_corpus_name(name: str, field: str = "corpus") -> str:
-    """Return `name` if it is a valid corpus name.
-
-    Raises:
-        Invalid: the name is not valid.
-    """
+    """Return `name`, or raise `Invalid` if it is not a valid corpus name."""
     if not _CORPUS.match(name):
         raise Invalid(f"{name[:80]!r} is not a corpus name: it must match {CORPUS_NAME}", field=field)
     return name
 
 
 def check_document_id(name: str, field: str) -> str:
-    """Return `name` if it is a valid id: 1 to 512 bytes of UTF-8 without NUL, and neither `.` nor `..`.
+    """Return `name`, or raise `Invalid` unless it is 1 to 512 bytes of UTF-8 without NUL, and neither `.` nor `..`.
 
     Clients remove `.` and `..` from a URL path, even if they are percent-encoded (RFC 3986, 5.2.4). A request for the
     document `..` would otherwise act on its corpus.
-
-    Raises:
-        Invalid: the id is not valid.
     """
     if "\x00" in name:
         raise Invalid("must not contain NUL", field=field)
@@ -120,33 +113,19 @@ BOUNDS = Bounds()
 
 
 def check_some(given: Sized, field: str, of: str = "text") -> None:
-    """Raise an error if the list is empty.
-
-    Raises:
-        Empty: the list is empty.
-    """
+    """Raise `Empty` if the list is empty."""
     if not len(given):
         raise Empty(f"must contain at least one {of}", field=field)
 
 
 def check_count(given: int, limit: int, field: str, of: str = "texts") -> None:
-    """Raise an error if a request has more than `limit` items.
-
-    Raises:
-        TooLarge: the request has more items.
-    """
+    """Raise `TooLarge` if a request has more than `limit` items."""
     if given > limit:
         raise TooLarge(f"{given} {of} are more than the {limit} of one request", field=field)
 
 
 def check_max_tokens(asked: int | None, read: int, field: str) -> None:
-    """Raise an error if a request limits texts to fewer tokens than the model reads.
-
-    `asked` is the limit in the request, and `read` is the model's maximum length.
-
-    Raises:
-        Invalid: `asked` is less than `read`.
-    """
+    """Raise `Invalid` if a request limits texts to `asked` tokens, which are fewer than the model's `read` tokens."""
     if asked is not None and asked < read:
         raise Invalid(
             f"must be at least {read}, the number of tokens that the model reads: truncate texts to fewer tokens "
@@ -156,12 +135,7 @@ def check_max_tokens(asked: int | None, read: int, field: str) -> None:
 
 
 def check_text(text: str, limit: int, field: str) -> None:
-    """Raise an error if a text is not valid Unicode or is too long.
-
-    Raises:
-        Invalid: the text contains a lone surrogate.
-        TooLarge: the text has more than `limit` bytes in UTF-8.
-    """
+    """Raise `Invalid` for a lone surrogate, and `TooLarge` if a text has more than `limit` bytes in UTF-8."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
@@ -171,12 +145,7 @@ def check_text(text: str, limit: int, field: str) -> None:
 
 
 def check_metadata(metadata: Any, limit: int, field: str) -> None:
-    """Raise an error unless `metadata` is an object that can be stored as JSON with at most `limit` bytes.
-
-    Raises:
-        Invalid: the metadata are not an object, or contain a value that can't be stored.
-        TooLarge: the metadata have more than `limit` bytes as JSON.
-    """
+    """Raise `Invalid` unless `metadata` is an object that JSON can store, and `TooLarge` above `limit` bytes."""
     from serving.operations.json_body import misfit  # this import loads NumPy, which the server's help does not need
 
     if not isinstance(metadata, Mapping):

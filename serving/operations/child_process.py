@@ -80,11 +80,7 @@ def reaped(child: subprocess.Popen[bytes]) -> int:
 
 
 def lines(child: subprocess.Popen[bytes]) -> Iterator[bytes]:
-    """Yield the lines that a process writes to standard output.
-
-    Raises:
-        Stopped: the current work was cancelled.
-    """
+    """Yield the lines that a process writes to standard output, until the current work is cancelled."""
     assert child.stdout is not None
     held = b""
     while True:

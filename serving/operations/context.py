@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from time import perf_counter
 from typing import TypeVar
@@ -23,53 +23,22 @@ def holding(variable: ContextVar[T], value: T) -> Iterator[None]:
         variable.reset(token)
 
 
-# The priority of work. Bulk work may wait for interactive requests.
-
 PRIORITY = "x-priority"
-_bulk: ContextVar[bool] = ContextVar("bulk", default=False)
+BULK: ContextVar[bool] = ContextVar("bulk", default=False)
+"""True for bulk work, which may wait for interactive requests."""
+CONNECTION: ContextVar[Hashable] = ContextVar("connection", default=None)
+"""Id of the HTTP connection that the work is for. The batcher learns from it whether there are several callers."""
+Record = Callable[[str, float, float, Mapping[str, int]], None]
+RECORD: ContextVar[Record | None] = ContextVar("record", default=None)
+"""Recorder of trace spans. None if the request is not traced."""
 
 
-def is_bulk() -> bool:
-    """Return whether the current work is bulk work."""
-    return _bulk.get()
-
-
-def bulk_work(bulk: bool = True) -> AbstractContextManager[None]:
-    """Mark the work in the `with` block as bulk work. If `bulk` is false, mark it as interactive."""
-    return holding(_bulk, bulk)
-
-
-def parse_priority(header: str | None) -> bool:
-    """Parse the header `x-priority`. Return True if the request is bulk work.
-
-    Raises:
-        Invalid: the header has an unknown value.
-    """
-    value = "interactive" if header is None else header.strip().lower()
+def parse_priority(header: str) -> bool:
+    """Return whether the header `x-priority` marks a request as bulk work, or raise `Invalid` for an unknown value."""
+    value = header.strip().lower()
     if value not in ("interactive", "bulk"):
         raise Invalid("must be interactive or bulk", field=PRIORITY)
     return value == "bulk"
-
-
-# The connection of an HTTP request. The batcher learns from it whether there are several callers.
-
-_CONNECTION: ContextVar[Hashable] = ContextVar("connection", default=None)
-
-
-def current_connection() -> Hashable:
-    """Return the id of the HTTP connection that the current work is for, or None."""
-    return _CONNECTION.get()
-
-
-def on_connection(connection: Hashable) -> AbstractContextManager[None]:
-    """Mark the work of the `with` block, and of tasks that it starts, as work for the HTTP connection with this id."""
-    return holding(_CONNECTION, connection)
-
-
-# The recorder of trace spans. Without a configured collector, it records nothing.
-
-Record = Callable[[str, float, float, Mapping[str, int]], None]
-_RECORD: ContextVar[Record | None] = ContextVar("record", default=None)
 
 
 def record(name: str, began: float, ended: float, **counts: int) -> None:
@@ -77,7 +46,7 @@ def record(name: str, began: float, ended: float, **counts: int) -> None:
 
     `began` and `ended` are times of `time.perf_counter`.
     """
-    if write := _RECORD.get():
+    if write := RECORD.get():
         write(name, began, ended, counts)
 
 
@@ -90,8 +59,3 @@ def recorded(name: str) -> Iterator[None]:
     began = perf_counter()
     yield
     record(name, began, perf_counter())
-
-
-def recording(write: Record | None) -> AbstractContextManager[None]:
-    """Call `write` for each span that is recorded in the `with` block. With None, the request is not traced."""
-    return holding(_RECORD, write)

@@ -6,7 +6,7 @@ import io
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from serving.errors import Malformed, TooLarge, UnsupportedMedia
 
@@ -35,30 +35,8 @@ ZSTD_WINDOW: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
 """Option that limits the window of zstd to 8 MB, the size that decoders must support by RFC 9659."""
 
 
-class Part(Protocol):
-    """A gzip member or a zstd frame that is being decompressed.
-
-    The methods have the same names as in `compression.zstd`.
-    """
-
-    @property
-    def eof(self) -> bool:
-        """True if the end of the part was read."""
-
-    @property
-    def needs_input(self) -> bool:
-        """True if the part needs more input to produce more output."""
-
-    @property
-    def unused_data(self) -> bytes:
-        """Input after the end of the part."""
-
-    def decompress(self, data: bytes, max_length: int) -> bytes:
-        """Return up to `max_length` decompressed bytes. The next call uses the rest of `data`."""
-
-
 class _Member:
-    """A gzip member with the interface of `Part`."""
+    """A gzip member that is being decompressed, with the interface of `ZstdDecompressor`, which reads one frame."""
 
     def __init__(self) -> None:
         self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)  # 16 selects the header and the checksum of gzip
@@ -79,7 +57,7 @@ class _Member:
         return self._inflate.decompress(self._inflate.unconsumed_tail + data, max_length)
 
 
-CODINGS: dict[str, Callable[[], Part]] = {
+CODINGS: dict[str, Callable[[], _Member | zstd.ZstdDecompressor]] = {
     "gzip": _Member,
     "zstd": lambda: zstd.ZstdDecompressor(options=ZSTD_WINDOW),
 }

@@ -52,36 +52,17 @@ def parse_json(body: bytes, tokens: int = 0) -> Any:
 
 
 def parse_exact(body: bytes) -> Any:
-    """Parse `body` like `parse_json`, but keep integers of any size. orjson converts integers beyond 64 bits to floats.
-
-    Raises:
-        TooLarge, Malformed: as in `parse_json`.
-    """
+    """Parse `body` like `parse_json`, but keep integers beyond 64 bits, which orjson converts to floats."""
     return _parsed(body, _read if _LONG_INTEGER.search(body) else _read_fast)
 
 
-def check_containers(body: bytes, limit: int | None = None, of: str = "request") -> None:
-    """Raise an error if parsing the body's lists and objects would block the event loop for too long.
+def check_containers(body: bytes, limit: int, of: str) -> None:
+    """Raise `TooLarge` if a body has more than `limit` lists and objects, whose parsing would block the event loop.
 
     Brackets within strings are not counted.
-
-    Raises:
-        TooLarge: there are more than `limit` lists and objects, by default `MAX_CONTAINERS`.
     """
-    limit = MAX_CONTAINERS if limit is None else limit
     if _holds_more(body, b"[{", limit):
         raise TooLarge(f"more than {limit} lists and objects, the maximum of one {of}")
-
-
-def check_values(body: bytes, tokens: int = 0) -> None:
-    """Raise an error if a body has more than `MAX_VALUES` values in addition to `tokens` token ids.
-
-    Raises:
-        TooLarge: the body has more values.
-    """
-    limit = MAX_VALUES + tokens
-    if _holds_more(body, b",", limit):
-        raise TooLarge(f"more than {limit} values, the maximum of one request")
 
 
 def _holds_more(body: bytes, marks_of: bytes, limit: int) -> bool:
@@ -106,8 +87,9 @@ def _holds_more(body: bytes, marks_of: bytes, limit: int) -> bool:
 def _parsed(body: bytes, read: Callable[[bytes], Any], tokens: int = 0) -> Any:
     if len(body) < LARGE:
         return read(body)
-    check_containers(body)
-    check_values(body, tokens)
+    check_containers(body, MAX_CONTAINERS, of="request")
+    if _holds_more(body, b",", limit := MAX_VALUES + tokens):
+        raise TooLarge(f"more than {limit} values, the maximum of one request")
     with _collector_paused:
         return read(body)
 

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import secrets
-import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+
+from models.bundle.disk import replacing
 
 Scope = Literal["read", "write", "admin"]
 """Permissions of a key. `read`: embed and search. `write`: change corpora. `admin`: change what the server runs. No
@@ -127,7 +128,6 @@ def changed_keys(path: Path) -> Iterator[list[Key]]:
         keys = list(read_keys(path)) if path.exists() else []
         yield keys
         _replace(path, keys)
-        os.fsync(folder)
     finally:
         os.close(folder)
 
@@ -135,23 +135,10 @@ def changed_keys(path: Path) -> Iterator[list[Key]]:
 def _replace(path: Path, keys: Collection[Key]) -> None:
     content = {"format": FORMAT, "keys": [key.model_dump(exclude_none=True, exclude_defaults=True) for key in keys]}
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, prefix=f".{path.name}-", delete=False, encoding="utf-8"
-        ) as new:  # the file has the mode 600 from the start
-            try:
-                json.dump(content, new, indent=2)
-                new.write("\n")
-                new.flush()
-                _keep_owner(new.fileno(), path)
-                os.fsync(new.fileno())
-                Path(new.name).replace(path)
-            except BaseException:
-                Path(new.name).unlink()
-                raise
+        with replacing(path) as new:
+            new.chmod(0o600)
+            new.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            if path.exists() and (before := path.stat()).st_uid != os.geteuid():
+                os.chown(new, before.st_uid, before.st_gid)
     except OSError as error:
         raise KeysError(f"{path}: {error.strerror}") from None
-
-
-def _keep_owner(descriptor: int, path: Path) -> None:
-    if path.exists() and (before := path.stat()).st_uid != os.geteuid():
-        os.fchown(descriptor, before.st_uid, before.st_gid)

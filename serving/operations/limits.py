@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from serving.errors import NoRoom, Overloaded, TooLarge, Unhealthy
@@ -29,8 +29,11 @@ SHORT_SECONDS = 0.1
 limited to `CPU_SHARE`."""
 CPU_SHARE = 0.2
 """Share of a CPU that the long work of a key may use while short requests of other keys wait."""
-CPU_BURST_SECONDS = 0.01
-_PATIENT: ContextVar[bool] = ContextVar("patient", default=False)
+CPU_BURST = int(0.01 * SECOND / CPU_SHARE)
+"""Nanoseconds in which a key earns the CPU time that its long work may use in advance."""
+PATIENT: ContextVar[bool] = ContextVar("patient", default=False)
+"""True for work that may wait in its key's queues without a time limit. No connection waits for the result, as in
+jobs."""
 LOOK_AGAIN = 1_000_000_000
 """Nanoseconds between two checks of the key file. A revoked key stays valid for at most this time."""
 GRACE_SECONDS = 10.0
@@ -135,7 +138,7 @@ class Limits:
     """Maximum number of threads that read corpora for the key. The same maximum applies to threads that write. Further
     work waits."""
     jobs: int | None = None
-    """Maximum waiting and running jobs."""
+    """Maximum waiting and running jobs. None means the limit for callers without a key."""
 
 
 class Caller:
@@ -148,35 +151,33 @@ class Caller:
         self._defaults, self._clock = defaults, clock
         self._running = 0
         self.loop_turn = LoopTurn()
-        self.cpu_share = CpuShare()
+        self.cpu_share = Bucket(CPU_SHARE, time.monotonic_ns)
+        """Meter of the CPU time of the key's reading threads, in seconds."""
         self.unread: UnreadBytes | None = None
-        self._requests: tuple[float, Bucket] | None = None
-        self._tokens: tuple[float, Bucket] | None = None
+        self._requests: Bucket | None = None
+        self._tokens: Bucket | None = None
         self.limit(key)
 
     def limit(self, key: Key) -> None:
         """Replace the key by `key`, and its limits by the limits of `key`. The current usage does not change."""
-        defaults = self._defaults
         self.key = key
-        self.threads = key.threads or defaults.threads
-        self._concurrency = key.concurrency or defaults.concurrency
-        self._disk_bytes = key.disk_bytes or defaults.disk_bytes
-        self.jobs = key.jobs or defaults.jobs
-        """Maximum number of waiting and running jobs of the key. If it is None, the limit for callers without a key
-        applies."""
-        if unread := key.unread_bytes or defaults.unread_bytes:
-            self.unread = self.unread or UnreadBytes(unread, f"answers to the key {key.name!r}")
-            self.unread.limit = unread
+        own = key.model_dump(include={field.name for field in fields(Limits)}, exclude_none=True)
+        self.limits = limits = replace(self._defaults, **own)
+        if limits.unread_bytes:
+            self.unread = self.unread or UnreadBytes(limits.unread_bytes, f"answers to the key {key.name!r}")
+            self.unread.limit = limits.unread_bytes
         else:
             self.unread = None
-        self._requests = self._rated(self._requests, key.requests_per_second or defaults.requests_per_second)
-        self._tokens = self._rated(self._tokens, key.tokens_per_second or defaults.tokens_per_second)
+        self._requests = self._rated(self._requests, limits.requests_per_second)
+        self._tokens = self._rated(self._tokens, limits.tokens_per_second)
 
-    def _rated(self, before: tuple[float, Bucket] | None, rate: float | None) -> tuple[float, Bucket] | None:
-        if rate is None or before is None:
-            return (rate, Bucket(rate, self._clock)) if rate else None
-        before[1].change(rate)
-        return rate, before[1]
+    def _rated(self, bucket: Bucket | None, rate: float | None) -> Bucket | None:
+        if rate is None:
+            return None
+        if bucket is None:
+            return Bucket(rate, self._clock)
+        bucket.change(rate)
+        return bucket
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
@@ -185,10 +186,10 @@ class Caller:
         Raises:
             Overloaded: the key has too many running requests, or has exceeded its rate.
         """
-        if self._concurrency and self._running >= self._concurrency:
+        most = self.limits.concurrency
+        if most and self._running >= most:
             raise Overloaded(
-                f"{self._running} requests of the key {self.key.name!r} are running, and its limit is "
-                f"{self._concurrency}",
+                f"{self._running} requests of the key {self.key.name!r} are running, and its limit is {most}",
                 retry_after=RETRY_SECONDS,
             )
         self._take(self._requests, 1, "requests")
@@ -203,64 +204,34 @@ class Caller:
                 _BEGUN.pop(self, None)
 
     def check_room(self, used: Callable[[], int], adding: int = 0) -> None:
-        """Raise an error if the key's corpora have reached its disk quota, or would exceed it with `adding` more bytes.
+        """Raise `NoRoom` if the key's corpora have reached its disk quota, or would exceed it with `adding` more bytes.
 
         If `adding` is 0, a write that begins below the quota is accepted completely.
-
-        Raises:
-            NoRoom: the quota is used up or would be exceeded.
         """
-        if self._disk_bytes and ((taken := used()) >= self._disk_bytes or taken + adding > self._disk_bytes):
+        most = self.limits.disk_bytes
+        if most and ((taken := used()) >= most or taken + adding > most):
             more = f", and the request needs {adding} more" if adding > 0 else ""
             raise NoRoom(
-                f"the corpora of the key {self.key.name!r} use {taken} of {self._disk_bytes} allowed bytes{more}: "
+                f"the corpora of the key {self.key.name!r} use {taken} of {most} allowed bytes{more}: "
                 "delete documents, snapshots or corpora"
             )
 
     def charge(self, tokens: float, *, begun: bool = False) -> None:
-        """Charge tokens to the key's rate limit.
+        """Charge tokens to the key's rate limit, or raise `Overloaded` if the key has a debt.
 
-        If the work has already `begun`, its tokens are charged even if the key has a debt.
-
-        Raises:
-            Overloaded: the key has a debt; nothing is charged.
+        If the work has already `begun`, its tokens are charged even then.
         """
         self._take(self._tokens, tokens, "tokens", begun=begun)
 
-    def refund(self, tokens: int) -> None:
-        """Return tokens to the key's rate limit, because their work was not done."""
-        if self._tokens:
-            self._tokens[1].take(-tokens)
-
-    def _take(self, limit: tuple[float, Bucket] | None, amount: float, what: str, *, begun: bool = False) -> None:
-        if limit:
-            rate, bucket = limit
-            if not begun and (wait := bucket.wait()):
-                raise Overloaded(
-                    f"the key {self.key.name!r} has used up its {rate:g} {what} per second", retry_after=wait / SECOND
-                )
-            bucket.take(amount)
-
-
-class CpuShare:
-    """Meter of the CPU time of a key's reading threads.
-
-    Its state is a single point in time, as in `Bucket`.
-    """
-
-    def __init__(self) -> None:
-        self._paid = 0.0
-
-    def use(self, cpu_seconds: float) -> None:
-        self._paid = max(self._paid, time.monotonic()) + cpu_seconds / CPU_SHARE
-
-    @property
-    def exceeded(self) -> bool:
-        """True if the key has used more CPU time than it may.
-
-        On average, a key may use `CPU_SHARE` of a CPU. It may use up to `CPU_BURST_SECONDS` in advance.
-        """
-        return self._paid - time.monotonic() > CPU_BURST_SECONDS / CPU_SHARE
+    def _take(self, bucket: Bucket | None, amount: float, what: str, *, begun: bool = False) -> None:
+        if bucket is None:
+            return
+        if not begun and (wait := bucket.wait()):
+            raise Overloaded(
+                f"the key {self.key.name!r} has used up its {bucket.rate:g} {what} per second",
+                retry_after=wait / SECOND,
+            )
+        bucket.take(amount)
 
 
 _BEGUN: dict[Caller, float] = {}
@@ -321,6 +292,7 @@ class Bucket:
         self._paid = clock() - self._saved
 
     def _set(self, rate: float) -> None:
+        self.rate = rate
         self._unit = SECOND / rate
         self._saved = max(0, SECOND - int(self._unit))
 
@@ -387,40 +359,15 @@ def charged_to(caller: Caller | None) -> AbstractContextManager[None]:
     return holding(_CALLER, caller)
 
 
-def is_patient() -> bool:
-    """Return whether the current work may wait in its key's queues without a time limit, as jobs may."""
-    return _PATIENT.get()
-
-
-def patient() -> AbstractContextManager[None]:
-    """Allow work in the `with` block to wait without a time limit, because no connection waits for its result."""
-    return holding(_PATIENT, True)
-
-
 def charge(tokens: float, *, begun: bool = False) -> None:
-    """Charge tokens to the key of the current request.
-
-    If there is no key, nothing is charged.
-
-    Raises:
-        Overloaded: see `Caller.charge`.
-    """
+    """Charge tokens to the key of the current request, if any. A negative number is a refund. See `Caller.charge`."""
     if caller := _CALLER.get():
         caller.charge(tokens, begun=begun)
 
 
 def check_no_debt() -> None:
-    """Raise an error if the key of the current request has a debt.
+    """Raise `Overloaded` if the key of the current request has a debt.
 
     Call this function before work whose cost is charged at the end.
-
-    Raises:
-        Overloaded: see `Caller.charge`.
     """
     charge(0)
-
-
-def refund(tokens: int) -> None:
-    """Return tokens that `charge` took, because their work was not done."""
-    if caller := _CALLER.get():
-        caller.refund(tokens)

@@ -17,6 +17,8 @@ from typing import Any, Literal
 
 import orjson
 
+from serving.errors import escaped
+
 log = logging.getLogger(__name__)
 LogFormat = Literal["auto", "json", "pretty"]
 
@@ -70,12 +72,9 @@ class Json(Pretty):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return orjson.dumps({name: _writable(value) for name, value in line.items()}, default=str).decode()
-
-
-def _writable(value: Any) -> Any:
-    """Escape the lone surrogates of a text, which UTF-8 can't encode. Names of files may contain them."""
-    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+        # Names of files may contain lone surrogates.
+        writable = {name: escaped(value) if isinstance(value, str) else value for name, value in line.items()}
+        return orjson.dumps(writable, default=str).decode()
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ import asyncio
 import platform
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -109,34 +109,6 @@ class Timing:
     """Seconds from the start of the first text until the end of the last text, including pauses between them."""
     total: float
 
-    @classmethod
-    def between(cls, began: float, tokenized: float, begun: float, done: float) -> Timing:
-        """Return the durations between four times: arrival, end of tokenisation, start of inference, and end."""
-        return cls(tokenized - began, begun - tokenized, done - begun, done - began)
-
-
-class Labels:
-    """Labels of corpora in the metrics.
-
-    Up to `limit` corpora have their own label. When a corpus is deleted, its label becomes free.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._named: set[str] = set()
-
-    def of(self, corpus: str) -> str:
-        """Return the label of a corpus: its name, or `OTHERS` if all labels are in use."""
-        if corpus not in self._named and len(self._named) < self._limit:
-            self._named.add(corpus)
-        return corpus if corpus in self._named else OTHERS
-
-    def keep(self, corpora: Collection[str]) -> set[str]:
-        """Remove the labels of corpora that are not in `corpora`, and return these labels."""
-        gone = self._named.difference(corpora)
-        self._named -= gone
-        return gone
-
 
 class Metrics:
     """Metrics of one server, in one registry.
@@ -144,13 +116,16 @@ class Metrics:
     The counters of text-embeddings-inference (TEI) have no suffix `_total`, but prometheus_client adds this suffix to
     every counter. TEI's counters are therefore exported as gauges that only increase.
 
-    At most `corpora` corpora have their own label. Otherwise callers who create many corpora could fill Prometheus.
+    At most `corpora` corpora have their own label. Otherwise callers who create many corpora could fill Prometheus. The
+    label of a deleted corpus becomes free.
     """
 
     def __init__(self, corpora: int = NAMED_CORPORA) -> None:
         self.registry = CollectorRegistry()
         to = self.registry
-        self._labels = Labels(corpora)
+        self._most_labels = corpora
+        self._labelled: set[str] = set()
+        """Corpora that have their own label."""
         requests = Gauge("te_request_count", "Requests for inference", ["method"], registry=to)
         successes = Gauge("te_request_success", "Successful requests", ["method"], registry=to)
         self._requests = {method: requests.labels(method) for method in ("single", "batch")}
@@ -253,7 +228,7 @@ class Metrics:
         """
         began = perf_counter()
         yield
-        self._searches.observe(perf_counter() - began, of=self._labels.of(corpus))
+        self._searches.observe(perf_counter() - began, of=self._label(corpus))
 
     def waiting(self, texts: int, tokens: int, by_lane: Mapping[str, int]) -> None:
         """Set the sizes of the queue.
@@ -278,15 +253,21 @@ class Metrics:
 
     def indexes(self, sizes: Mapping[str, tuple[int, int]]) -> None:
         """Set the number of vectors and the bytes of each corpus's index, and remove the series of deleted corpora."""
-        for gone in self._labels.keep(sizes):
+        for gone in self._labelled - sizes.keys():
+            self._labelled.remove(gone)
             self._searches.forget(gone)
         self._corpora.set(len(sizes))
         self._vectors.clear()
         self._bytes.clear()
         for corpus, (vectors, bytes) in sizes.items():
-            label = self._labels.of(corpus)
+            label = self._label(corpus)
             self._vectors.labels(label).inc(vectors)
             self._bytes.labels(label).inc(bytes)
+
+    def _label(self, corpus: str) -> str:
+        if len(self._labelled) < self._most_labels:
+            self._labelled.add(corpus)
+        return corpus if corpus in self._labelled else OTHERS
 
     def text(self) -> bytes:
         """Return the metrics in Prometheus's text format."""

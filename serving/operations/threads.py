@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 
 from serving.errors import Overloaded, ServiceError, Stopped, shutting_down
 from serving.operations.context import holding
-from serving.operations.limits import RETRY_SECONDS, Caller, charge, current_caller, is_patient, others_wait
+from serving.operations.limits import CPU_BURST, PATIENT, RETRY_SECONDS, Caller, charge, current_caller, others_wait
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -72,16 +72,14 @@ class CancelToken:
         Raises:
             Stopped: the token was cancelled, possibly before the work began.
         """
-        began = self._counted = thread_time()
+        self._counted = thread_time()
         self._wait_for_others()
         try:
             with holding(_CURRENT, self):
                 check_cancelled()
                 return work()
         finally:
-            ended = thread_time()
-            self.cpu_seconds += ended - began
-            self._count(ended)
+            self._count()
 
     def give_way(self) -> None:
         """Wait for short requests of other keys if this key has exceeded its share of a CPU.
@@ -89,20 +87,21 @@ class CancelToken:
         The check happens once every `SLICE_SECONDS`.
         """
         if self._caller and perf_counter() >= self._slice_ends:
-            self._count(thread_time())
+            self._count()
             self._wait_for_others()
 
     def _wait_for_others(self) -> None:
         if caller := self._caller:
-            while caller.cpu_share.exceeded and others_wait(caller) and not self.cancelled:
+            while caller.cpu_share.wait() > CPU_BURST and others_wait(caller) and not self.cancelled:
                 sleep(NAP_SECONDS)
             self._slice_ends = perf_counter() + SLICE_SECONDS
 
-    def _count(self, now: float) -> None:
-        """Add the CPU time since the last call. `now` is the CPU time of the thread in seconds."""
+    def _count(self) -> None:
+        """Add the CPU time of the thread since the last call."""
+        before, self._counted = self._counted, thread_time()
+        self.cpu_seconds += self._counted - before
         if self._caller:
-            self._caller.cpu_share.use(now - self._counted)
-        self._counted = now
+            self._caller.cpu_share.take(self._counted - before)
 
 
 _CURRENT: ContextVar[CancelToken | None] = ContextVar("cancel_token", default=None)
@@ -275,9 +274,6 @@ class CorpusThreads:
 
         Other requests with such a body wait until the `with` block ends. Python's garbage collector scans all these
         bodies together, and blocks all threads meanwhile.
-
-        Raises:
-            Overloaded: `WAITING` requests of the key already wait.
         """
         return self._share("containers")
 
@@ -287,8 +283,8 @@ class CorpusThreads:
         if (caller := current_caller()) is None:
             yield
             return
-        name, threads = caller.key.name, 1 if what == "containers" else caller.threads
-        if self._held[name, what] >= threads + WAITING and not is_patient():
+        name, threads = caller.key.name, 1 if what == "containers" else caller.limits.threads
+        if self._held[name, what] >= threads + WAITING and not PATIENT.get():
             raise Overloaded(
                 f"{WAITING} requests already wait for the threads of the key {name!r}", retry_after=RETRY_SECONDS
             )

@@ -54,6 +54,7 @@ def _example(parser: argparse.ArgumentParser) -> str:
 def test_help_says_what_the_options_mean_and_how_the_command_ends(name: str) -> None:
     for leaf in leaves(parser_of(name)):
         assert "exit status: 0 " in f"{leaf.description}{leaf.epilog}"
+        assert not re.search(r"\{\w+\.\w+\}", leaf.format_help()), f"{leaf.prog}: an expression that was not evaluated"
         for action in leaf._actions:
             assert action.help, f"{leaf.prog}: {action.dest}"
             if action.default not in (None, False, [], argparse.SUPPRESS):

@@ -17,13 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from isosphere.command import main
-from isosphere.embed.embedding import Options
+from isosphere.embed.embedding import Model, Options
 from isosphere.embed.embedding import embed as embed_here
 from isosphere.embed.on_ray import bulk
 from isosphere.embed.on_ray.bulk import MANIFEST, Made, embed
 from isosphere.embed.on_ray.places import Folder, list_files, state
 from isosphere.embed.on_ray.pool import Pool, derive
-from isosphere.embed.on_ray.tasks import Model
 from isosphere.encoder import Encoder, load
 from models import cluster
 from models.errors import Refused

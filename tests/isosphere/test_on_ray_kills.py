@@ -19,9 +19,8 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from isosphere.embed.embedding import Options
+from isosphere.embed.embedding import Model, Options
 from isosphere.embed.on_ray.bulk import embed
-from isosphere.embed.on_ray.tasks import Model
 from isosphere.encoder import load
 from tests.clusters import CALM, nodes, start_node
 from tests.conftest import PATIENCE

@@ -153,7 +153,7 @@ def test_who_hangs_up_is_not_embedded(make_service: Callable[..., Service]) -> N
             engine.open.clear()
             engine.embedded.clear()
             first, gone = await connect(), await connect()
-            batcher = service.embedder.batcher
+            batcher = service.encoders.default.ready_embedder.batcher
             for (_, writer), body, waiting in (
                 (first, b'{"inputs": ["a", "b", "c"]}', 0),
                 (gone, b'{"inputs": ["x", "y", "z"]}', 3),
@@ -190,7 +190,7 @@ def test_a_body_counts_until_its_request_is_answered(make_service: Callable[...,
             engine.open.clear()
             first, second = await connect(), await connect()
             first[1].write(sent)
-            while not service.embedder.batcher.queued_tokens:
+            while not service.encoders.default.ready_embedder.batcher.queued_tokens:
                 await asyncio.sleep(0.005)
             second[1].write(sent)
             status, _, told = await answer(second[0])

@@ -143,9 +143,8 @@ def test_requests_finish_on_a_model_that_is_unloaded(shelf: Shelf, run: Run) -> 
         assert not begun.done()
         gate.set()
         assert np.allclose((await begun).vectors, np.repeat(embedded("a b c d"), 500, axis=0), atol=1e-6)
-        await encoder.released()
         await asyncio.wait(service.encoders._retiring)
         with pytest.raises(Unhealthy):
-            encoder.batcher.check_open()
+            await encoder.batcher.submit([])
 
     run(service, work)

@@ -357,7 +357,7 @@ def test_what_one_request_may_hold_does_not_bound_documents(
             assert {(await ended(service.jobs, job.id)).state for job in await service.jobs.listing()} == {"succeeded"}
             await service.library.add(demo.NAME, [Document(id, f"one two three {id}", {}) for id in "ab"])
             corpus, size = service.library.corpora.corpus(demo.NAME)
-            assert (corpus.fingerprint, size.documents) == (service.manifest.fingerprint, WHOLE + 2)
+            assert (corpus.fingerprint, size.documents) == (service.encoders.fingerprints[0], WHOLE + 2)
             for texts, says in ((["a", "b"], "2 texts are more than the 1"), (["a b c d e"], "tokens are more than")):
                 with pytest.raises(TooLarge, match=says):
                     await service.embed(texts, EmbedOptions())

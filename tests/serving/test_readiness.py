@@ -109,7 +109,7 @@ def test_those_who_ask_at_once_share_a_probe_that_is_no_request_and_wait_for_it_
             states = {health.state for health in await asyncio.gather(*(service.probed() for _ in range(5)))}
             assert states == {"failing"}
         engine.open.set()
-        await service.embedder.batcher.drain()
+        await asyncio.wait(service.encoders.default.ready_embedder.batcher._live)
         assert engine.embedded == [1] and service.readiness.state == "ready"
         assert _requests(service) == requests
 

@@ -208,7 +208,7 @@ def test_a_caller_who_left_is_not_embedded(make_service: MakeService, run: Run) 
         leave = asyncio.Event()
         left = asyncio.create_task(_post_and_leave(service, leave))
         async with asyncio.timeout(PATIENCE):
-            while service.embedder.batcher.queued_texts != 50:
+            while service.encoders.default.ready_embedder.batcher.queued_texts != 50:
                 await asyncio.sleep(0.001)
         leave.set()
         await left

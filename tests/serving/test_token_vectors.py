@@ -20,10 +20,9 @@ from serving.app import create_app
 from serving.commands.starting import local_corpora
 from serving.corpora.stores import STORES
 from serving.inference.embeddings import EmbedOptions
-from serving.inference.engine import Model
+from serving.inference.engine import EachToken, Model
 from serving.inference.engines import ENGINES
 from serving.inference.fake_engine import DIM, FakeEngine
-from serving.inference.token_vectors import EachToken
 from serving.service import Service
 from serving.settings import Settings
 from tests.serving.engines import Gate, model
@@ -107,12 +106,12 @@ def test_tokens_and_texts_share_a_batch_and_each_gets_its_own(run: Run, make_ser
             batches.append([isinstance(one, EachToken) for one in batch])
             return run_batch(batch, alone=alone)
 
-        run_batch = service.embedder.batcher._embed
-        service.embedder.batcher._embed = watched
+        embedder = service.encoders.default.ready_embedder
+        run_batch, embedder.batcher._embed = embedder.batcher._embed, watched
         first = asyncio.create_task(service.embed(["first"], EmbedOptions()))
         await asyncio.sleep(0.05)
         texts = asyncio.create_task(service.embed(["a b", "c"], EmbedOptions()))
-        tokens = asyncio.create_task(service.embed_tokens(["a b", "c d e"], EmbedOptions(), most=10**6))
+        tokens = asyncio.create_task(embedder.embed_tokens(["a b", "c d e"], EmbedOptions(), most=10**6))
         await asyncio.sleep(0.05)
         gate.open.set()
         await first

@@ -13,14 +13,14 @@ import logging
 import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-from isosphere.embed.embedding import Done, Options, difference, locked, progress
+from isosphere.embed.embedding import Done, Model, Options, difference, locked, parsed, progress
 from isosphere.embed.on_ray.places import Folder, Url, is_url, list_files, state
 from isosphere.embed.on_ray.pool import READ_CPUS, Pool, derive
-from isosphere.embed.on_ray.tasks import Description, Model, Writer, check_files, describe, digest, part_name, read
+from isosphere.embed.on_ray.tasks import Description, Writer, check_files, describe, digest, read
 from isosphere.embed.outputs import Parquet
 from models.cluster import alive_nodes, connected, free_resources, own_errors
 from models.errors import Failed, Refused
@@ -50,14 +50,7 @@ class Made(NamedTuple):
 
 
 def embed(
-    model: Model,
-    places: Sequence[str],
-    out: str,
-    options: Options,
-    *,
-    address: str | None,
-    force: bool,
-    stream: TextIO,
+    model: Model, places: Sequence[str], out: str, options: Options, *, address: str | None, force: bool, stream: TextIO
 ) -> Made:
     """Embed the texts at `places` and write the vectors to the folder `out`. Both may be paths or URLs.
 
@@ -73,7 +66,9 @@ def embed(
         Failed, OSError: a place does not answer, or a disk failed.
     """
     folder = Folder(out if is_url(out) else str(Path(out).absolute()))
-    files = [file for file in list_files([_absolute(place) for place in places]) if not _is_in(file, folder)]
+    files = [
+        file for file in list_files([_absolute(place) for place in places]) if not str(file).startswith(f"{folder}/")
+    ]
     if not files:
         raise Refused(f"{folder}: contains all inputs: name another folder with --out")
     known = _manifest(folder)
@@ -81,7 +76,7 @@ def embed(
         import ray
 
         pool = derive(alive_nodes(), free_resources(), threads=model.threads, device=model.device)
-        model = Model(_absolute(model.name), model.engine, model.precision, model.device, pool.threads)
+        model = replace(model, name=_absolute(model.name), threads=pool.threads)
         remote = ray.remote(num_cpus=pool.cpus, num_gpus=pool.gpus)(describe)
         description: Description = ray.get(remote.remote(model, options))
         states = [state(file) for file in files]
@@ -89,8 +84,12 @@ def embed(
         same = known.items() >= wanted.items()
         there = folder.names()
         if same and "done" in known and not force:
-            return Made(Done(**known["done"]), description.name, description.max_length, 0)
-        _check_folder(folder, there, known, wanted, same=same, force=force)
+            return Made(Done(**known["done"]), description.metadata["encoder"], description.max_length, 0)
+        if foreign := sorted(name for name in there if name != MANIFEST and not name.startswith("part-")):
+            raise Refused(f"{folder}: contains other files, such as {foreign[0]}: name a new folder with --out")
+        if there and not same and not force:
+            what = difference(known, wanted)
+            raise Refused(f"{folder} {what}. --force replaces the folder, another --out keeps it")
         output = Parquet(description.empty, options.columns, description.metadata)
         shards = _check(files, [each[1] for each in states], options, output, stream)
         with locked(folder.path, folder) if folder.path else nullcontext():
@@ -105,10 +104,11 @@ def embed(
             digests, truncated = _fill(shards, there, writing, pool, stream)
             if _wanted(description, options, [state(file) for file in files]) != wanted:
                 raise Refused(f"{folder}: an input changed while it was read; repeat the command with --force")
-            done = _sum([shard.done for shard in shards])
+            first = next((shard.done.first_skipped for shard in shards if shard.done.skipped), "")
+            done = Done(sum(shard.done.rows for shard in shards), sum(shard.done.skipped for shard in shards), first)
             facts = {"done": done._asdict(), "parts": digests}
             folder.write(MANIFEST, json.dumps({**wanted, **facts}, indent=2).encode())
-    return Made(done, description.name, description.max_length, truncated)
+    return Made(done, description.metadata["encoder"], description.max_length, truncated)
 
 
 def _absolute(place: str) -> str:
@@ -119,34 +119,13 @@ def _absolute(place: str) -> str:
     return str(Path(place).absolute()) if not is_url(place) and Path(place).exists() else place
 
 
-def _is_in(file: Path | Url, folder: Folder) -> bool:
-    return str(file).startswith(f"{folder}/")
-
-
 def _manifest(folder: Folder) -> dict[str, Any]:
-    """Return the content of the manifest in `folder`, or an empty dictionary if it is missing or not JSON."""
-    if MANIFEST not in folder.names():
-        return {}
-    try:
-        known = json.loads(folder.read(MANIFEST))
-    except ValueError:
-        return {}
-    return known if isinstance(known, dict) else {}
+    return parsed(folder.read(MANIFEST)) if MANIFEST in folder.names() else {}
 
 
 def _wanted(description: Description, options: Options, states: list[list[Any]]) -> dict[str, Any]:
     """Return everything that determines the content of the output folder."""
     return {**description.metadata, **asdict(options), "inputs": states}
-
-
-def _check_folder(
-    folder: Folder, there: set[str], known: dict[str, Any], wanted: dict[str, Any], *, same: bool, force: bool
-) -> None:
-    """Raise an error if the folder was written by a command with other options or inputs, or by another program."""
-    if foreign := sorted(name for name in there if name != MANIFEST and not name.startswith("part-")):
-        raise Refused(f"{folder}: contains other files, such as {foreign[0]}: name a new folder with --out")
-    if there and not same and not force:
-        raise Refused(f"{folder} {difference(known, wanted)}. --force replaces the folder, another --out keeps it")
 
 
 def _check(files: list[Path | Url], sizes: list[int], options: Options, output: Parquet, stream: TextIO) -> list[Shard]:
@@ -161,15 +140,16 @@ def _check(files: list[Path | Url], sizes: list[int], options: Options, output: 
 
     groups = list(_shards(files, sizes))
     check = ray.remote(num_cpus=READ_CPUS)(check_files)
-    waiting = [check.remote(group, options) for group in groups]
+    waiting = [check.remote(group, options, output) for group in groups]
     shards: list[Shard] = []
     first = 0
     with progress(len(waiting), 0, stream, "file") as advance:
         for group, found in zip(groups, waiting, strict=True):
-            done, columns = ray.get(found)
-            output.columns.merge(columns, str(group[0]), str(group[-1]))
+            done, learned = ray.get(found)
+            output.merge(learned, str(group[0]), str(group[-1]))
             left = range(done.rows, 0, -options.rows_of_a_part)
-            parts = {part_name(first + i): min(rows, options.rows_of_a_part) for i, rows in enumerate(left)}
+            # The order of sorted file names is the order of the input.
+            parts = {f"part-{first + i:08}.parquet": min(rows, options.rows_of_a_part) for i, rows in enumerate(left)}
             shards.append(Shard(group, done, parts))
             first += len(parts)
             advance(1)
@@ -251,8 +231,3 @@ def _fill(
             f"{folder}: {len(lost)} parts were not written, such as {min(lost)}; repeat the command to write them"
         )
     return {name: digests[name] for name in sorted(digests)}, truncated
-
-
-def _sum(done: list[Done]) -> Done:
-    first = next((each.first_skipped for each in done if each.skipped), "")
-    return Done(sum(each.rows for each in done), sum(each.skipped for each in done), first)

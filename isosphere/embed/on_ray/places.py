@@ -34,11 +34,6 @@ class Url:
         return Url(self._url.removesuffix(self.suffix) + suffix)
 
     def open(self, mode: Literal["rb"], /) -> IO[bytes]:
-        """Open the file.
-
-        Raises:
-            RemoteError: the place does not answer, or has no such file.
-        """
         with _opened(self._url) as (fs, path):
             return cast(IO[bytes], fs.open(path, mode))
 

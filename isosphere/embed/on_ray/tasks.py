@@ -7,37 +7,15 @@ import io
 import pickle
 import threading
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from isosphere.embed.embedding import Done, Options, batches, check, no_vectors, vectors_of
+from isosphere.embed.embedding import Done, Model, Options, batches, check, no_vectors, vectors_of
 from isosphere.embed.on_ray.places import Folder
-from isosphere.embed.outputs import Columns, Parquet, Vectors
-from isosphere.encoder import Encoder, load
+from isosphere.embed.outputs import Parquet, Vectors
 from models.errors import Refused
-from models.names import Device
-from models.runtimes.base import RuntimeUnavailable
 from training.data.files import File
-
-
-@dataclass(frozen=True)
-class Model:
-    """The name of an encoder, and the options for loading it."""
-
-    name: str
-    engine: str | None
-    precision: str | None
-    device: Device
-    threads: int | None
-
-    def load(self) -> Encoder:
-        """Load the encoder in this process."""
-        options = asdict(self)
-        try:
-            return load(options.pop("name"), **options)
-        except RuntimeUnavailable as error:
-            raise Refused(str(error)) from error
 
 
 class Description(NamedTuple):
@@ -45,7 +23,6 @@ class Description(NamedTuple):
 
     model: Model
     """The model with its selected engine and precision. All actors load the encoder with this engine and precision."""
-    name: str
     max_length: int
     metadata: dict[str, str]
     empty: Vectors
@@ -55,14 +32,13 @@ def describe(model: Model, options: Options) -> Description:
     """Load the encoder once, to select its engine and to check the options, and return its description."""
     encoder = model.load()
     empty, metadata = no_vectors(encoder, options)
-    chosen = Model(model.name, encoder.runtime, encoder.precision, model.device, model.threads)
-    return Description(chosen, encoder.name, encoder.max_length, metadata, empty)
+    chosen = replace(model, engine=encoder.runtime, precision=encoder.precision)
+    return Description(chosen, encoder.max_length, metadata, empty)
 
 
-def check_files(files: Sequence[File], options: Options) -> tuple[Done, Columns]:
-    """Read files once: count their rows, refuse or skip bad rows, and find the types of the columns."""
-    columns = Columns(options.columns)
-    return check(files, options, columns.learn), columns
+def check_files(files: Sequence[File], options: Options, output: Parquet) -> tuple[Done, Any]:
+    """Read files once: count their rows, refuse or skip bad rows, and learn the types of the output's columns."""
+    return check(files, options, output.learn), output.learned
 
 
 def read(shard: dict[str, Any], options: Options, there: Collection[str]) -> Iterator[dict[str, list[Any]]]:
@@ -115,8 +91,3 @@ class Writer:
 def digest(folder: Folder, name: str) -> str:
     """Return the SHA-256 of a part, in hex."""
     return hashlib.sha256(folder.read(name)).hexdigest()
-
-
-def part_name(number: int) -> str:
-    """Return the file name of a part. The order of sorted file names is the order of the input."""
-    return f"part-{number:08}.parquet"

@@ -48,7 +48,8 @@ async def embed(body: OllamaEmbedRequest, service: ServiceDep) -> Response:
     answer = {"model": body.model, "embeddings": [], "total_duration": 0, "load_duration": 0, "prompt_eval_count": 0}
     if not body.input:
         return json_response(answer)
-    result = await service.embed(body.input, body.embed_options(), "input", model=model)
+    options = EmbedOptions(truncate=body.truncate, dimensions=body.dimensions)
+    result = await service.embed(body.input, options, "input", model=model)
     answer |= {
         "embeddings": encoded(result, "float"),
         "total_duration": round(1e9 * result.timing.total),
@@ -102,20 +103,15 @@ async def version() -> OllamaVersion:
 
 
 def _asked(body: OllamaRequest, service: Service) -> str:
-    """Return the name of the model that a request names.
-
-    Raises:
-        NotFound: the model does not exist.
-        Invalid: `num_ctx` is less than the model's maximum length.
-    """
+    """Return the name of the model that a request names. `num_ctx` must not be below its maximum length."""
     served = _named(body.model, service)
     check_max_tokens(body.options.num_ctx, served.model.manifest.max_length, "options.num_ctx")
     return served.name
 
 
 def _named(name: str, service: Service) -> ServedModel:
-    names = [served.name for served in service.encoders.served]
-    return service.encoders.named(name if name in names else name.removesuffix(LATEST))
+    known = any(served.name == name for served in service.encoders.served)
+    return service.encoders.named(name if known else name.removesuffix(LATEST))
 
 
 def _model(served: ServedModel) -> OllamaModel:

@@ -7,8 +7,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Iterable, MutableMapping
-from typing import Any
+from collections.abc import Iterable
 
 from fastapi import APIRouter
 from starlette.middleware.cors import CORSMiddleware
@@ -55,11 +54,8 @@ class TrailingSlash:
 
         A route whose parameter `{id:any}` would be empty does not count.
         """
-        for route in self._routes:
-            match, found = route.matches(scope)
-            if match is not Match.NONE and all(found.get("path_params", {}).values()):
-                return True
-        return False
+        found = (route.matches(scope) for route in self._routes)
+        return any(match is not Match.NONE and all(of.get("path_params", {}).values()) for match, of in found)
 
 
 class Edge:
@@ -93,7 +89,7 @@ class Edge:
             return
         started, state = time.perf_counter(), scope.setdefault("state", {})
         given = next((value for name, value in scope["headers"] if name == REQUEST_ID.encode()), b"")
-        name = given if _ACCEPTED_ID.fullmatch(given) else new_id().encode()
+        name = given if _ACCEPTED_ID.fullmatch(given) else uuid.uuid4().hex.encode()
         state["request_id"], state["status"] = name.decode(), None
 
         async def stamped(message: Message) -> None:
@@ -135,14 +131,4 @@ class Edge:
         except Exception as error:
             if scope["state"]["status"] is not None:
                 raise
-            await internal_error(Request(scope), error, id_of(scope))(scope, receive, send)
-
-
-def new_id() -> str:
-    """Return a unique id."""
-    return uuid.uuid4().hex
-
-
-def id_of(scope: MutableMapping[str, Any]) -> str:
-    """Return the id of the request."""
-    return str(scope.get("state", {}).get("request_id", ""))
+            await internal_error(Request(scope), error, scope["state"]["request_id"])(scope, receive, send)

@@ -56,11 +56,9 @@ class SameOrigin:
             own = site in ("same-origin", "none")
         else:
             own = not origin or origin.partition("://")[2] in (host or None, headers.get("x-forwarded-host"))
-        return (
-            None
-            if own
-            else (f"Origin: web pages of {origin[:80]!r} may not send this request; allow them with --cors-origin")
-        )
+        if own:
+            return None
+        return f"Origin: web pages of {origin[:80]!r} may not send this request; allow them with --cors-origin"
 
 
 @lru_cache(maxsize=64)  # parsing takes a twentieth of the time of a short request outside the model

@@ -57,8 +57,10 @@ class UnreadLimit:
             whole = start is not None and not message.get("more_body", False)
             with ExitStack() as held:
                 if len(body) > UNCOUNTED:
+                    caller = current_caller()
+                    own = caller.unread if caller else None
                     try:
-                        for unread in self._bounds():
+                        for unread in (own, self._all) if own else (self._all,):
                             held.enter_context(unread.holding(len(body), refusable=whole and _is_read(scope)))
                     except ServiceError as error:
                         # Drop the traceback, because its frames would keep the answer in memory.
@@ -75,10 +77,6 @@ class UnreadLimit:
         await self._app(scope, receive, counted)
         if refused:
             await service_error(Request(scope), refused)(scope, receive, send)
-
-    def _bounds(self) -> list[UnreadBytes]:
-        caller = current_caller()
-        return [caller.unread, self._all] if caller and caller.unread else [self._all]
 
 
 def _is_read(scope: Scope) -> bool:

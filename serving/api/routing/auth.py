@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from fastapi import Request
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.api.routing import errors
@@ -99,9 +100,6 @@ def _secret(scope: Scope) -> str:
 
     Some clients leave out `Bearer`. Clients of Azure send the header `api-key`.
     """
-    sent = _header(scope, b"authorization") or _header(scope, b"api-key")
+    headers = Headers(scope=scope)
+    sent = headers.get("authorization") or headers.get("api-key", "")
     return _BEARER.sub("", sent.strip(), count=1)
-
-
-def _header(scope: Scope, name: bytes) -> str:
-    return next((value.decode("latin-1") for known, value in scope["headers"] if known == name), "")

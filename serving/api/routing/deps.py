@@ -13,12 +13,6 @@ from serving.operations.bounds import CORPUS_NAME, MAX_ID_BYTES, check_corpus_na
 from serving.service import Service
 
 
-def service_of(request: Request) -> Service:
-    """Return the app's service, which is stored in the lifespan state."""
-    service: Service = request.state.service
-    return service
-
-
 async def closed_query(request: Request) -> None:
     """Raise `Invalid` if the request has an unknown query parameter.
 
@@ -45,7 +39,8 @@ ignore unknown parameters."""
 
 # Async, because FastAPI would otherwise call this function in a thread.
 async def _service(request: Request) -> Service:
-    return service_of(request)
+    service: Service = request.state.service
+    return service
 
 
 async def _corpus_name(
@@ -57,18 +52,19 @@ async def _corpus_name(
 
 async def _document_id(
     id: Annotated[
-        str,
-        Path(description="Id of the document.", json_schema_extra={"minLength": 1, "maxLength": MAX_ID_BYTES}),
+        str, Path(description="Id of the document.", json_schema_extra={"minLength": 1, "maxLength": MAX_ID_BYTES})
     ],
 ) -> str:
     return check_document_id(id, "id")
 
 
-async def _model_name(id: Annotated[str, Path(description="Name of the model.")], request: Request) -> str:
-    return service_of(request).encoders.named(id).name
-
-
 ServiceDep = Annotated[Service, Depends(_service)]
+
+
+async def _model_name(id: Annotated[str, Path(description="Name of the model.")], service: ServiceDep) -> str:
+    return service.encoders.named(id).name
+
+
 CorpusName = Annotated[str, Depends(_corpus_name)]
 ModelName = Annotated[str, Depends(_model_name)]
 DocumentId = Annotated[str, Depends(_document_id)]

@@ -43,6 +43,13 @@ _SAID = {
 _SHOULD = re.compile("^(Input|List|String) should ")
 _HEADERS = {401: {"www-authenticate": "Bearer"}, 408: {"connection": "close"}}
 _KINDS = {404: "NotFound", 405: "Validation"}
+_OPENAI_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    429: "rate_limit_error",
+    **dict.fromkeys((424, 500, 503, 504, 507), "server_error"),
+}
+"""OpenAI's types of errors by status. Other errors are `invalid_request_error`."""
 Answering = Callable[[Request, Exception], Response]
 
 
@@ -124,13 +131,7 @@ def http_error(request: Request, error: Exception) -> Response:
         if request.method == "OPTIONS":
             return Response(status_code=204, headers=headers)
     message = f"{request.method} {shortened(request.url.path, MAX_FIELD)}: {error.detail}"
-    return _answer(
-        request,
-        error.status_code,
-        _KINDS.get(error.status_code, "Backend"),
-        message,
-        headers=headers,
-    )
+    return _answer(request, error.status_code, _KINDS.get(error.status_code, "Backend"), message, headers=headers)
 
 
 def internal_error(request: Request, error: Exception, id: str) -> Response:
@@ -169,25 +170,7 @@ def _answer(
         case Family.OLLAMA:
             content = {"error": message}
         case Family.OPENAI:
-            content = {"error": _openai(status, kind, message, field)}
+            code = "model_not_found" if status == 404 and field == "model" else kind.lower()
+            type_ = _OPENAI_TYPES.get(status, "invalid_request_error")
+            content = {"error": {"message": message, "type": type_, "param": field, "code": code}}
     return json_response(content, status=status, headers=headers)
-
-
-def _openai(status: int, kind: str, message: str, field: str | None) -> dict[str, Any]:
-    family = {
-        401: "authentication_error",
-        403: "permission_error",
-        429: "rate_limit_error",
-        424: "server_error",
-        500: "server_error",
-        503: "server_error",
-        504: "server_error",
-        507: "server_error",
-    }
-    code = "model_not_found" if status == 404 and field == "model" else kind.lower()
-    return {
-        "message": message,
-        "type": family.get(status, "invalid_request_error"),
-        "param": field,
-        "code": code,
-    }

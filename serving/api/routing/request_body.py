@@ -103,7 +103,7 @@ class BoundedRequest(Request):
         """
         if not hasattr(self, "_body"):
             limit = self.service.settings.max_body_bytes
-            grown = self.held.enter_context(self._bytes_in_flight.body())
+            grown = self.held.enter_context(self.state.bytes_in_flight.body())
             packed = self.headers.get("content-encoding")
             coding = content_coding(packed) if packed else ""
             pieces = list[bytes]()
@@ -125,18 +125,10 @@ class BoundedRequest(Request):
     async def arrive(self, take: Take, limit: int, in_memory: int) -> None:
         """Pass each received piece of the body to `take`, which keeps at most `in_memory` bytes in memory.
 
-        Raises:
-            TooLarge: the Content-Length or the received bytes exceed `limit`.
-            TooSlow: the body stopped arriving, or arrived too slowly.
-            Overloaded: too many bytes of other bodies are in memory.
+        It raises the same errors as `body`, except those of decompression.
         """
-        with self._bytes_in_flight.body() as grown:
+        with self.state.bytes_in_flight.body() as grown:
             await self._arrive(take, limit, lambda size: grown(min(size, in_memory)))
-
-    @property
-    def _bytes_in_flight(self) -> BytesInFlight:
-        found: BytesInFlight = self.state.bytes_in_flight
-        return found
 
     async def _arrive(self, take: Take, limit: int, grown: Callable[[int], None]) -> None:
         declared = self.headers.get("content-length", "")

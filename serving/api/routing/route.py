@@ -23,7 +23,7 @@ from serving.api.routing.request_body import BoundedRequest
 from serving.corpora.filters import is_number
 from serving.errors import Expired, Invalid, Malformed, ServiceError, UnsupportedMedia
 from serving.operations.bounds import check_count
-from serving.operations.context import PRIORITY, bulk_work, parse_priority
+from serving.operations.context import BULK, PRIORITY, holding, parse_priority
 from serving.settings import Settings
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -93,15 +93,7 @@ class StreamedRoute(APIRoute):
     """Route whose endpoint reads a long body itself, and then works within `while_connected`."""
 
     def get_route_handler(self) -> Handler:
-        handle = super().get_route_handler()
-
-        async def answer(request: BoundedRequest) -> Response:
-            try:
-                return await handle(request)
-            except ClientDisconnect:
-                return Response(status_code=CLIENT_LEFT)
-
-        return _in_time(answer)
+        return _in_time(super().get_route_handler())
 
 
 class DirectRoute(Route):
@@ -194,11 +186,7 @@ class Shortcut:
 
 
 def parsed(model: type[Model], raw: Any) -> Model:
-    """Validate a body against its model.
-
-    Raises:
-        Invalid: the body has an error; the message describes the first one.
-    """
+    """Validate a body against its model, or raise `Invalid` with a description of the first error."""
     try:
         return model.model_validate(raw)
     except ValidationError as error:
@@ -206,11 +194,7 @@ def parsed(model: type[Model], raw: Any) -> Model:
 
 
 def check_counts(body: Any, settings: Settings) -> None:
-    """Raise an error if a body has more texts or token ids than a request may have.
-
-    Raises:
-        TooLarge: there are too many; the message names the field.
-    """
+    """Raise `TooLarge` if a body has more texts or token ids than a request may have."""
     if not isinstance(body, dict):
         return
     inputs = body.get("inputs")
@@ -219,17 +203,14 @@ def check_counts(body: Any, settings: Settings) -> None:
         if isinstance(value, list):
             check_count(len(value), settings.max_request_texts, field)
     for field in _TEXTS_OR_IDS:
-        if isinstance(value := body.get(field), list):
-            _check_texts_or_ids(value, settings, field)
-
-
-def _check_texts_or_ids(inputs: list[Any], settings: Settings, field: str) -> None:
-    if inputs and is_number(inputs[0]):
-        ids = len(inputs)
-    else:
-        check_count(len(inputs), settings.max_request_texts, field)
-        ids = sum(len(one) for one in inputs if isinstance(one, list))
-    check_count(ids, settings.max_request_tokens, field, "token ids")
+        if not isinstance(given := body.get(field), list):
+            continue
+        if given and is_number(given[0]):
+            ids = len(given)
+        else:
+            check_count(len(given), settings.max_request_texts, field)
+            ids = sum(len(one) for one in given if isinstance(one, list))
+        check_count(ids, settings.max_request_tokens, field, "token ids")
 
 
 def _bounded(handle: Work, field: Any, *, typed: bool) -> Handler:
@@ -242,11 +223,8 @@ def _bounded(handle: Work, field: Any, *, typed: bool) -> Handler:
 
     async def answer(request: BoundedRequest) -> Response:
         service = request.service
-        try:
-            async with service.receiving():
-                empty = not await request.body()
-        except ClientDisconnect:
-            return Response(status_code=CLIENT_LEFT)
+        async with service.receiving():
+            empty = not await request.body()
         if field is not None and not empty:
             if typed and not request.headers.get("content-type"):
                 raise UnsupportedMedia("is missing: this route reads application/json", field="content-type")
@@ -261,24 +239,25 @@ def _bounded(handle: Work, field: Any, *, typed: bool) -> Handler:
 
 
 def _in_time(answer: Work) -> Handler:
+    """Wrap a handler with the caller's deadline and priority, and with the answer for a caller who has left."""
+
     async def in_time(received: Request) -> Response:
         request = BoundedRequest(received.scope, received.receive)
-        async with AsyncExitStack() as request.held:
-            return await in_its_time(request)
-
-    async def in_its_time(request: BoundedRequest) -> Response:
         seconds, priority = _patience(request), request.headers.get(PRIORITY)
         bulk = priority is not None and parse_priority(priority)
-        if seconds is None and not bulk:
-            return await answer(request)
         try:
-            async with asyncio.timeout(seconds) as patience:
-                with bulk_work(bulk):
+            async with AsyncExitStack() as request.held:
+                if seconds is None and not bulk:
                     return await answer(request)
+                async with asyncio.timeout(seconds) as patience:
+                    with holding(BULK, bulk):
+                        return await answer(request)
+        except ClientDisconnect:
+            return Response(status_code=CLIENT_LEFT)
         except TimeoutError:
-            if not patience.expired():
+            if seconds is None or not patience.expired():
                 raise
-            raise Expired(f"no answer within the {1000 * (seconds or 0):.0f} ms of {TIMEOUT}") from None
+            raise Expired(f"no answer within the {1000 * seconds:.0f} ms of {TIMEOUT}") from None
 
     return in_time
 

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -108,11 +109,16 @@ class Body(BaseModel):
     """Base class of request bodies. Types are strict, except that an integer is accepted as a float."""
 
     model_config = ConfigDict(strict=True)
+    other_names: ClassVar[Mapping[str, str]] = {}
+    """Fields by their names in other APIs. A field that also has a value under its own name keeps that value."""
 
     @model_validator(mode="before")
     @classmethod
     def _null_is_absent(cls, value: Any) -> Any:
-        return {key: one for key, one in value.items() if one is not None} if isinstance(value, dict) else value
+        if not isinstance(value, dict):
+            return value
+        present = {key: one for key, one in value.items() if one is not None}
+        return {name: present[other] for other, name in cls.other_names.items() if other in present} | present
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -167,6 +173,11 @@ NOT_DONE: dict[str, tuple[Any, str]] = {
 and the error message for other values."""
 
 
+def _refuse(name: str, given: Any, harmless: Any, why: str) -> None:
+    if given not in (None, harmless):
+        raise Invalid(f"is not supported: {why}", field=name)
+
+
 class FullyRead(Body):
     """Request that refuses a field of another API if the field would change the answer.
 
@@ -177,14 +188,11 @@ class FullyRead(Body):
     @classmethod
     def _refuse_other_fields(cls, value: Any) -> Any:
         for name in value.keys() - cls.model_fields.keys() if isinstance(value, dict) else ():
-            given = value[name]
             if name in NOT_DONE:
-                harmless, why = NOT_DONE[name]
-                if given not in (None, harmless):
-                    raise Invalid(f"is not supported: {why}", field=name)
+                _refuse(name, value[name], *NOT_DONE[name])
             for names, harmless in ALIKE:
                 own = next((one for one in names if one in cls.model_fields), None)
-                if name in names and own and given is not None and given not in harmless:
+                if name in names and own and value[name] not in (None, *harmless):
                     raise Invalid(f"is called {own} by this route", field=name)
         return value
 
@@ -226,15 +234,8 @@ class VectorFields(TextFields, FullyRead):
     )
 
     def options(self) -> EmbedOptions:
-        return EmbedOptions(
-            normalize=self.normalize,
-            truncate=self.truncate,
-            direction=self.truncation_direction,
-            prompt=self.prompt,
-            prompt_name=self.prompt_name,
-            dimensions=self.dimensions,
-            calibrated=self.encoding_format in ("int8", "uint8"),
-        )
+        calibrated = self.encoding_format in ("int8", "uint8")
+        return replace(super().options(), normalize=self.normalize, dimensions=self.dimensions, calibrated=calibrated)
 
 
 def agreed(given: Mapping[str, T | None]) -> T | None:
@@ -250,26 +251,16 @@ def agreed(given: Mapping[str, T | None]) -> T | None:
     return known[0][1] if known else None
 
 
-def called(name: str, body: Any, otherwise: str) -> Any:
-    """Rename the field `otherwise` of a body to `name`. If the field `name` already has a value, change nothing."""
-    if isinstance(body, dict) and body.get(name) is None and otherwise in body:
-        return {**body, name: body[otherwise]}
-    return body
-
-
 class EmbedRequest(VectorFields):
     """Request of text-embeddings-inference's /embed.
 
     The field `inputs` may also be called `input`, as in OpenAI's API.
     """
 
+    other_names: ClassVar[Mapping[str, str]] = {"input": "inputs"}
+
     inputs: TextsOrIds = Field(examples=[["A list of texts.", "Or one text."]])
     model: AskedModel = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _input(cls, value: Any) -> Any:
-        return called("inputs", value, "input")
 
 
 TEXT_VECTORS = {
@@ -290,9 +281,8 @@ class EmbedAllRequest(TextFields):
     @model_validator(mode="before")
     @classmethod
     def _only_tokens(cls, value: Any) -> Any:
-        for name, (harmless, why) in TEXT_VECTORS.items() if isinstance(value, dict) else ():
-            if value.get(name) not in (None, harmless):
-                raise Invalid(f"is not supported: {why}", field=name)
+        for name, facts in TEXT_VECTORS.items() if isinstance(value, dict) else ():
+            _refuse(name, value.get(name), *facts)
         return value
 
 

@@ -10,15 +10,7 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from serving.api.schemas.bodies import AskedModel, ClosedBody, lower
 from serving.corpora.filter_language import MAX_CONDITIONS, MAX_VALUES
 from serving.corpora.values import Stemming
-from serving.operations.bounds import (
-    CORPUS_NAME,
-    MAX_VECTOR,
-    About,
-    RecallTarget,
-    SearchedFields,
-    StopWords,
-    Synonyms,
-)
+from serving.operations.bounds import CORPUS_NAME, MAX_VECTOR, About, RecallTarget, SearchedFields, StopWords, Synonyms
 
 Conditions = Annotated[
     dict[str, Any],
@@ -40,9 +32,9 @@ Warnings = Annotated[
 ]
 
 
-def warnings_of(unmatched: Sequence[str], part: str = "filter") -> list[str]:
-    """Prefix each warning with the name of the request's part, as in error messages."""
-    return [f"{part}: {warning}" for warning in unmatched]
+def warnings_of(unmatched: Sequence[str], part: str = "filter") -> dict[str, Any]:
+    """Return the field `warnings` of an answer, if any. Each warning begins with the name of the request's part."""
+    return {"warnings": [f"{part}: {warning}" for warning in unmatched]} if unmatched else {}
 
 
 class CorpusRequest(ClosedBody):

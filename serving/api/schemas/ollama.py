@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field
 
-from serving.api.schemas.bodies import Body, FullyRead, Strings, called, listed
-from serving.inference.embeddings import EmbedOptions
+from serving.api.schemas.bodies import Body, FullyRead, Strings, listed
 
 
 def _some(value: Any) -> Any:
@@ -57,9 +57,6 @@ class OllamaEmbedRequest(OllamaRequest):
         json_schema_extra={"minimum": 1},
     )
 
-    def embed_options(self) -> EmbedOptions:
-        return EmbedOptions(truncate=self.truncate, dimensions=self.dimensions)
-
 
 class OllamaEmbeddingRequest(OllamaRequest):
     """Request of Ollama's /api/embeddings, which embeds one text."""
@@ -77,12 +74,9 @@ class OllamaShowRequest(Body):
     Older clients use the field `name` instead of `model`.
     """
 
-    model: _Name
+    other_names: ClassVar[Mapping[str, str]] = {"name": "model"}
 
-    @model_validator(mode="before")
-    @classmethod
-    def _name(cls, value: Any) -> Any:
-        return called("model", value, "name")
+    model: _Name
 
 
 class OllamaEmbeddings(BaseModel):

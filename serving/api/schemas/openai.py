@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, Field
 
-from serving.api.schemas.bodies import AskedModel, TextsOrIds, VectorFields, agreed, called, lower
+from serving.api.schemas.bodies import AskedModel, TextsOrIds, VectorFields, agreed, lower
 from serving.errors import Invalid
 from serving.inference.embeddings import EmbedOptions, Encoding, Role
 
@@ -47,6 +48,8 @@ class OpenAIEmbeddingsRequest(VectorFields):
     Mistral have the same route, with other names for some fields.
     """
 
+    other_names: ClassVar[Mapping[str, str]] = {"inputs": "input"}
+
     input: TextsOrIds = Field(examples=["A text."])
     model: AskedModel = None
     output_dimension: int | None = Field(default=None, description="Voyage's and Mistral's name for `dimensions`.")
@@ -65,11 +68,6 @@ class OpenAIEmbeddingsRequest(VectorFields):
     task: _Role = Field(default=None, description="Jina's name for `input_type`.")
     normalized: bool = Field(default=True, description="Jina's name for `normalize`.")
     truncation: bool = Field(default=True, description="Voyage's name for `truncate`.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _inputs(cls, value: Any) -> Any:
-        return called("input", value, "inputs")
 
     @property
     def _types(self) -> dict[str, Encoding | None]:

@@ -10,10 +10,7 @@ from serving.api.schemas.bodies import BY_DISTANCE, BY_VALUE, Body, ClosedBody, 
 from serving.api.schemas.corpora import Conditions, ValueAnswer, Warnings
 from serving.corpora.filters import Point
 from serving.corpora.values import Sort
-from serving.operations.bounds import (
-    CORPUS_NAME,
-    MAX_VECTOR,
-)
+from serving.operations.bounds import CORPUS_NAME, MAX_VECTOR
 
 DocumentIds = Annotated[list[str], Field(max_length=100, fail_fast=True)]
 """Ids of documents that serve as examples."""

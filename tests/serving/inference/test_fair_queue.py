@@ -17,9 +17,12 @@ from hypothesis import strategies as st
 from models.bundle.tokenizer import Tokens
 from serving.inference.batcher import Batcher
 from serving.inference.engine import Embedded
-from serving.inference.fair_queue import WINDOW, FairQueue, Item, Waiting
+from serving.inference.fair_queue import WINDOW, FairQueue, Item, Request
 from tests.conftest import PATIENCE
 from tests.serving.queues import BUDGET, Engine, batcher, lengths, tokens
+
+LOOP = asyncio.new_event_loop()
+LOOP.close()  # nobody awaits its futures
 
 
 @dataclass
@@ -141,24 +144,29 @@ class Made:
     tokens: int
 
 
+def request_of(lengths: Sequence[int], owner: str | int | None = None) -> Request:
+    """Return a request whose caller never leaves."""
+    return Request([tokens(0, length) for length in lengths], LOOP.create_future(), owner=owner)
+
+
 def made(shape: Arrivals) -> tuple[list[Made], list[tuple[int, int, int]]]:
     """Return the batches of `shape`, computed without an engine, and facts about each request.
 
     The facts are the number of the first batch after the request's arrival, the number of requests ahead of it without
     the leader of the previous batch, and the number of tokens ahead.
     """
-    turns: FairQueue[Waiting] = FairQueue(BUDGET)
+    turns: FairQueue = FairQueue(BUDGET)
     batches: list[Made] = []
     found: list[tuple[int, int, int]] = []
-    requests: list[Waiting] = []
-    running: list[Item[Waiting]] = []
+    requests: list[Request] = []
+    running: list[Item] = []
     for coming in [*shape, *([[]] * 1000)]:
         for texts in coming:
             leader = running[0].request if running else None
             ahead = [one for one in requests if one.left and one is not leader]
             queued = sum(one.tokens_left for one in requests) + sum(item.length for item in running)
             found.append((len(batches), len(ahead), queued))
-            requests.append(Waiting(lengths=texts, padded=texts))
+            requests.append(request_of(texts))
             turns.add(requests[-1], queued=queued)
         running = turns.next_batch(queued=sum(one.tokens_left for one in requests))
         if running:
@@ -204,8 +212,8 @@ def test_a_turn_lasts_until_a_batchs_worth_of_its_own_tokens_is_taken() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.lists(lengths, min_size=1, max_size=12)), min_size=1, max_size=20))
 def test_owners_lead_in_turn_however_many_requests_each_has(shape: list[tuple[int, list[int]]]) -> None:
-    turns: FairQueue[Waiting] = FairQueue(BUDGET)
-    requests = [Waiting(lengths=texts, padded=texts, owner=owner) for owner, texts in shape]
+    turns: FairQueue = FairQueue(BUDGET)
+    requests = [request_of(texts, owner) for owner, texts in shape]
     for request in requests:
         turns.add(request, queued=0)
     led = list[Hashable]()
@@ -219,36 +227,36 @@ def test_owners_lead_in_turn_however_many_requests_each_has(shape: list[tuple[in
 
 
 def test_a_crowd_of_one_owner_delays_anothers_request_by_the_batch_that_runs() -> None:
-    turns: FairQueue[Waiting] = FairQueue(BUDGET)
+    turns: FairQueue = FairQueue(BUDGET)
     for _ in range(20):
-        turns.add(Waiting(lengths=[30] * 9, padded=[30] * 9, owner="greedy"), queued=0)
+        turns.add(request_of([30] * 9, "greedy"), queued=0)
     turns.next_batch(queued=0)
     for _ in range(3):
-        turns.add(single := Waiting(lengths=[3], padded=[3], owner="modest"), queued=0)
+        turns.add(single := request_of([3], "modest"), queued=0)
         assert turns.next_batch(queued=0)[0].request is single
         assert turns.next_batch(queued=0)[0].request.owner == "greedy"
 
 
 @pytest.mark.parametrize("requests", [1, 4, WINDOW])
 def test_texts_of_all_waiting_requests_fill_a_large_batch(requests: int) -> None:
-    turns: FairQueue[Waiting] = FairQueue(WINDOW)
+    turns: FairQueue = FairQueue(WINDOW)
     for _ in range(requests):
-        turns.add(Waiting(lengths=[1] * (WINDOW // requests), padded=[1] * (WINDOW // requests)), queued=0)
+        turns.add(request_of([1] * (WINDOW // requests)), queued=0)
     batch = turns.next_batch(queued=0)
     assert Counter(item.place for item in batch) == dict.fromkeys(range(requests), WINDOW // requests)
     assert turns.empty
 
 
 def test_a_batch_has_no_more_texts_than_the_window() -> None:
-    turns: FairQueue[Waiting] = FairQueue(2 * WINDOW)
-    turns.add(Waiting(lengths=[1] * 2 * WINDOW, padded=[1] * 2 * WINDOW), queued=0)
+    turns: FairQueue = FairQueue(2 * WINDOW)
+    turns.add(request_of([1] * 2 * WINDOW), queued=0)
     assert len(turns.next_batch(queued=0)) == WINDOW
 
 
 def test_a_batch_out_of_turn_has_no_text_of_the_owners_that_were_named() -> None:
-    turns: FairQueue[Waiting] = FairQueue(BUDGET)
+    turns: FairQueue = FairQueue(BUDGET)
     for owner in ("greedy", "modest", "third"):
-        turns.add(Waiting(lengths=[BUDGET // 4] * 12, padded=[BUDGET // 4] * 12, owner=owner), queued=0)
+        turns.add(request_of([BUDGET // 4] * 12, owner), queued=0)
     assert turns.next_batch(queued=0)[0].request.owner == "greedy"
     batch = turns.next_batch(queued=0, besides=["greedy", "modest"])
     assert [item.request.owner for item in batch] == ["third"] * 4

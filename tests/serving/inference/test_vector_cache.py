@@ -66,7 +66,7 @@ def test_vectors_are_those_of_the_queue_whatever_is_kept(requests: list[list[lis
             assert twice[0].vectors.tolist() == expected(texts)
             assert twice[1].vectors.tolist() == expected(texts[::-1])
             assert twice[0].norms.tolist() == [row[0] for row in expected(texts)]
-            assert cache.size <= max_bytes
+            assert cache.kept.bytes <= max_bytes
         if max_bytes == 2000:  # Five entries fit into the cache.
             assert len(queue.sent) >= len({tuple(ids) for request in requests for ids in request})
 
@@ -167,7 +167,7 @@ def test_a_failure_is_not_kept() -> None:
             await cache.embed([text(1)])
         queue.fails = None
         assert (await cache.embed([text(1)])).vectors.tolist() == [[1, 1]]
-        assert cache.size > 0
+        assert cache.kept.bytes > 0
 
     asyncio.run(main())
 
@@ -203,7 +203,7 @@ def test_what_is_kept_keeps_nothing_else_of_its_batch() -> None:
         queue.open.set()
         cache = VectorCache(queue.submit, 10_000)
         await cache.embed([text(1), text(2)])
-        rows = [cache._kept.get(one.ids.tobytes()) for one in (text(1), text(2))]
+        rows = [cache.kept.get(one.ids.tobytes()) for one in (text(1), text(2))]
         assert [row and row.vector.base is None for row in rows] == [True, True]
 
     asyncio.run(main())

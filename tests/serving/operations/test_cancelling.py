@@ -174,19 +174,14 @@ def test_ranking_ends_between_two_blocks() -> None:
     assert len(Countdown(4).run(lambda: nearest(keys, vectors, vectors[:1], 1))) == 1
 
 
-def test_the_writing_of_an_answer_ends_between_two_hits() -> None:
+def test_the_writing_of_an_answer_ends_between_two_hits(monkeypatch: pytest.MonkeyPatch) -> None:
     hit = Hit(Passage(Document("a", "a", {}), None), key=1, seen=1, score=0.5)
-    hits, body = list[int](), SearchRequest(query="a")
-
-    def write_all() -> None:
-        write = search_api._Written(body, 1_000_000)
-        for i in range(5):
-            write(hit)
-            hits.append(i)
-
+    found, body = Mock(hits=[[hit] * 5]), SearchRequest(query="a")
+    write = Mock(side_effect=search_api._hit)
+    monkeypatch.setattr(search_api, "_hit", write)
     with pytest.raises(Stopped):
-        Countdown(3).run(write_all)
-    assert len(hits) == 2, "one check is that of the beginning"
+        Countdown(3).run(lambda: search_api._results(found, ["order"], body, 1_000_000))
+    assert write.call_count == 2, "one check is that of the beginning"
 
 
 def test_what_others_need_goes_on_without_its_caller_and_ends_with_the_server() -> None:

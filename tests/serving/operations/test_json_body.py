@@ -26,7 +26,6 @@ from serving.operations.json_body import (
     MAX_CONTAINERS,
     MOST,
     check_containers,
-    check_values,
     parse_exact,
     parse_json,
 )
@@ -55,12 +54,10 @@ def test_lists_and_objects_are_counted_and_brackets_in_texts_are_not(value: Any,
     limit = containers(value)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_body, "SLICE", 3)
-        patch.setattr(json_body, "MAX_CONTAINERS", limit)
-        check_containers(json.dumps(value, ensure_ascii=ascii).encode())
+        check_containers(json.dumps(value, ensure_ascii=ascii).encode(), limit, "request")
         if limit:
-            patch.setattr(json_body, "MAX_CONTAINERS", limit - 1)
             with pytest.raises(TooLarge, match=f"^more than {limit - 1} lists and objects"):
-                check_containers(json.dumps(value, ensure_ascii=ascii).encode())
+                check_containers(json.dumps(value, ensure_ascii=ascii).encode(), limit - 1, "request")
 
 
 def commas(value: Any) -> int:
@@ -74,11 +71,12 @@ def test_values_are_counted_and_commas_in_texts_are_not(value: Any, ascii: bool)
     limit, body = commas(value), json.dumps([value, ",[,"], ensure_ascii=ascii).encode()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_body, "SLICE", 3)
+        patch.setattr(json_body, "LARGE", 0)
         patch.setattr(json_body, "MAX_VALUES", 1)
-        check_values(body, tokens=limit)
+        parse_json(body, tokens=limit)
         if limit:
             with pytest.raises(TooLarge, match=f"^more than {limit} values"):
-                check_values(body, tokens=limit - 1)
+                parse_json(body, tokens=limit - 1)
 
 
 @pytest.mark.parametrize("read", READERS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import stat
 import subprocess
 import sys
@@ -218,10 +217,10 @@ def test_the_owner_stays_when_another_user_changes_the_file(file: Path, monkeypa
     write(file, "a", "b")
     owner, given = file.stat(), list[tuple[int, int, int]]()
 
-    def give(descriptor: int, user: int, group: int) -> None:
-        given.append((os.fstat(descriptor).st_ino, user, group))
+    def give(new: Path, user: int, group: int) -> None:
+        given.append((new.stat().st_ino, user, group))
 
-    monkeypatch.setattr("serving.operations.keys.os.fchown", give)
+    monkeypatch.setattr("serving.operations.keys.os.chown", give)
     write(file, "a", "b")
     assert given == [], "who owns it need not be allowed to give anything away"
     monkeypatch.setattr("serving.operations.keys.os.geteuid", lambda: owner.st_uid + 1)
@@ -230,7 +229,7 @@ def test_the_owner_stays_when_another_user_changes_the_file(file: Path, monkeypa
     assert [key.name for key in read_keys(file)] == ["a"]
 
 
-@pytest.mark.parametrize("step", ["fsync", "fchown", "replace"])
+@pytest.mark.parametrize("step", ["fsync", "chown", "replace"])
 def test_a_failed_write_leaves_the_file_and_nothing_else(
     file: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,7 +238,7 @@ def test_a_failed_write_leaves_the_file_and_nothing_else(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("serving.operations.keys.os.geteuid", lambda: file.stat().st_uid + (step == "fchown"))
+    monkeypatch.setattr("serving.operations.keys.os.geteuid", lambda: file.stat().st_uid + (step == "chown"))
     monkeypatch.setattr(f"serving.operations.keys.{'Path' if step == 'replace' else 'os'}.{step}", full)
     with pytest.raises(KeysError, match="No space left"):
         write(file, "b")

@@ -14,8 +14,9 @@ import pytest
 from serving.errors import Conflict, Overloaded
 from serving.operations import limits
 from serving.operations import threads as threads_of_corpora
+from serving.operations.context import holding
 from serving.operations.keys import Key, digest
-from serving.operations.limits import Caller, Limits, charged_to, patient
+from serving.operations.limits import PATIENT, Caller, Limits, charged_to
 from serving.operations.threads import CORPUS_THREADS, THREADS, CorpusThreads, check_cancelled, in_thread
 from tests.conftest import PATIENCE
 
@@ -177,7 +178,7 @@ def test_so_many_wait_for_the_threads_of_a_key_and_the_next_request_is_refused(
             await asyncio.sleep(0.01)
             with pytest.raises(Overloaded, match="3 requests already wait for the threads of the key 'greedy'"):
                 await getattr(pool, way)("b", lambda: "served")
-            with patient():
+            with holding(PATIENT, True):
                 calls.append(asyncio.create_task(getattr(pool, way)("b", lambda: True)))
                 await asyncio.sleep(0)
         with charged_to(key("modest")):
@@ -223,7 +224,7 @@ def test_long_work_gives_way_to_short_requests_of_other_keys(
             steps.append(step)
 
     async def work(pool: CorpusThreads) -> None:
-        greedy.cpu_share.use(used)
+        greedy.cpu_share.take(used)
         with modest.admitted():
             with charged_to(greedy):
                 working = asyncio.create_task(pool.read("a", long))
@@ -240,7 +241,7 @@ def test_work_that_gives_way_ends_with_its_caller(monkeypatch: pytest.MonkeyPatc
     greedy, modest = key("greedy"), key("modest")
 
     async def work(pool: CorpusThreads) -> None:
-        greedy.cpu_share.use(100.0)
+        greedy.cpu_share.take(100.0)
         with modest.admitted():
             with charged_to(greedy):
                 reading = asyncio.create_task(pool.read("a", check_cancelled))

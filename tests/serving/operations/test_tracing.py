@@ -17,9 +17,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from models.bundle.tokenizer import Tokens
+from serving.api.middleware import traces
 from serving.app import create_app
 from serving.inference.fake_engine import FakeEngine
-from serving.operations import otlp
 from serving.service import Service
 from serving.settings import SettingsError, read_settings
 from tests.conftest import PATIENCE
@@ -189,7 +189,7 @@ def test_errors_are_told_and_nothing_that_a_caller_sent(traced: Traced, receiver
 def test_a_collector_that_is_not_there_stops_nobody(
     traced: Traced, free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(otlp, "SECONDS_TO_SEND", 0.05)
+    monkeypatch.setattr(traces, "SECONDS_TO_SEND", 0.05)
     with traced(otlp_endpoint=f"http://127.0.0.1:{free_port}") as client:
         assert client.post("/embed", json={"inputs": "a"}).status_code == 200
 

@@ -18,7 +18,7 @@ from serving.corpora.library import UploadResult
 from serving.corpora.values import Chunking, Document
 from serving.jobs import Job, Jobs
 from serving.jobs.ingestion import ingest
-from serving.operations.context import is_bulk
+from serving.operations.context import BULK
 from serving.settings import Settings
 
 
@@ -47,7 +47,7 @@ class Library:
         after_commit: Callable[[], None],
     ) -> UploadResult:
         """Cancelled, every other block is kept all the same: too late."""
-        assert is_bulk() and job
+        assert BULK.get() and job
         self.at_once += 1
         self.most = max(self.most, self.at_once)
         self.chunkings.add(chunking)
