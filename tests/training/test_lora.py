@@ -85,7 +85,7 @@ def test_only_the_adapter_changes_and_the_files_hold_nothing_else(
     objective: str, adapted: Callable[..., RunConfig], fitted: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = count(1.0)  # The last weights are the best.
-    monkeypatch.setattr(vectors, "mrr10", lambda *_: next(scores))
+    monkeypatch.setattr(vectors, "reciprocal_ranks", lambda *_: np.array([next(scores)]))
     config = adapted(objective)
     outcome, _ = fitted(config)
     assert outcome.best.step == 14
