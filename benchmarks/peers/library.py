@@ -152,7 +152,8 @@ class Session(Library):
         precision = precision or ("bf16" if "bf16" in RUNTIMES[name].precisions(source, options) else "fp32")
         self._runtime = RUNTIMES[name](source, precision, options)
         self._tokenizer = Tokenizer(source.tokenizer_file, max_length=max_length)
-        self.streams = self._runtime.streams
+        if not self.of_requests:
+            self.streams = self._runtime.streams
 
     def batches(self, texts: Sequence[str], per_request: int) -> list[Batch]:  # noqa: ARG002 - it has no requests
         """Return batches of the texts, tokenised, sorted by length and padded."""
