@@ -135,7 +135,11 @@ class Pool:
 
     def send(self, request: Request, due: float) -> None:
         """Send a request on an idle connection, or on a new connection."""
-        connection = self._idle.pop() if self._idle else self._opened()
+        if self._idle:
+            connection = self._idle.pop()
+        else:
+            connection = Connection(self._address)
+            self._selector.register(connection.socket, selectors.EVENT_READ, connection)
         self._asked[connection] = request, due
         connection.send(request.body)
 
@@ -151,21 +155,13 @@ class Pool:
             connection: Connection = key.data
             # No reply is pending, so the server has closed a connection that was idle for too long.
             if connection not in self._asked:
-                self._drop(connection)
+                self._idle.remove(connection)
+                self._selector.unregister(connection.socket)
+                connection.socket.close()
             elif (reply := connection.receive()) is not None:
                 request, due = self._asked.pop(connection)
                 self._idle.append(connection)
                 yield request, time.perf_counter() - due, reply
-
-    def _drop(self, connection: Connection) -> None:
-        self._idle.remove(connection)
-        self._selector.unregister(connection.socket)
-        connection.socket.close()
-
-    def _opened(self) -> Connection:
-        connection = Connection(self._address)
-        self._selector.register(connection.socket, selectors.EVENT_READ, connection)
-        return connection
 
 
 def closed_loop(address: Address, requests: Iterator[Request], clients: int, seconds: float) -> Sample:
@@ -211,15 +207,20 @@ def embed(address: Address, texts: Sequence[str]) -> np.ndarray[Any, np.dtype[np
         ReplyError: see `Connection.receive`.
         OSError: no server listens at the address.
     """
+    answer = json.loads(_checked(post(address, body(texts))).partition(b"\r\n\r\n")[2])
+    return np.array([row["embedding"] for row in answer["data"]])
+
+
+def post(address: Address, content: bytes) -> bytearray:
+    """Send a request on a new connection, and return the reply with its head."""
     connection = Connection(address)
     try:
-        connection.send(body(texts))
+        connection.send(content)
         while (reply := connection.receive()) is None:
             pass
+        return reply
     finally:
         connection.socket.close()
-    answer = json.loads(_checked(reply).partition(b"\r\n\r\n")[2])
-    return np.array([row["embedding"] for row in answer["data"]])
 
 
 def status(reply: bytes | bytearray) -> int:

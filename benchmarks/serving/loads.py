@@ -40,14 +40,6 @@ class Load:
     Requests are sent at random times. None means a closed loop.
     """
 
-    @property
-    def for_one_caller(self) -> bool:
-        """True if a library can process the load.
-
-        A library processes one call at a time, so there must be one client.
-        """
-        return self.clients == 1 and self.capacity is None
-
 
 LOADS = {
     "singles_1": Load("short", 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,6 +14,12 @@ PROC = Path("/proc")
 _SCHED = 2
 """Linux's constant CPUCLOCK_SCHED, for the CPU time that the scheduler counts."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def cpu_seconds(pid: int) -> float:
@@ -68,15 +75,11 @@ class Machine:
     @classmethod
     def now(cls) -> Machine:
         """Return the current times from /proc/stat and /proc/pressure/cpu."""
-        user, nice, system, _idle, _io, *interrupts_and_steal = _ticks()
+        fields = (PROC / "stat").read_text().splitlines()[0].split()[1:9]
+        user, nice, system, _idle, _io, *interrupts_and_steal = map(int, fields)
         file = PROC / "pressure" / "cpu"
         waiting = float(file.read_text().split("total=")[1].split()[0]) / 1e6 if file.exists() else None
         return cls((user + nice + system + sum(interrupts_and_steal)) / TICKS_PER_S, waiting)
-
-
-def _ticks() -> list[int]:
-    """Return the clock ticks of all CPUs: user, nice, system, idle, I/O wait, interrupts, soft interrupts, steal."""
-    return [int(field) for field in (PROC / "stat").read_text().splitlines()[0].split()[1:9]]
 
 
 def _stat(pid: int) -> list[str]:
