@@ -15,7 +15,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from benchmarks.__main__ import RESULTS
+from benchmarks.files import RESULTS, write
 from benchmarks.surroundings import surroundings
 from models.cli.command_line import Parser
 from training import run
@@ -29,16 +29,22 @@ PLOT = Path(__file__).parents[1] / "docs" / "curves.svg"
 Curve = list[tuple[int, float]]
 
 
-def main() -> int:
+def main() -> None:
     """Train with each objective, write the scores and plot them."""
-    options = _parser().parse_args()
+    parser = Parser(prog="python -m benchmarks.curves", description=__doc__)
+    parser.add_argument("--data", required=True, help="SentEval's folder")
+    parser.add_argument("--corpus", required=True, help="corpus file, one sentence per line")
+    parser.add_argument("--description", default="", help="description of the corpus in the result")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--every", type=int, default=50)
+    options = parser.parse_args()
     curves: dict[str, Curve] = {}
     with TemporaryDirectory() as folder:
         for objective in OBJECTIVES:  # SimCSE is trained first, because other objectives use its encoder as teacher.
             curves[objective] = _trained(objective, options, Path(folder))
             print(objective, curves[objective], flush=True)
             _keep(curves, options)
-    return 0
 
 
 def _keep(curves: dict[str, Curve], options: argparse.Namespace) -> None:
@@ -51,19 +57,8 @@ def _keep(curves: dict[str, Curve], options: argparse.Namespace) -> None:
         "setting": "minilm from [CLS], with a head, 32 tokens, learning rate 3e-5 to 0, seed 42; (step, STS-B dev)",
         "figures": curves,
     }
-    (RESULTS / "curves.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write(RESULTS / "curves.json", result)
     _plot(curves)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m benchmarks.curves", description=__doc__)
-    parser.add_argument("--data", required=True, help="SentEval's folder")
-    parser.add_argument("--corpus", required=True, help="corpus file, one sentence per line")
-    parser.add_argument("--description", default="", help="description of the corpus in the result")
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--every", type=int, default=50)
-    return parser
 
 
 def _trained(objective: str, options: argparse.Namespace, folder: Path) -> Curve:
@@ -101,4 +96,4 @@ def _plot(curves: dict[str, Curve]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

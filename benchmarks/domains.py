@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
@@ -23,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks.__main__ import RESULTS
+from benchmarks.files import RESULTS, read, write
 from benchmarks.surroundings import surroundings
 from models.cli.command_line import Parser
 from models.encoder.encoder import Encoder
@@ -50,9 +49,14 @@ NDCG10 = 0
 """Column of `retrieval.by_query` that contains nDCG@10."""
 
 
-def main() -> int:
+def main() -> None:
     """Embed the sentences and collections once. Then fit the whitenings, and evaluate them on the collections."""
-    parser = _parser()
+    parser = Parser(prog="python -m benchmarks.domains", description=__doc__)
+    parser.add_argument("names", nargs="+", metavar="NAME", help="collections, or parts of them, such as scifact:train")
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder with retrieval/NAME")
+    parser.add_argument("--corpus", required=True, metavar="FILE", help="sentences of the domain, one per line")
+    parser.add_argument("--other", metavar="FILE", help="another domain's sentences")
+    parser.add_argument("--encoder", default=ENCODER, metavar="SOURCE", help="encoder (default: %(default)s)")
     options = parser.parse_args()
     encoder = Encoder.load(options.encoder).eval()
     dtype = autocast_dtype("auto", encoder.device)
@@ -72,18 +76,8 @@ def main() -> int:
     for name, collection in collections.items():
         figures = _figures(seen, collection, domains, encoder.prompts)
         print(name, json.dumps(figures, indent=1), flush=True)
-        _keep(_entry(options, name), {"command": _command(options, name), **surroundings(), **figures})
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m benchmarks.domains", description=__doc__)
-    parser.add_argument("names", nargs="+", metavar="NAME", help="collections, or parts of them, such as scifact:train")
-    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder with retrieval/NAME")
-    parser.add_argument("--corpus", required=True, metavar="FILE", help="sentences of the domain, one per line")
-    parser.add_argument("--other", metavar="FILE", help="another domain's sentences")
-    parser.add_argument("--encoder", default=ENCODER, metavar="SOURCE", help="encoder (default: %(default)s)")
-    return parser
+        entry = name if options.encoder == ENCODER else f"{name}, {Path(options.encoder).name}"
+        write(FILE, read(FILE) | {entry: {"command": _command(options, name), **surroundings(), **figures}})
 
 
 def _vectors(encode: Encode, file: str) -> Tensor:
@@ -142,16 +136,5 @@ def _command(options: argparse.Namespace, name: str) -> str:
     return f"python -m benchmarks.domains --data DATA --corpus {Path(options.corpus).name}{other}{encoder} {name}"
 
 
-def _entry(options: argparse.Namespace, name: str) -> str:
-    """Return the key of a collection's results. The key includes the encoder, unless it is the default encoder."""
-    return name if options.encoder == ENCODER else f"{name}, {Path(options.encoder).name}"
-
-
-def _keep(name: str, figures: dict[str, Any]) -> None:
-    kept = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
-    kept[name] = figures
-    FILE.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -23,6 +23,7 @@ from typing import Any
 import faiss
 import numpy as np
 
+from benchmarks.files import write
 from benchmarks.surroundings import surroundings
 from models.cli.command_line import Parser
 from models.runtimes.base import Floats
@@ -186,7 +187,7 @@ def main() -> None:
     if given.to:
         command = f"OMP_NUM_THREADS={THREADS} {shlex.join(['python', '-m', 'benchmarks.indexes', *sys.argv[1:]])}"
         kept = {"command": command, **surroundings(), "vectors": given.vectors, "dim": given.dim, "kinds": rows}
-        given.to.write_text(json.dumps(kept, indent=1) + "\n")
+        write(given.to, kept)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.__main__ import RESULTS
+from benchmarks.files import RESULTS, write
 from benchmarks.surroundings import surroundings
 from models.cli.command_line import Parser
 from models.encoder.encoder import Encoder
@@ -47,7 +47,7 @@ ROWS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-def main() -> int:
+def main() -> None:
     """Embed the tasks once, and then fit and evaluate each method. The results are written at the end."""
     parser = Parser(prog="python -m benchmarks.postprocessing", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="SentEval's data")
@@ -65,8 +65,7 @@ def main() -> int:
     for row in _rows(seen, tasks, corpus):
         print(json.dumps(row), flush=True)
         kept["rows"].append(row)
-    FILE.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    return 0
+    write(FILE, kept)
 
 
 def _rows(seen: Encode, tasks: dict[str, Subsets], corpus: Corpus) -> Iterator[dict[str, Any]]:
@@ -109,4 +108,4 @@ def _scores(encode: Encode, tasks: dict[str, Subsets]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -21,11 +21,11 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from benchmarks.files import RESULTS
 from benchmarks.gpu.parts import LAST, PARTS, REHEARSAL, Setting, carry_out, table
 from models import cpus
 from models.cli.command_line import Parser
 
-RESULTS = Path(__file__).parents[1] / "results" / "gpu"
 STSB = {"dev": 1500, "test": 1379}
 """Numbers of pairs in STS-B's dev and test sets."""
 WORDS = ("man", "woman", "dog", "cat", "bird", "fish", "horse", "guitar", "river", "city")
@@ -48,7 +48,7 @@ def main() -> int:
     parser.add_argument(
         "--to",
         type=Path,
-        default=RESULTS,
+        default=RESULTS / "gpu",
         metavar="DIR",
         help="folder of the results (default: benchmarks/results/gpu)",
     )

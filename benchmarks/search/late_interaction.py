@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.__main__ import RESULTS
+from benchmarks.files import RESULTS, read, write
 from benchmarks.search.scifact import _gain
 from benchmarks.surroundings import surroundings
 from models.bundle.tokenizer import Tokens
@@ -161,7 +161,7 @@ def _ndcg10(rankings: Rankings, collection: Collection) -> float:
     return round(retrieval.score(rankings, collection).ndcg10, 2)
 
 
-def main() -> int:
+def main() -> None:
     """Measure each bundle and store its figures."""
     parser = Parser(prog="python -m benchmarks.search.late_interaction", description=__doc__)
     parser.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE", help="folder of a bundle")
@@ -173,14 +173,11 @@ def main() -> int:
             settings = read_settings(["--bundle", str(folder), "--data", data, "--no-demo"])
             service = opened_service(settings, opened_models(settings))
             figures = asyncio.run(_measured(service, collection))
-        engine = str(service.manifest.name)
         command = f"python -m benchmarks.search.late_interaction --data DATA {folder.name}"
-        kept = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
-        kept[engine] = {"command": command, **surroundings(), "queries": len(collection.queries), **figures}
-        FILE.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+        row = {"command": command, **surroundings(), "queries": len(collection.queries), **figures}
+        write(FILE, read(FILE) | {service.manifest.name: row})
         print(json.dumps(figures, indent=2))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 
-from benchmarks.__main__ import RESULTS
+from benchmarks.files import RESULTS, write
 from benchmarks.search.corpus import NAME, K, Ours, calls
 from benchmarks.search.measure import DIM, QUERIES, _truth
 from benchmarks.search.mixture import mixture, on_disk
@@ -96,7 +94,7 @@ def _searches(ours: Ours, queries: Any, base: Any) -> dict[str, float]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> None:
     """Measure each size and store the figures."""
     parser = Parser(
         prog="python -m benchmarks.search.milvus",
@@ -105,14 +103,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("rows", type=int, nargs="+", help="numbers of rows")
     parser.add_argument("--store", help="address of a Milvus server (default: a Milvus Lite)")
-    given = parser.parse_args(arguments)
+    given = parser.parse_args()
     figures = {f"{rows:,}": measure(rows, given.store) for rows in given.rows}
     command = " ".join(["python -m benchmarks.search.milvus", *map(str, given.rows)])
-    kept = {"command": command, **surroundings(), "lite": given.store is None, "figures": figures}
-    FILE.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+    write(FILE, {"command": command, **surroundings(), "lite": given.store is None, "figures": figures})
     print(json.dumps(figures, indent=2))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
