@@ -21,10 +21,7 @@ from training.evaluation.suite import load_data
 
 BUNDLE = Path("artifacts/minilm")
 DATA = "ISOSPHERE_TEST_DATA"
-"""Name of the environment variable with the folder that has `senteval/downstream`.
-
-`isosphere data get sts` downloads the data.
-"""
+"""Environment variable with the folder that has `senteval/downstream`, which `isosphere data get sts` downloads."""
 
 Vectors = NDArray[np.float32]
 

@@ -197,10 +197,7 @@ def _loads(speeds: Axes, latencies: Axes) -> None:
 
 
 def _space(axes: Axes, title: str, runs: list[Run]) -> None:
-    """Plot alignment against uniformity during training, averaged over seeds, as in DCLR's Figure 4.
-
-    The initial encoders differ from those in the paper.
-    """
+    """Plot alignment against uniformity during training, averaged over seeds, as in DCLR's Figure 4."""
     for objective in COMPARED:
         curves = [run["curve"] for run in runs if run["config"]["objective"] == objective]
         if not curves:

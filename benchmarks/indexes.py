@@ -64,10 +64,7 @@ def clustered(count: int, dim: int, seed: int = 0) -> Floats:
 
 
 def measured(kind: Kind, exact: Main, held: Floats, fresh: Floats, folder: Path) -> dict[str, Any]:
-    """Return figures about one kind of index.
-
-    The index is built, tuned with the queries `held`, and timed with the queries `fresh`.
-    """
+    """Build an index, tune it with the queries `held`, time it with the queries `fresh`, and return the figures."""
     parameters = kind.parameters(*exact.vectors.shape)
     begin = perf_counter()
     index = kind.build(exact.vectors, parameters, lambda: None)

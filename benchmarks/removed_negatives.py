@@ -45,10 +45,7 @@ def main() -> None:
 
 
 def measured(encoder: Encoder, sentences: list[str]) -> dict[str, object]:
-    """Return figures on the cosines of all ordered pairs of sentences.
-
-    They are the mean, the standard deviation, and the number of cosines that reach each threshold.
-    """
+    """Return mean and deviation of the cosines of all ordered pairs, and the number that reach each threshold."""
     unit = unit_vectors(encoder.eval().encode, sentences)
     cosines = (unit @ unit.T)[~np.eye(len(unit), dtype=bool)]
     removed = {str(phi): int((cosines >= phi).sum()) for phi in THRESHOLDS}

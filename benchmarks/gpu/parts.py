@@ -94,10 +94,7 @@ PARTS = {
 LAST = "pretraining"
 """Name of the last part, which also gets the seconds that earlier parts did not use."""
 REHEARSAL = 600
-"""Maximum seconds of each part of a rehearsal.
-
-The limit is long, because a rehearsal may run beside other work.
-"""
+"""Maximum seconds of each part of a rehearsal, which may run beside other work."""
 
 STUDIES = ("studies/gs-infonce/table-3.toml", "studies/whitenedcse/table-5.toml")
 """Study files of the part `studies`, in the order in which they run until the part's time is up."""

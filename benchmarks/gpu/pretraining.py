@@ -30,10 +30,7 @@ LEAST = 50
 
 
 def measure(setting: Setting, report: Report) -> None:
-    """Pre-train a language model, and train SimCSE and then DCLR from it.
-
-    DCLR's teacher is the SimCSE encoder.
-    """
+    """Pre-train a language model, and train from it SimCSE, and then DCLR with the SimCSE encoder as its teacher."""
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         shape = TINY if setting.tiny else BERT_SMALL
@@ -65,10 +62,7 @@ def described(shape: Shape, folder: Path, setting: Setting) -> PretrainConfig:
 
 
 def pretrained(config: PretrainConfig, folder: Path, setting: Setting, report: Report) -> dict[str, Any]:
-    """Pre-train for as many steps as the remaining time allows, and return speed and learning curve.
-
-    A short run before it measures the speed.
-    """
+    """Pre-train for the remaining time, after a short run that measures the speed. Return speed and learning curve."""
     probed = 2 if setting.tiny else PROBED
     probe = config.override(
         {"steps": probed, "eval_every": probed, "out": str(folder / "probe"), "run": str(folder / "probing")}
@@ -91,10 +85,7 @@ def pretrained(config: PretrainConfig, folder: Path, setting: Setting, report: R
 
 
 def encoder(config: RunConfig, folder: Path) -> dict[str, Any]:
-    """Train an encoder, save it in a folder, and return the figures.
-
-    If there is evaluation data, the encoder is evaluated on STS.
-    """
+    """Train an encoder, save it in a folder, evaluate it on STS if there are data, and return the figures."""
     outcome = run.fit(config, sys.stderr)
     outcome.encoder.save(folder)
     scores = sts_scores(outcome.encoder.to(config.device), outcome.tasks, sys.stderr)
@@ -108,10 +99,7 @@ def encoder(config: RunConfig, folder: Path) -> dict[str, Any]:
 
 
 def _from(model: str, name: str, folder: Path, setting: Setting, teacher: str | None) -> RunConfig:
-    """Return the configuration of a run like those of the studies.
-
-    The run uses [CLS] pooling with a head, at the published learning rate.
-    """
+    """Return a run's configuration as in the studies: [CLS] pooling with a head, at the published learning rate."""
     steps, batch = (2, 8) if setting.tiny else (STEPS, BATCH)
     return from_preset(name, backbone=model).override(
         {
@@ -133,10 +121,7 @@ def _from(model: str, name: str, folder: Path, setting: Setting, teacher: str | 
 
 
 def _seconds_a_step(run: Path, batch: int) -> float:
-    """Return the median seconds per step.
-
-    Only the second half of the steps counts, because the first half is warm-up.
-    """
+    """Return the median seconds per step in the second half of the steps, because the first half is warm-up."""
     speeds: list[float] = [line["sentences_per_s"] for line in _lines(run) if line["kind"] == "train"]
     return batch / statistics.median(speeds[len(speeds) // 2 :])
 

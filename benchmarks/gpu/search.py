@@ -27,10 +27,7 @@ from serving.corpora.indexes.state import Approximate, Main, Tuning
 
 DIM = 384
 SIZES = {1_000_000: (QUERIES, FRESH), 10_000_000: (100, 200)}
-"""Numbers of vectors, each with the number of queries that tune an index and the number that test it.
-
-Exact search on the CPU computes the true neighbours of all queries.
-"""
+"""Numbers of vectors, each with the number of queries that tune an index and the number that test it."""
 TINY_DIM = 32
 TINY = {2_000: (100, 100), 4_000: (50, 50)}
 BLOCKS = 10
@@ -103,10 +100,7 @@ def _keep(name: str, kind: Kind, exact: Main, held: Floats, fresh: Floats, *, se
 
 
 def measured(kind: Kind, exact: Main, held: Floats, fresh: Floats, setting: Setting) -> Mapping[str, Any]:
-    """Build one kind of index and search it without filters.
-
-    HNSW is searched once on all threads and once on one thread.
-    """
+    """Build one kind of index and search it without filters. HNSW is searched on all threads, and then on one."""
 
     def pause() -> None:
         if setting.left < BETWEEN:
@@ -138,10 +132,7 @@ def _free(setting: Setting) -> int:
 
 
 class Cagra:
-    """A CAGRA index, which only this benchmark uses.
-
-    It is not stored in files, and the server does not offer it.
-    """
+    """A CAGRA index, which only this benchmark uses. It is not stored, and the server does not offer it."""
 
     name = "gpu-cagra"
     knob: str | None = "itopk_size"

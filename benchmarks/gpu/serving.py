@@ -47,10 +47,7 @@ def measure(setting: Setting, report: Report) -> None:
 
 
 def loads(tiny: bool) -> Mapping[str, Load]:
-    """Return the loads for every population of texts.
-
-    Single texts are requested by 1, 32 and 128 clients, and batches by one client.
-    """
+    """Return the loads for every population: single texts from several numbers of clients, and batches from one."""
     callers, batch = ((1, 2), 4) if tiny else (CALLERS, BATCH)
     singles = {f"{texts}_singles_{clients}": Load(texts, 1, clients) for texts in TEXTS for clients in callers}
     return singles | {f"{texts}_batch": Load(texts, batch) for texts in TEXTS}

@@ -30,10 +30,7 @@ from training.step import initial_state, load_frozen, make_meter, make_step
 
 OURS = ("simcse", "gs-infonce", "dclr", "whitenedcse", "imsimcse")
 LAUNCHED = "simcse_launched"
-"""Name of SimCSE's step with the whole batch in one chunk.
-
-The step is not recorded as a CUDA graph, so every kernel is launched separately.
-"""
+"""SimCSE's step with the whole batch in one chunk. It is no CUDA graph, so every kernel is launched separately."""
 SENTENCES = 1_000_000
 KERNELS = 15
 """Number of kernels in a profile, which lists the most expensive ones."""
@@ -116,10 +113,7 @@ def figures(
 
 
 def profile(step: Callable[[], object], device: str, steps: int) -> dict[str, Any]:
-    """Return the milliseconds per step of the most expensive kernels, and of all kernels.
-
-    On a CPU, torch operators are listed instead of kernels.
-    """
+    """Return the milliseconds per step of the most expensive kernels (on a CPU: of torch operators), and of all."""
     kind = torch.profiler.ProfilerActivity.CUDA if device == "cuda" else torch.profiler.ProfilerActivity.CPU
     with torch.profiler.profile(activities=[kind]) as taken:
         for _ in range(steps):

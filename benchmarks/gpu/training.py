@@ -78,10 +78,7 @@ def _steps(weights: Path, setting: Setting, size: Size, report: Report) -> None:
 def trained(
     backbone: Path, folder: Path, setting: Setting, *, sentences: int, batch: int, most: float
 ) -> dict[str, Any]:
-    """Train on `sentences` sentences for at most `most` seconds, and return the figures.
-
-    A smaller corpus is repeated.
-    """
+    """Train on `sentences` sentences, repeated if the corpus is smaller, for at most `most` seconds."""
     steps = sentences // batch
     given = {"batch_size": batch, "dropout": 0.1, "max_steps": steps, "eval_every": steps}
     place = {"device": setting.device, "run": str(folder / "run"), "out": str(folder / "out")}

@@ -27,10 +27,7 @@ CONVERTER = "sentence-transformers"
 
 
 def main() -> int:
-    """Create the named environments, or all environments.
-
-    Return the exit status of the first failure, or 0.
-    """
+    """Create the named environments, or all. Return the exit status of the first failure, or 0."""
     parser = Parser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(ENVIRONMENTS)} (default: all)")
     names = parser.parse_args().names or ENVIRONMENTS

@@ -138,10 +138,7 @@ def _reranked(
 
 
 async def _milliseconds(service: Service, queries: Sequence[str], given: dict[str, Any]) -> dict[str, float]:
-    """Return the median elapsed milliseconds and CPU milliseconds per query, without and with reranking.
-
-    Queries run one after another.
-    """
+    """Return the median elapsed and CPU milliseconds of one query after another, without and with reranking."""
     options = SearchOptions(**given)
     reranking = Reranking("late_interaction", TIMED_CANDIDATES)
     seconds: dict[str, list[float]] = {"first": [], "first, CPU": [], "reranked": [], "reranked, CPU": []}

@@ -28,17 +28,11 @@ DIM = 384
 QUERIES = 1000
 ROUNDS, SECONDS = 3, 3.0
 WAYS = {"batches": (100, 1), "batches side by side": (100, cpus.available()), "one by one": (1, cpus.available())}
-"""Queries per call and number of concurrent callers, by name.
-
-Our search and FAISS are measured with each of these settings in every round.
-"""
+"""Queries per call and number of concurrent callers of each way in which our search and FAISS are measured."""
 PEERS = {"txtai": 100, "qdrant": 10}
 """Queries per call of each peer. Qdrant's local mode compares each query with every vector."""
 JUDGED = 200
-"""Number of queries whose hits are compared with the true neighbours.
-
-For peers that take seconds per query, a tenth of this number is used.
-"""
+"""Number of queries whose hits are compared with the true neighbours. A slow peer gets a tenth of them."""
 SCRIPT = Path(__file__).resolve().parents[1] / "peers" / "vectors.py"
 Search = Callable[[Vectors], Sequence[Sequence[int]]]
 Take = Callable[[int, float], dict[str, Any]]

@@ -39,10 +39,7 @@ WAYS: dict[str, Way] = {
 
 
 def measure() -> dict[str, Any]:
-    """Measure nDCG@10 × 100 of each way of searching on the test queries.
-
-    Return the scores with facts about the index.
-    """
+    """Measure nDCG@10 × 100 of each way of searching on the test queries, and facts about the index."""
     collection = beir.load(Path(os.environ[DATA]) / "retrieval" / "scifact")
     with tempfile.TemporaryDirectory() as data:
         given = ["--bundle", str(BUNDLE), "--data", data, "--no-demo", "--exact-below", "1000"]

@@ -21,10 +21,7 @@ from benchmarks.serving.loads import Request, body
 PATIENCE = 120.0
 """Seconds without any reply after which a server counts as stuck."""
 MOST_CONNECTIONS = 256
-"""Maximum connections of an open loop.
-
-If all connections are busy when a request is due, the request waits, and its latency includes the wait.
-"""
+"""Maximum connections of an open loop. The latency of a request includes its wait for a free connection."""
 
 
 class ReplyError(RuntimeError):
@@ -40,10 +37,7 @@ class Sample:
     texts: int = 0
     tokens: int = 0
     latencies: list[float] = field(default_factory=list)
-    """Latency of each request in seconds.
-
-    In an open loop, it is counted from the time at which the request is due, even if the request is sent later.
-    """
+    """Seconds of each request. In an open loop, they are counted from the time at which the request is due."""
 
     def add(self, request: Request, latency: float, reply: bytes | bytearray) -> None:
         """Count one reply.
@@ -165,10 +159,7 @@ class Pool:
 
 
 def closed_loop(address: Address, requests: Iterator[Request], clients: int, seconds: float) -> Sample:
-    """Run `clients` clients, each of which sends its next request as soon as it gets a reply.
-
-    The clients stop sending after `seconds`.
-    """
+    """Run `clients` clients for `seconds`, each of which sends its next request as soon as it gets a reply."""
     sample = Sample()
     with Pool(address, clients) as pool:
         began = time.perf_counter()

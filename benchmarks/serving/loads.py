@@ -35,10 +35,7 @@ class Load:
     per_request: int
     clients: int = 1
     capacity: float | None = None
-    """Rate of an open loop, as a fraction of the contestant's rate under the load `CAPACITY`.
-
-    Requests are sent at random times. None means a closed loop.
-    """
+    """Rate of an open loop, as a fraction of the rate under the load `CAPACITY`. None means a closed loop."""
 
 
 LOADS = {

@@ -39,10 +39,7 @@ UPLOADS = 10
 PAUSE = 0.02
 """Seconds between the requests of the good key."""
 REFUSED = 0.1
-"""Seconds that a caller waits after a refusal.
-
-Without a pause, the callers would flood the server, which another trial tests.
-"""
+"""Seconds that a caller waits after a refusal, because another trial tests floods."""
 NICE = 5
 """Nice value of the costly callers' process, with which the good key's caller gets CPU time first."""
 CALM = 0.2
@@ -51,10 +48,7 @@ WARM_UP = 2.0
 """Seconds of searches before the first measurement, because the first searches take several times as long."""
 DRAIN = Settings().drain_seconds
 ENDING = 2 * SECONDS_TO_ASK + SECONDS_TO_SEND + 2.0
-"""Maximum seconds between the end of the drain and the end of the process.
-
-They allow for late callers, pending answers and closing.
-"""
+"""Maximum seconds between the end of the drain and the end of the process: late callers, pending answers, closing."""
 MEMORY_MB = 1500
 PATIENCE = 60.0
 """Seconds without an answer after which a caller hangs up."""
