@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.interleave import interleaved, rates
+from benchmarks.interleave import interleaved, rates, seconds_of
 from benchmarks.loops import LENGTH, PEERS
 from models.bundle.sources import resolve
 from models.encoder.encoder import Encoder
@@ -53,7 +53,9 @@ def measure() -> dict[str, Any]:
     names = (*PEERS, *OURS)
     with ExitStack() as running:
         processes = {name: running.enter_context(_process(name, _batches())) for name in names}
-        seconds = interleaved({name: partial(_step, process) for name, process in processes.items()}, ROUNDS, WARMUP)
+        seconds = interleaved(
+            {name: partial(seconds_of, partial(_step, process)) for name, process in processes.items()}, ROUNDS, WARMUP
+        )
         memory = {name: _last_words(process) for name, process in processes.items()}
     against = {peer: rates(seconds, BATCH, peer) for peer in PEERS}
     return {

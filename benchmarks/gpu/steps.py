@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.gpu.parts import Report
-from benchmarks.interleave import interleaved, rates
+from benchmarks.interleave import interleaved, rates, seconds_of
 from benchmarks.loops import LENGTH, PEERS
 from models.encoder.encoder import Encoder
 from training.checkpoints.speed import OperationCount, SpeedMeter, matmul_peak
@@ -84,7 +84,7 @@ def measure(
         synchronise(device)
 
     interleaved(
-        {name: partial(turn, one) for name, one in taking.items()},
+        {name: partial(seconds_of, partial(turn, one)) for name, one in taking.items()},
         size.rounds,
         size.warmup,
         after=lambda seconds: told(figures(taking, seconds, batches, size)),
@@ -97,7 +97,7 @@ def figures(
     """Return medians over rounds, and the ratios to the peers' times in the same round."""
     amount = size.batch * size.steps
     peers = [name for name in (*PEERS, LAUNCHED) if name in seconds]
-    against = {peer: rates(dict(seconds), amount, peer) for peer in peers}
+    against = {peer: rates(seconds, amount, peer) for peer in peers}
     found = {}
     for name, times in seconds.items():
         median = statistics.median(times)

@@ -16,12 +16,10 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-import numpy as np
-
 from benchmarks.files import RESULTS, write
 from benchmarks.search.corpus import NAME, K, Ours, calls
-from benchmarks.search.measure import DIM, QUERIES, _truth
-from benchmarks.search.mixture import mixture, on_disk
+from benchmarks.search.measure import DIM, questions, true_neighbours
+from benchmarks.search.mixture import on_disk
 from benchmarks.surroundings import surroundings
 from models.cli.command_line import Parser
 from serving.corpora.stores.milvus.corpora import MilvusCorpora
@@ -52,7 +50,7 @@ def measure(rows: int, store: str | None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder, lite = Path(name), Path(name, "milvus.db")
         base = on_disk(folder / "base.npy", rows, DIM)
-        queries = np.concatenate(list(mixture(QUERIES, DIM, clusters=round(rows**0.5), part=1)))
+        queries = questions(rows)
         ours = OnMilvus(folder / "ours", store or str(lite), rows)
         try:
             began, cpu = time.perf_counter(), time.process_time()
@@ -82,10 +80,10 @@ def _searches(ours: Ours, queries: Any, base: Any) -> dict[str, float]:
     rates, costs = [], []
     for _ in range(ROUNDS):
         cpu = time.process_time()
-        taken = calls(ours.search, queries, 1, SECONDS, 2)
+        taken = calls(ours.search, queries, 1, 2, seconds=SECONDS)
         costs.append(1000 * (time.process_time() - cpu) / taken["queries"])
         rates.append(taken["queries"] / taken["seconds"])
-    truth, hits = _truth(base, queries[:200]), ours.search(queries[:200])
+    truth, hits = true_neighbours(base, queries[:200]), ours.search(queries[:200])
     recall = fmean(len(true & set(found)) / K for true, found in zip(truth, hits, strict=True))
     return {
         "per_s": round(median(rates), 1),

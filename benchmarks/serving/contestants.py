@@ -9,7 +9,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -214,15 +214,13 @@ class Server(Contestant):
 
     def about(self) -> dict[str, Any]:
         """Return the engine and precision from the server's /info, or nothing if there is no such route."""
-        connection = HTTPConnection(self.address.host, self.address.port, timeout=SECONDS_TO_END)
-        try:
-            connection.request("GET", "/info")
-            reply = connection.getresponse()
-            said = json.loads(reply.read()) if reply.status == 200 else {}
-        except HTTPException as error:
-            raise ReplyError(f"/info: {error!r}") from error
-        finally:
-            connection.close()
+        with closing(HTTPConnection(self.address.host, self.address.port, timeout=SECONDS_TO_END)) as connection:
+            try:
+                connection.request("GET", "/info")
+                reply = connection.getresponse()
+                said = json.loads(reply.read()) if reply.status == 200 else {}
+            except HTTPException as error:
+                raise ReplyError(f"/info: {error!r}") from error
         return {key: said[key] for key in ("engine", "precision") if key in said}
 
     def embed(self, texts: Sequence[str]) -> Vectors:
