@@ -7,11 +7,9 @@ benchmarks/results/curves.json and docs/curves.svg. There is only one seed, so o
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -20,7 +18,7 @@ from benchmarks.surroundings import surroundings
 from models.cli.command_line import Parser
 from training import run
 from training.checkpoints.publish import publish
-from training.checkpoints.record import METRICS
+from training.checkpoints.record import evaluations
 from training.config import from_preset
 from training.objectives import OBJECTIVES
 
@@ -80,8 +78,7 @@ def _trained(objective: str, options: argparse.Namespace, folder: Path) -> Curve
     outcome = run.fit(config, sys.stderr)
     if objective == "simcse":
         publish(config, outcome, {})
-    lines: list[dict[str, Any]] = [json.loads(line) for line in (Path(config.run) / METRICS).read_text().splitlines()]
-    return [(line["step"], round(line[outcome.metric], 2)) for line in lines if line["kind"] == "evaluation"]
+    return [(line["step"], round(line[outcome.metric], 2)) for line in evaluations(Path(config.run))]
 
 
 def _plot(curves: dict[str, Curve]) -> None:

@@ -8,10 +8,8 @@ benchmarks/results/encoders/domains.json.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
@@ -45,8 +43,8 @@ SENTENCES = 10_000
 DRAWS = 5
 """Number of random halves of the sentences. The variance of their scores shows the effect of the sample."""
 POWERS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
-NDCG10 = 0
-"""Column of `retrieval.by_query` that contains nDCG@10."""
+NDCG10 = retrieval.MEASURES.index(retrieval.NDCG10)
+"""Column of `retrieval.by_query`."""
 
 
 def main() -> None:
@@ -76,8 +74,14 @@ def main() -> None:
     for name, collection in collections.items():
         figures = _figures(seen, collection, domains, encoder.prompts)
         print(name, json.dumps(figures, indent=1), flush=True)
+        other = f" --other {Path(options.other).name}" if options.other else ""
+        encoder_option = "" if options.encoder == ENCODER else f" --encoder {options.encoder}"
+        given = f"--data DATA --corpus {Path(options.corpus).name}{other}{encoder_option} {name}"
         entry = name if options.encoder == ENCODER else f"{name}, {Path(options.encoder).name}"
-        write(FILE, read(FILE) | {entry: {"command": _command(options, name), **surroundings(), **figures}})
+        write(
+            FILE,
+            read(FILE) | {entry: {"command": f"python -m benchmarks.domains {given}", **surroundings(), **figures}},
+        )
 
 
 def _vectors(encode: Encode, file: str) -> Tensor:
@@ -90,7 +94,9 @@ def _vectors(encode: Encode, file: str) -> Tensor:
 def _figures(
     encode: Encode, collection: Collection, domains: dict[str, Tensor], prompts: Mapping[str, str]
 ) -> dict[str, Any]:
-    by_query = partial(_by_query, collection=collection, prompts=prompts)
+    def by_query(encode: Encode) -> NDArray[np.float64]:
+        return retrieval.by_query(retrieval.rankings(encode, collection, prompts=prompts), collection)[:, NDCG10]
+
     plain = by_query(encode)
     rows = []
     for fitted_to, centred, power in product(domains, (False, True), POWERS):
@@ -111,10 +117,6 @@ def _figures(
     return {"queries": len(plain), "ndcg10": round(100 * float(plain.mean()), 2), "whitened": rows}
 
 
-def _by_query(encode: Encode, collection: Collection, prompts: Mapping[str, str]) -> NDArray[np.float64]:
-    return retrieval.by_query(retrieval.rankings(encode, collection, prompts=prompts), collection)[:, NDCG10]
-
-
 def _mapped(encode: Encode, vectors: Tensor, power: float, centred: bool) -> Encode:
     """Return `encode` followed by a whitening that is fitted to `vectors`, as in `training.postprocess.whitening`."""
     moments = Moments(vectors.shape[1])
@@ -128,12 +130,6 @@ def _halves(vectors: Tensor) -> Iterator[Tensor]:
     for seed in range(DRAWS):
         rows = torch.randperm(len(vectors), generator=torch.Generator().manual_seed(seed))
         yield vectors[rows[: len(vectors) // 2]]
-
-
-def _command(options: argparse.Namespace, name: str) -> str:
-    other = f" --other {Path(options.other).name}" if options.other else ""
-    encoder = "" if options.encoder == ENCODER else f" --encoder {options.encoder}"
-    return f"python -m benchmarks.domains --data DATA --corpus {Path(options.corpus).name}{other}{encoder} {name}"
 
 
 if __name__ == "__main__":

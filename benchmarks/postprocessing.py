@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.encodings import scores
 from benchmarks.files import RESULTS, write
 from benchmarks.surroundings import surroundings
 from models.cli.command_line import Parser
 from models.encoder.encoder import Encoder
 from models.encoder.transform import Affine, Transform
 from training.data.corpus import Corpus, open_corpus
-from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, DataError, Subsets, sts_tasks, texts
 from training.evaluation.vectors import Encode, cached
 from training.postprocess import POSTPROCESSES
@@ -69,8 +69,8 @@ def main() -> None:
 
 
 def _rows(seen: Encode, tasks: dict[str, Subsets], corpus: Corpus) -> Iterator[dict[str, Any]]:
-    yield {"transform": None, **_scores(seen, tasks)}
-    yield {"transform": "whitening on the tests", "params": {"dims": TARGET_DIMS}} | _scores(
+    yield {"transform": None, **scores(seen, tasks)}
+    yield {"transform": "whitening on the tests", "params": {"dims": TARGET_DIMS}} | scores(
         _through(_target(seen, tasks), seen), tasks
     )
     for name, changed in ROWS:
@@ -78,7 +78,7 @@ def _rows(seen: Encode, tasks: dict[str, Subsets], corpus: Corpus) -> Iterator[d
         params = replace(chosen.params, **changed)
         encoder = Encoder.load(ENCODER)
         fitted = chosen.apply(encoder, corpus, params, seed=SEED, stream=sys.stderr)
-        judged = _scores(_through(fitted.transform.eval(), seen), tasks)
+        judged = scores(_through(fitted.transform.eval(), seen), tasks)
         yield {"transform": name, "params": asdict(params), "facts": dict(fitted.facts), **judged}
 
 
@@ -97,14 +97,6 @@ def _through(transform: Transform, seen: Encode) -> Encode:
         return mapped
 
     return encode
-
-
-def _scores(encode: Encode, tasks: dict[str, Subsets]) -> dict[str, float]:
-    judged = sts.evaluate(encode, tasks)
-    return {
-        **{task: round(score.spearman.all, 2) for task, score in judged.items()},
-        "mean": round(sts.mean_of_tasks(judged), 2),
-    }
 
 
 if __name__ == "__main__":

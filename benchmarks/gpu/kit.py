@@ -196,7 +196,8 @@ class Unpacked:
         """
         part = next((part for part in self.manifest.parts if part.name == path.name), None)
         if part is None:
-            raise KitError(f"{path}: not a part of this kit; the parts are {_part_name(0)} to {self._last()}")
+            last = self.manifest.parts[-1].name if self.manifest.parts else "none"
+            raise KitError(f"{path}: not a part of this kit; the parts are {_part_name(0)} to {last}")
         if not path.is_file():
             raise KitError(f"{path}: missing")
         if path.stat().st_size != part.size or _sha256(path) != part.sha256:
@@ -217,7 +218,11 @@ class Unpacked:
             _pip_install(wheels, self.site)
         for file in complete:
             if not file.name.endswith(".whl"):
-                _extract_archive(self._whole(file, self.data))
+                path = self._whole(file, self.data)
+                if path.name.endswith(".tar.xz"):
+                    with tarfile.open(path) as archive:
+                        archive.extractall(path.parent, filter="data")
+                    path.unlink()
         with self._record.open("a", encoding="utf-8") as record:
             record.writelines(f"{file.name}\n" for file in complete)
 
@@ -246,9 +251,6 @@ class Unpacked:
             raise KitError(f"{file.name}: damaged, although its parts are not; gather the kit again")
         return path
 
-    def _last(self) -> str:
-        return self.manifest.parts[-1].name if self.manifest.parts else "none"
-
 
 def _pip_install(wheels: Sequence[Path], site: Path) -> None:
     # `--upgrade` replaces files of an interrupted call. It also replaces the folder `bin`, which is not needed.
@@ -264,13 +266,6 @@ def last_error(said: str) -> str:
     lines = [line for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR")]
     return (errors or lines or ["it gives no reason"])[-1]
-
-
-def _extract_archive(path: Path) -> None:
-    if path.name.endswith(".tar.xz"):
-        with tarfile.open(path) as archive:
-            archive.extractall(path.parent, filter="data")
-        path.unlink()
 
 
 def unpack(parts: Sequence[Path], to: Path) -> Unpacked:

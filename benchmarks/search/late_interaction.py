@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.files import RESULTS, read, write
-from benchmarks.search.scifact import _gain
+from benchmarks.search.scifact import Rankings, gain_in_ndcg10
 from benchmarks.surroundings import surroundings
 from models.bundle.tokenizer import Tokens
 from models.cli.command_line import Parser
@@ -51,8 +51,6 @@ WAYS: Mapping[str, dict[str, Any]] = {
     "dense": {"mode": "dense", "exact": True},
     "hybrid, weighted, stems": {"mode": "hybrid", "fusion": "weighted"},
 }
-Rankings = dict[str, list[str]]
-"""Document ids by query id, best document first."""
 
 
 class TokenVectors:
@@ -108,7 +106,7 @@ async def _measured(service: Service, collection: Collection) -> dict[str, Any]:
                         _reranked(before, collection, questions, documents, special=special, candidates=candidates)
                     )
                     name = f"{candidates} reranked" + ("" if special else ", special tokens too")
-                    gain = _gain(after, before, collection)
+                    gain = gain_in_ndcg10(after, before, collection)
                     figures["ndcg10"][way][name] = {"ndcg10": _ndcg10(after, collection), "gain": gain}
             print(json.dumps(figures), file=sys.stderr, flush=True)
             figures["ms"][way] = await _milliseconds(service, list(collection.queries.values()), given)
@@ -143,14 +141,14 @@ async def _milliseconds(service: Service, queries: Sequence[str], given: dict[st
     reranking = Reranking("late_interaction", TIMED_CANDIDATES)
     seconds: dict[str, list[float]] = {"first": [], "first, CPU": [], "reranked": [], "reranked, CPU": []}
     for query in queries[:TIMED]:
-        times = [(time.perf_counter(), time.process_time())]
-        await service.library.search(CORPUS, [query], options)
-        times.append((time.perf_counter(), time.process_time()))
-        await service.library.reranked(CORPUS, [query], options, reranking)
-        times.append((time.perf_counter(), time.process_time()))
-        for name, before, after in zip(("first", "reranked"), times, times[1:], strict=False):
-            seconds[name].append(after[0] - before[0])
-            seconds[f"{name}, CPU"].append(after[1] - before[1])
+        for name, search in (
+            ("first", service.library.search(CORPUS, [query], options)),
+            ("reranked", service.library.reranked(CORPUS, [query], options, reranking)),
+        ):
+            began, cpu = time.perf_counter(), time.process_time()
+            await search
+            seconds[name].append(time.perf_counter() - began)
+            seconds[f"{name}, CPU"].append(time.process_time() - cpu)
     return {name: round(1000 * median(found), 1) for name, found in seconds.items()}
 
 

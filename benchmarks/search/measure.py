@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import IO, Any
+from typing import Any
 
 import faiss
 import numpy as np
@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.peers import python
 from benchmarks.search.corpus import K, Ours, Raw, calls
 from benchmarks.search.mixture import Vectors, mixture, on_disk
-from benchmarks.serving.processes import memory_mb
+from benchmarks.serving.processes import ask, memory_mb
 from models import cpus
 
 SIZES = (10_000, 100_000, 1_000_000)
@@ -135,29 +135,22 @@ def _peer(name: str, folder: Path) -> Iterator[tuple[tuple[Search, Take], float]
     command = [str(python("search")), str(SCRIPT), name, str(folder / "base.npy")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin and process.stdout
-        to, replies = process.stdin, process.stdout
-        built = json.loads(replies.readline())["build_seconds"]
+        built = json.loads(process.stdout.readline())["build_seconds"]
         queries = str(folder / "queries.npy")
 
         def search(asked: Vectors) -> list[list[int]]:
             np.save(folder / "asked.npy", asked)
-            rows: list[list[int]] = _ask(to, replies, {"queries": str(folder / "asked.npy")})["rows"]
+            rows: list[list[int]] = ask(process, {"queries": str(folder / "asked.npy")})["rows"]
             return rows
 
         def take() -> dict[str, Any]:
-            return _ask(to, replies, {"queries": queries, "at_a_time": PEERS[name], "seconds": SECONDS})
+            return ask(process, {"queries": queries, "at_a_time": PEERS[name], "seconds": SECONDS})
 
         try:
             yield (search, take), round(built, 2)
         finally:
-            to.close()
+            process.stdin.close()
             process.wait(30)
-
-
-def _ask(to: IO[str], replies: IO[str], content: dict[str, Any]) -> dict[str, Any]:
-    to.write(json.dumps(content) + "\n")
-    to.flush()
-    return dict(json.loads(replies.readline()))
 
 
 if __name__ == "__main__":

@@ -14,14 +14,14 @@ from dataclasses import asdict, dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from benchmarks.peers import CONVERTED, EXPORTED, FLAT, GGUF, environment, python
 from benchmarks.serving.client import Address, ReplyError, Sample, closed_loop, embed, open_loop
 from benchmarks.serving.loads import MODEL_NAME, Load, Population, Request
-from benchmarks.serving.processes import free_port
+from benchmarks.serving.processes import ask, free_port
 from models import cpus
 from models.bundle.sources import resolve
 
@@ -128,12 +128,7 @@ def specs() -> dict[str, Spec]:
             None,
         ),
         "ctranslate2": Spec((peer, library, "ctranslate2", CONVERTED), "an engine; tokenizer and pooling added", None),
-        "llama_cpp": Spec(
-            llama,
-            "llama.cpp's server for Python, f16",
-            "/v1/embeddings",
-            cuts_off_sep=True,
-        ),
+        "llama_cpp": Spec(llama, "llama.cpp's server for Python, f16", "/v1/embeddings", cuts_off_sep=True),
         "bare_onnxruntime": Spec((own, library, "onnxruntime", *bare), "ceiling of the engine, fp32", None),
         "bare_openvino": Spec(
             (own, library, "openvino", *bare), "ceiling of the engine, bf16 if the CPU supports it", None
@@ -263,18 +258,9 @@ class Library(Contestant):
 
     def _ask(self, content: dict[str, Any]) -> dict[str, Any]:
         try:
-            _stream(self._process.stdin).write(json.dumps(content) + "\n")
-            _stream(self._process.stdin).flush()
-        except BrokenPipeError:
+            return ask(self._process, content)
+        except (BrokenPipeError, EOFError):
             raise Absent(_last_words(self._log)) from None
-        if not (line := _stream(self._process.stdout).readline()):
-            raise Absent(_last_words(self._log))
-        return dict(json.loads(line))
-
-
-def _stream(pipe: IO[str] | None) -> IO[str]:
-    assert pipe is not None
-    return pipe
 
 
 def _last_words(log: Path) -> str:

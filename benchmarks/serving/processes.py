@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 PROC = Path("/proc")
 _SCHED = 2
 """Linux's constant CPUCLOCK_SCHED, for the CPU time that the scheduler counts."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def ask(process: subprocess.Popen[str], content: Any) -> dict[str, Any]:
+    """Write a line of JSON to a process, and return the JSON of the line that it answers.
+
+    Raises:
+        BrokenPipeError, EOFError: the process has ended.
+    """
+    assert process.stdin and process.stdout
+    process.stdin.write(json.dumps(content) + "\n")
+    process.stdin.flush()
+    if not (line := process.stdout.readline()):
+        raise EOFError
+    return dict(json.loads(line))
 
 
 def free_port() -> int:
