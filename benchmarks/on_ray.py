@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from typing import Any
 import httpx
 
 from benchmarks.files import RESULTS, read, write
+from benchmarks.interleave import seconds_of
 from benchmarks.serving.processes import cpu_seconds
 from isosphere.embed.embedding import Options
 from isosphere.embed.embedding import embed as embed_here
@@ -40,13 +40,6 @@ from tests.clusters import CALM, free_port
 
 FILE = RESULTS / "on_ray.json"
 TEXT = {"inputs": "A cat sits outside in the sun."}
-
-
-def timed(work: Callable[[], object]) -> float:
-    """Run `work`, and return its duration in seconds."""
-    start = time.perf_counter()
-    work()
-    return round(time.perf_counter() - start, 2)
 
 
 def embed(given: argparse.Namespace) -> dict[str, Any]:
@@ -70,8 +63,8 @@ def embed(given: argparse.Namespace) -> dict[str, Any]:
                 shutil.rmtree(out)  # Remove the output, because a finished run would not be repeated.
 
             for _ in range(given.rounds):
-                seconds["plain"].append(timed(plain))
-                seconds["ray"].append(timed(ray))
+                seconds["plain"].append(round(seconds_of(plain), 2))
+                seconds["ray"].append(round(seconds_of(ray), 2))
     ratios = [one / other for one, other in zip(seconds["plain"], seconds["ray"], strict=True)]
     return {
         "rows": given.rows,

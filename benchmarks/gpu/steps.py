@@ -19,14 +19,11 @@ import torch
 
 from benchmarks.gpu.parts import Report
 from benchmarks.interleave import interleaved, rates, seconds_of
-from benchmarks.loops import LENGTH, PEERS
+from benchmarks.loops import PEERS, ours, peer_meter
 from models.encoder.encoder import Encoder
-from training.checkpoints.speed import OperationCount, SpeedMeter, matmul_peak
+from training.checkpoints.speed import SpeedMeter, matmul_peak
 from training.config import from_preset
-from training.data.batches import Batch, tokeniser
-from training.machine.devices import Devices
-from training.objectives.base import Needs
-from training.step import initial_state, load_frozen, make_meter, make_step
+from training.data.batches import Batch
 
 OURS = ("simcse", "gs-infonce", "dclr", "whitenedcse", "imsimcse")
 LAUNCHED = "simcse_launched"
@@ -145,25 +142,12 @@ def peak(device: str) -> float:
 
 
 def _ours(name: str, backbone: Path, device: str, texts: Sequence[Sequence[str]], **changes: Any) -> Contestant:
-    """Return the training step of a run with the objective's preset.
-
-    If the objective needs a teacher, the backbone is the teacher.
-    """
     given = {"batch_size": len(texts[0]), "dropout": 0.1, **changes}
     if name == "whitenedcse":  # Groups have two channels at any width, as in the preset for BERT-base.
         given["groups"] = Encoder.load(backbone).dim // 2
-    config, devices = from_preset(name, backbone=str(backbone)).override(given), Devices(device)
-    state = initial_state(config, devices, autocast(device))
-    state.encoder.train()
-    teacher = load_frozen(str(backbone), devices, pooling="cls") if state.objective.needs.teacher else None
-    step = make_step(config, state, devices, teacher, autocast(device))
-    tokenise = tokeniser(state.encoder, teacher, max_length=LENGTH, own=devices.rows)
-    waiting = cycle(texts)
-    meter = make_meter(state, teacher, devices, autocast(device))
-    return Contestant(lambda: step(tokenise(next(waiting)), config.learning_rate), meter)
+    config = from_preset(name, backbone=str(backbone)).override(given)
+    return Contestant(*ours(config, cycle(texts), device, autocast(device)))
 
 
 def _peer(name: str, backbone: Path, device: str, texts: Sequence[Sequence[str]]) -> Contestant:
-    work = OperationCount.of(Encoder.load(backbone, pooling="cls"))
-    meter = SpeedMeter(needs=Needs(), work=work, teacher=None, peak=peak(device))
-    return Contestant(PEERS[name](cycle(texts), backbone, device), meter)
+    return Contestant(PEERS[name](cycle(texts), backbone, device), peer_meter(backbone, peak(device)))

@@ -29,7 +29,7 @@ def ask(process: subprocess.Popen[str], content: Any) -> dict[str, Any]:
     process.stdin.write(json.dumps(content) + "\n")
     process.stdin.flush()
     if not (line := process.stdout.readline()):
-        raise EOFError
+        raise EOFError(f"{process.args!r} has ended")
     return dict(json.loads(line))
 
 
