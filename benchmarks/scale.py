@@ -172,12 +172,10 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _rounded(value: float) -> str:
-    """Round to two digits."""
     return f"{float(f'{value:.2g}'):,.{0 if value >= 10 else 1 if value >= 1 else 2}f}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the tables."""
     parser = Parser(prog="python -m benchmarks.scale", description=__doc__)
     for name, default in Choice()._asdict().items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)

@@ -85,7 +85,6 @@ async def ways(folder: Path, files: list[str]) -> dict[str, list[str]]:
 
 
 def changes(files: Sequence[str]) -> int:
-    """Return the number of changes of file."""
     return sum(one != other for one, other in pairwise(files))
 
 

@@ -113,7 +113,6 @@ class Manifest:
         return max((number for number, part in enumerate(self.parts, start=1) if part.name in needed), default=0)
 
     def needed(self, benchmark: str) -> list[File]:
-        """Return the files that a benchmark needs."""
         return [file for file in self.files if benchmark in file.needed_by]
 
 
@@ -227,11 +226,9 @@ class Unpacked:
             record.writelines(f"{file.name}\n" for file in complete)
 
     def installed(self) -> set[str]:
-        """Return the names of the installed files."""
         return set(self._record.read_text(encoding="utf-8").splitlines()) if self._record.is_file() else set()
 
     def missing(self, file: File) -> list[str]:
-        """Return the names of a file's missing parts."""
         return [name for name in file.parts if not (self.parts / name).is_file()]
 
     def report(self) -> Iterator[str]:

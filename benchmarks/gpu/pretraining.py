@@ -74,13 +74,12 @@ def pretrained(config: PretrainConfig, folder: Path, setting: Setting, report: R
     steps = 2 if setting.tiny else max(LEAST, int((setting.left - RESERVED - around) / seconds))
     report.keep("probe", {"ms_a_step": round(1e3 * seconds, 2), "seconds_around": round(around, 1), "steps": steps})
     fit(config.override({"steps": steps, "eval_every": max(1, steps // 5)}), sys.stderr)
-    lines = _lines(Path(config.run))
-    taken = [line for line in lines if line["kind"] == "train"]
+    taken = recorded(Path(config.run), "train")
     return {
         "config": json.loads((Path(config.run) / record.CONFIG).read_text(encoding="utf-8")),
         "tokens_per_s": round(statistics.median(line["tokens_per_s"] for line in taken)),
         "utilisation": round(statistics.median(line["utilisation"] for line in taken), 3),
-        "evaluations": [line for line in lines if line["kind"] == "evaluation"],
+        "evaluations": recorded(Path(config.run), "evaluation"),
     }
 
 
@@ -94,7 +93,7 @@ def encoder(config: RunConfig, folder: Path) -> dict[str, Any]:
         "best_step": outcome.best.step,
         outcome.metric: round(outcome.best.score, 4),
         "sts": {task: round(score, 2) for task, score in sts_manifest_scores(scores).items()},
-        "evaluations": [line for line in _lines(Path(config.run)) if line["kind"] == "evaluation"],
+        "evaluations": recorded(Path(config.run), "evaluation"),
     }
 
 
@@ -122,9 +121,11 @@ def _from(model: str, name: str, folder: Path, setting: Setting, teacher: str | 
 
 def _seconds_a_step(run: Path, batch: int) -> float:
     """Return the median seconds per step in the second half of the steps, because the first half is warm-up."""
-    speeds: list[float] = [line["sentences_per_s"] for line in _lines(run) if line["kind"] == "train"]
+    speeds: list[float] = [line["sentences_per_s"] for line in recorded(run, "train")]
     return batch / statistics.median(speeds[len(speeds) // 2 :])
 
 
-def _lines(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / record.METRICS).read_text(encoding="utf-8").splitlines()]
+def recorded(run: Path, kind: str) -> list[dict[str, Any]]:
+    """Return the metrics of a run's steps (`train`) or evaluations (`evaluation`)."""
+    lines = map(json.loads, (run / record.METRICS).read_text(encoding="utf-8").splitlines())
+    return [line for line in lines if line["kind"] == kind]

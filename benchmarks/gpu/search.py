@@ -127,7 +127,6 @@ def measured(kind: Kind, exact: Main, held: Floats, fresh: Floats, setting: Sett
 
 
 def _free(setting: Setting) -> int:
-    """Return the free memory of the device in bytes."""
     return torch.cuda.mem_get_info()[0] if setting.device == "cuda" else 0
 
 
@@ -142,7 +141,6 @@ class Cagra:
         self._resources = faiss.StandardGpuResources()
 
     def parameters(self, count: int, dim: int) -> Parameters:  # noqa: ARG002 - the same for any number
-        """Return the number of neighbours in the graph, before and after pruning."""
         return {"graph_degree": DEGREE, "intermediate_graph_degree": 2 * DEGREE}
 
     def memory(self, count: int, dim: int) -> int:
@@ -160,19 +158,15 @@ class Cagra:
         return index
 
     def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:  # noqa: ARG002 - refused
-        """Raise an error, because vectors can't be added to the graph."""
         raise BuildError(f"further vectors can't be added to {self.name}")
 
     def write(self, index: faiss.Index, path: str) -> None:  # noqa: ARG002 - refused
-        """Raise an error, because this benchmark stores no graph."""
         raise BuildError(f"{self.name} is not kept")
 
     def read(self, path: str, vectors: Floats) -> faiss.Index:  # noqa: ARG002 - refused
-        """Raise an error, because this benchmark stores no graph."""
         raise BuildError(f"{self.name} is not kept")
 
     def efforts(self, parameters: Parameters) -> Sequence[int]:  # noqa: ARG002 - the same for any graph
-        """Return the sizes of the candidate list that are tried."""
         return EFFORTS
 
     def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:

@@ -119,7 +119,6 @@ class Pool:
 
     @property
     def busy(self) -> bool:
-        """Return whether a reply is pending."""
         return bool(self._asked)
 
     @property
@@ -215,7 +214,6 @@ def post(address: Address, content: bytes) -> bytearray:
 
 
 def status(reply: bytes | bytearray) -> int:
-    """Return the HTTP status of a complete reply."""
     return int(reply[9:12])
 
 

@@ -97,7 +97,6 @@ class Spec:
 
 
 def specs() -> dict[str, Spec]:
-    """Return the specifications of all contestants by name."""
     own, minilm = Path(sys.executable), resolve("minilm")
     route, library = SCRIPTS / "route.py", SCRIPTS / "library.py"
     peer = python("sentence-transformers")

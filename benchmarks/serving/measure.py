@@ -273,11 +273,7 @@ def _figures(taken: Mapping[int, Taken], ours: Mapping[int, Taken]) -> dict[str,
     return {
         "texts_per_s": _median(_rate(turn) for turn in taken.values()),
         "tokens_per_s": _median(turn.sample.tokens / turn.sample.seconds for turn in taken.values()),
-        **(
-            {f"times_{OURS}": _median(_rate(taken[number]) / _rate(ours[number]) for number in shared)}
-            if shared
-            else {}
-        ),
+        **({f"times_{OURS}": _median(_rate(taken[one]) / _rate(ours[one]) for one in shared)} if shared else {}),
         **{f"p{share}_ms": _rounded(1e3 * value) for share, value in percentiles.items()},
         "rounds": len(taken),
         "requests": len(latencies),
