@@ -24,6 +24,7 @@ import faiss
 import numpy as np
 
 from benchmarks.files import write
+from benchmarks.interleave import seconds_of
 from benchmarks.surroundings import surroundings
 from models.cli.command_line import Parser
 from models.runtimes.base import Floats
@@ -143,12 +144,7 @@ def raw(approximate: Approximate, effort: int, queries: Floats, threads: int) ->
 def rate(call: Callable[[], object], queries: int) -> float:
     """Return queries per second: the median over rounds."""
     call()
-    seconds = []
-    for _ in range(ROUNDS):
-        begin = perf_counter()
-        call()
-        seconds.append(perf_counter() - begin)
-    return queries / median(seconds)
+    return queries / median(seconds_of(call) for _ in range(ROUNDS))
 
 
 def main() -> None:

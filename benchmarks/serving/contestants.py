@@ -96,20 +96,25 @@ class Spec:
     """True if the first start measures something that later starts read from the user's cache folder."""
 
 
+def server_command(*options: str | Path) -> Command:
+    """Return the command of our server with these options."""
+    return (sys.executable, "-m", "serving", "--data", "{data}", "--port", "{port}", "--no-demo", *options)
+
+
 def specs() -> dict[str, Spec]:
     own, minilm = Path(sys.executable), resolve("minilm")
     route, library = SCRIPTS / "route.py", SCRIPTS / "library.py"
     peer = python("sentence-transformers")
     infinity: Command = (environment("infinity") / "bin" / "infinity_emb", "v2", "--device", "cpu")
     infinity += ("--port", "{port}", "--host", "127.0.0.1", "--served-model-name", MODEL_NAME)
-    ours: Command = (own, "-m", "serving", "--bundle", BUNDLE, "--data", "{data}")
-    ours += ("--port", "{port}", "--no-demo")
     llama: Command = (python("llama-cpp"), "-m", "llama_cpp.server", "--model", GGUF, "--embedding", "true")
     llama += ("--port", "{port}", "--n_batch", str(MOST_TOKENS))
     llama += ("--n_threads", str(cpus.available()), "--n_threads_batch", str(cpus.available()))
     bare = BUNDLE, str(cpus.available())
     return {
-        OURS: Spec(ours, "our server at its default settings", "/v1/embeddings", remembers=True),
+        OURS: Spec(
+            server_command("--bundle", BUNDLE), "our server at its default settings", "/v1/embeddings", remembers=True
+        ),
         "infinity_torch": Spec((*infinity, "--model-id", minilm, "--engine", "torch"), "infinity-emb"),
         "infinity_optimum": Spec(
             ("env", "-C", FLAT, *infinity, "--model-id", ".", "--engine", "optimum", "--pooling-method", "mean"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -10,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.interleave import interleaved, rates, seconds_of
-from benchmarks.serving.contestants import Spec, Turn, started
+from benchmarks.serving.contestants import Spec, Turn, server_command, started
 from benchmarks.serving.loads import LOADS, MODEL_NAME, populations, requests
 from benchmarks.serving.processes import cpu_seconds
 from models.bundle import sources
@@ -29,9 +28,8 @@ def measure() -> dict[str, Any]:
     """
     tokenizer = Tokenizer(sources.resolve("minilm") / "tokenizer.json", max_length=256)
     texts, load = populations(tokenizer), LOADS[LOAD]
-    command = [sys.executable, "-m", "serving", "--data", "{data}", "--port", "{port}", "--no-demo"]
-    command += [part for encoder in ENCODERS for part in ("--bundle", encoder)]
-    spec = Spec(tuple(command), "our server at its default settings", "/v1/embeddings")
+    command = server_command(*(part for encoder in ENCODERS for part in ("--bundle", encoder)))
+    spec = Spec(command, "our server at its default settings", "/v1/embeddings")
     names = [encoder.removeprefix(f"{MODEL_NAME}+") for encoder in ENCODERS]
     population = texts[load.texts]
     with TemporaryDirectory() as cache, started(spec, texts, 256, population.texts[0], Path(cache)) as server:
