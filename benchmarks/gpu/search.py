@@ -49,12 +49,15 @@ def measure(setting: Setting, report: Report) -> None:
     known = {"faiss": faiss.__version__, "cagra": hasattr(faiss, "GpuIndexCagra")}
     report.keep("setting", {"dim": dim, "target": TARGET, "threads": threads, **known})
     kinds = of_device(setting)
-    exact, held, fresh = drawn(some, dim, *queries)
-    for kind in (*kinds, KINDS[HNSW]):
-        _keep(f"{kind.name} of {some}", kind, exact, held, fresh, setting=setting, report=report)
-    exact, held, fresh = drawn(many, dim, *few)
-    for kind in kinds[:2]:
-        _keep(f"{kind.name} of {many}", kind, exact, held, fresh, setting=setting, report=report)
+    for count, asked, chosen in ((some, queries, [*kinds, KINDS[HNSW]]), (many, few, kinds[:2])):
+        exact, held, fresh = drawn(count, dim, *asked)
+        for kind in chosen:
+            name = f"{kind.name} of {count}"
+            with report.attempt(name):
+                row = measured(kind, exact, held, fresh, setting)
+                report.keep(name, row)
+                if "fails" in row:
+                    report.fail(f"{name}: {row['fails']}")
 
 
 def of_device(setting: Setting) -> list[Kind]:
@@ -89,14 +92,6 @@ def drawn(count: int, dim: int, held: int, fresh: int) -> tuple[Main, Floats, Fl
         queries = np.concatenate(list(pool.map(block, range(BLOCKS))))
     queries = np.random.default_rng(0).permutation(queries)
     return Main(np.arange(1, count + 1), vectors, None, Tuning(TARGET)), queries[:held], queries[held:]
-
-
-def _keep(name: str, kind: Kind, exact: Main, held: Floats, fresh: Floats, *, setting: Setting, report: Report) -> None:
-    with report.attempt(name):
-        row = measured(kind, exact, held, fresh, setting)
-        report.keep(name, row)
-        if "fails" in row:
-            report.fail(f"{name}: {row['fails']}")
 
 
 def measured(kind: Kind, exact: Main, held: Floats, fresh: Floats, setting: Setting) -> Mapping[str, Any]:

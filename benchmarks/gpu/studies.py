@@ -62,13 +62,8 @@ def measure(setting: Setting, report: Report) -> None:
                     raise RuntimeError(f"`training study run` ended with exit code {code}")
                 finished = len((out / RESULTS).read_text(encoding="utf-8").splitlines())
                 new = {line["id"]: line["seconds"] for line in record.lines() if line["id"] not in before}
-                report.keep(
-                    name,
-                    {
-                        **{"jobs": jobs, "finished": finished, "new": list(new), "to": RECORD},
-                        "seconds_of_runs": list(new.values()),
-                    },
-                )
+                runs = {"new": list(new), "to": RECORD, "seconds_of_runs": list(new.values())}
+                report.keep(name, {"jobs": jobs, "finished": finished, **runs})
                 if code == FAILED:
                     report.fail(f"{name}: a run failed")
 

@@ -72,28 +72,18 @@ def overload(server: Server, texts: Texts, seconds: float) -> list[Bound]:
     accepted = came.accepted
     in_batches = 2 * Options(threads=server.cpus).cpu_streams * CPU_BATCH_TOKENS
     longest = (QUEUE_TOKENS + in_batches) / (accepted.tokens / accepted.seconds)
+    goodput = accepted.texts / accepted.seconds / fmean(one.rate for one in peaks)
+    goodput_by_cpu = accepted.texts / max(cpu, 1e-9) / fmean(one.texts_per_cpu_second for one in peaks)
+    cpus_at_peak = fmean(one.cpus for one in peaks)
     unexpected = sum(count for code, count in came.statuses.items() if code not in (200, 429, 503))
     return [
         Bound("answers other than 200, 429, 503", unexpected, 0),
         Bound("connections reset", came.broken, 0),
         Bound("exits", int(server.process.poll() is not None), 0),
         Bound("came, of ten times", came.sent / (10 * capacity / 32 * seconds), 0.9, at_least=True),
-        Bound(
-            "goodput, of the peak before and after",
-            accepted.texts / accepted.seconds / fmean(one.rate for one in peaks),
-            0.9,
-            at_least=True,
-        ),
-        Bound(
-            "the same by the server's CPU seconds",
-            accepted.texts / max(cpu, 1e-9) / fmean(one.texts_per_cpu_second for one in peaks),
-            0.9,
-            at_least=True,
-        ),
-        Bound(
-            "CPUs that the server had in the flood, of those at the peak",
-            cpu / accepted.seconds / fmean(one.cpus for one in peaks),
-        ),
+        Bound("goodput, of the peak before and after", goodput, 0.9, at_least=True),
+        Bound("the same by the server's CPU seconds", goodput_by_cpu, 0.9, at_least=True),
+        Bound("CPUs that the server had in the flood, of those at the peak", cpu / accepted.seconds / cpus_at_peak),
         Bound("CPUs that the client of the flood took", came.cpu_seconds / accepted.seconds),
         Bound(
             "p99 of the accepted, of queue and two batches a stream at this rate",
