@@ -8,12 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks import encodings, training
-from benchmarks.files import RESULTS, write
 from benchmarks.search import measure as search
 from benchmarks.search import scifact
 from benchmarks.serving import ingest, opening, smaller
 from benchmarks.serving import measure as serving
-from benchmarks.surroundings import surroundings
+from benchmarks.surroundings import RESULTS, surroundings, write
 from models.cli.command_line import Parser
 
 BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {

@@ -13,8 +13,7 @@ from tempfile import TemporaryDirectory
 
 from matplotlib.figure import Figure
 
-from benchmarks.files import RESULTS, write
-from benchmarks.surroundings import surroundings
+from benchmarks.surroundings import RESULTS, surroundings, write
 from models.cli.command_line import Parser
 from training import run
 from training.checkpoints.publish import publish

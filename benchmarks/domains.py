@@ -20,8 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks.files import RESULTS, read, write
-from benchmarks.surroundings import surroundings
+from benchmarks.surroundings import RESULTS, read, surroundings, write
 from models.cli.command_line import Parser
 from models.encoder.encoder import Encoder
 from models.encoder.transform import Affine

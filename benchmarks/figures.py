@@ -12,7 +12,7 @@ from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.files import RESULTS, read
+from benchmarks.surroundings import RESULTS, read
 from training.evaluation.report.published import BERT, BERT_LARGE, ROBERTA, ROBERTA_LARGE, SBERT_LARGE, STS, STS_ROWS
 
 DOCS = Path(__file__).parents[1] / "docs"

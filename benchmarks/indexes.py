@@ -23,9 +23,8 @@ from typing import Any
 import faiss
 import numpy as np
 
-from benchmarks.files import write
 from benchmarks.interleave import seconds_of
-from benchmarks.surroundings import surroundings
+from benchmarks.surroundings import surroundings, write
 from models.cli.command_line import Parser
 from models.runtimes.base import Floats
 from serving.corpora.indexes import KINDS

@@ -26,9 +26,9 @@ from typing import Any
 
 import httpx
 
-from benchmarks.files import RESULTS, read, write
 from benchmarks.interleave import seconds_of
 from benchmarks.serving.processes import cpu_seconds
+from benchmarks.surroundings import RESULTS, read, write
 from isosphere.embed.embedding import Options
 from isosphere.embed.embedding import embed as embed_here
 from isosphere.embed.on_ray.bulk import embed as embed_on_ray

@@ -19,8 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.encodings import scores
-from benchmarks.files import RESULTS, write
-from benchmarks.surroundings import surroundings
+from benchmarks.surroundings import RESULTS, surroundings, write
 from models.cli.command_line import Parser
 from models.encoder.encoder import Encoder
 from models.encoder.transform import Affine, Transform

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.files import RESULTS, write
+from benchmarks.surroundings import RESULTS, write
 from models.encoder.encoder import Encoder
 from training.data.corpus import open_corpus
 from training.evaluation.vectors import unit_vectors

@@ -14,7 +14,7 @@ from math import ceil, log
 from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks.files import RESULTS, read
+from benchmarks.surroundings import RESULTS, read
 from models.cli.command_line import Parser
 
 DIM = 384

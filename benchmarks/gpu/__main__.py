@@ -21,8 +21,8 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from benchmarks.files import RESULTS
 from benchmarks.gpu.parts import LAST, PARTS, REHEARSAL, Setting, carry_out, table
+from benchmarks.surroundings import RESULTS
 from models import cpus
 from models.cli.command_line import Parser
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Literal, NamedTuple, Self
 
-from benchmarks.files import read
+from benchmarks.surroundings import read
 from models.bundle.disk import make_folder, write_whole
 from models.errors import first_line
 

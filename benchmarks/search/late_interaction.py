@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.files import RESULTS, read, write
 from benchmarks.search.scifact import Rankings, gain_in_ndcg10
-from benchmarks.surroundings import surroundings
+from benchmarks.surroundings import RESULTS, read, surroundings, write
 from models.bundle.tokenizer import Tokens
 from models.cli.command_line import Parser
 from serving.commands.loading import opened_models

@@ -16,11 +16,10 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from benchmarks.files import RESULTS, write
 from benchmarks.search.corpus import NAME, K, Ours, calls
 from benchmarks.search.measure import DIM, questions, true_neighbours
 from benchmarks.search.mixture import on_disk
-from benchmarks.surroundings import surroundings
+from benchmarks.surroundings import RESULTS, surroundings, write
 from models.cli.command_line import Parser
 from serving.corpora.stores.milvus.corpora import MilvusCorpora
 from serving.settings import Settings

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.files import RESULTS, read, write
 from benchmarks.serving.client import ReplyError
 from benchmarks.serving.contestants import BUNDLE
 from benchmarks.stress.server import started
 from benchmarks.stress.trial import Bound, Texts
 from benchmarks.stress.trials import TRIALS
-from benchmarks.surroundings import surroundings
+from benchmarks.surroundings import RESULTS, read, surroundings, write
 from models.cli.command_line import Parser
 
 FILE = RESULTS / "stress.json"
