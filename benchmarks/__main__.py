@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from benchmarks import encodings, training
@@ -14,7 +12,7 @@ from benchmarks.search import measure as search
 from benchmarks.search import scifact
 from benchmarks.serving import ingest, opening, smaller
 from benchmarks.serving import measure as serving
-from benchmarks.surroundings import surroundings
+from benchmarks.surroundings import RESULTS, surroundings, write
 from models.cli.command_line import Parser
 
 BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
@@ -29,10 +27,9 @@ BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 JUDGED = ("encodings", "scifact")
 """Benchmarks that need evaluation data."""
-RESULTS = Path(__file__).parent / "results"
 
 
-def main() -> int:
+def main() -> None:
     """Run the named benchmarks, or all benchmarks."""
     parser = Parser(prog="python -m benchmarks", description=__doc__)
     default = f"default: all; {' and '.join(JUDGED)} only if {encodings.DATA} names the folder of the data"
@@ -70,16 +67,10 @@ def main() -> int:
         measured = BENCHMARKS[name]() if choice.whole else serving.measure(choice)
         print(json.dumps(measured["figures"], indent=2), flush=True)
         if choice.whole:
-            print("kept in", _kept(name, measured), flush=True)
-    return 0
-
-
-def _kept(name: str, measured: dict[str, Any]) -> Path:
-    result = {"command": f"python -m benchmarks {name}", **surroundings(), **measured}
-    file = RESULTS / f"{name}.json"
-    file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    return file
+            file = RESULTS / f"{name}.json"
+            write(file, {"command": f"python -m benchmarks {name}", **surroundings(), **measured})
+            print("kept in", file, flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

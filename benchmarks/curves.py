@@ -7,20 +7,17 @@ benchmarks/results/curves.json and docs/curves.svg. There is only one seed, so o
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from matplotlib.figure import Figure
 
-from benchmarks.__main__ import RESULTS
-from benchmarks.surroundings import surroundings
+from benchmarks.surroundings import RESULTS, surroundings, write
 from models.cli.command_line import Parser
 from training import run
 from training.checkpoints.publish import publish
-from training.checkpoints.record import METRICS
+from training.checkpoints.record import evaluations
 from training.config import from_preset
 from training.objectives import OBJECTIVES
 
@@ -29,16 +26,22 @@ PLOT = Path(__file__).parents[1] / "docs" / "curves.svg"
 Curve = list[tuple[int, float]]
 
 
-def main() -> int:
+def main() -> None:
     """Train with each objective, write the scores and plot them."""
-    options = _parser().parse_args()
+    parser = Parser(prog="python -m benchmarks.curves", description=__doc__)
+    parser.add_argument("--data", required=True, help="SentEval's folder")
+    parser.add_argument("--corpus", required=True, help="corpus file, one sentence per line")
+    parser.add_argument("--description", default="", help="description of the corpus in the result")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--every", type=int, default=50)
+    options = parser.parse_args()
     curves: dict[str, Curve] = {}
     with TemporaryDirectory() as folder:
         for objective in OBJECTIVES:  # SimCSE is trained first, because other objectives use its encoder as teacher.
             curves[objective] = _trained(objective, options, Path(folder))
             print(objective, curves[objective], flush=True)
             _keep(curves, options)
-    return 0
 
 
 def _keep(curves: dict[str, Curve], options: argparse.Namespace) -> None:
@@ -51,19 +54,8 @@ def _keep(curves: dict[str, Curve], options: argparse.Namespace) -> None:
         "setting": "minilm from [CLS], with a head, 32 tokens, learning rate 3e-5 to 0, seed 42; (step, STS-B dev)",
         "figures": curves,
     }
-    (RESULTS / "curves.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    write(RESULTS / "curves.json", result)
     _plot(curves)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m benchmarks.curves", description=__doc__)
-    parser.add_argument("--data", required=True, help="SentEval's folder")
-    parser.add_argument("--corpus", required=True, help="corpus file, one sentence per line")
-    parser.add_argument("--description", default="", help="description of the corpus in the result")
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--every", type=int, default=50)
-    return parser
 
 
 def _trained(objective: str, options: argparse.Namespace, folder: Path) -> Curve:
@@ -85,8 +77,7 @@ def _trained(objective: str, options: argparse.Namespace, folder: Path) -> Curve
     outcome = run.fit(config, sys.stderr)
     if objective == "simcse":
         publish(config, outcome, {})
-    lines: list[dict[str, Any]] = [json.loads(line) for line in (Path(config.run) / METRICS).read_text().splitlines()]
-    return [(line["step"], round(line[outcome.metric], 2)) for line in lines if line["kind"] == "evaluation"]
+    return [(line["step"], round(line[outcome.metric], 2)) for line in evaluations(Path(config.run))]
 
 
 def _plot(curves: dict[str, Curve]) -> None:
@@ -101,4 +92,4 @@ def _plot(curves: dict[str, Curve]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -8,11 +8,8 @@ benchmarks/results/encoders/domains.json.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
@@ -23,8 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks.__main__ import RESULTS
-from benchmarks.surroundings import surroundings
+from benchmarks.surroundings import RESULTS, read, surroundings, write
 from models.cli.command_line import Parser
 from models.encoder.encoder import Encoder
 from models.encoder.transform import Affine
@@ -46,13 +42,18 @@ SENTENCES = 10_000
 DRAWS = 5
 """Number of random halves of the sentences. The variance of their scores shows the effect of the sample."""
 POWERS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
-NDCG10 = 0
-"""Column of `retrieval.by_query` that contains nDCG@10."""
+NDCG10 = retrieval.MEASURES.index(retrieval.NDCG10)
+"""Column of `retrieval.by_query`."""
 
 
-def main() -> int:
+def main() -> None:
     """Embed the sentences and collections once. Then fit the whitenings, and evaluate them on the collections."""
-    parser = _parser()
+    parser = Parser(prog="python -m benchmarks.domains", description=__doc__)
+    parser.add_argument("names", nargs="+", metavar="NAME", help="collections, or parts of them, such as scifact:train")
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder with retrieval/NAME")
+    parser.add_argument("--corpus", required=True, metavar="FILE", help="sentences of the domain, one per line")
+    parser.add_argument("--other", metavar="FILE", help="another domain's sentences")
+    parser.add_argument("--encoder", default=ENCODER, metavar="SOURCE", help="encoder (default: %(default)s)")
     options = parser.parse_args()
     encoder = Encoder.load(options.encoder).eval()
     dtype = autocast_dtype("auto", encoder.device)
@@ -72,18 +73,14 @@ def main() -> int:
     for name, collection in collections.items():
         figures = _figures(seen, collection, domains, encoder.prompts)
         print(name, json.dumps(figures, indent=1), flush=True)
-        _keep(_entry(options, name), {"command": _command(options, name), **surroundings(), **figures})
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="python -m benchmarks.domains", description=__doc__)
-    parser.add_argument("names", nargs="+", metavar="NAME", help="collections, or parts of them, such as scifact:train")
-    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder with retrieval/NAME")
-    parser.add_argument("--corpus", required=True, metavar="FILE", help="sentences of the domain, one per line")
-    parser.add_argument("--other", metavar="FILE", help="another domain's sentences")
-    parser.add_argument("--encoder", default=ENCODER, metavar="SOURCE", help="encoder (default: %(default)s)")
-    return parser
+        other = f" --other {Path(options.other).name}" if options.other else ""
+        encoder_option = "" if options.encoder == ENCODER else f" --encoder {options.encoder}"
+        given = f"--data DATA --corpus {Path(options.corpus).name}{other}{encoder_option} {name}"
+        entry = name if options.encoder == ENCODER else f"{name}, {Path(options.encoder).name}"
+        write(
+            FILE,
+            read(FILE) | {entry: {"command": f"python -m benchmarks.domains {given}", **surroundings(), **figures}},
+        )
 
 
 def _vectors(encode: Encode, file: str) -> Tensor:
@@ -96,7 +93,9 @@ def _vectors(encode: Encode, file: str) -> Tensor:
 def _figures(
     encode: Encode, collection: Collection, domains: dict[str, Tensor], prompts: Mapping[str, str]
 ) -> dict[str, Any]:
-    by_query = partial(_by_query, collection=collection, prompts=prompts)
+    def by_query(encode: Encode) -> NDArray[np.float64]:
+        return retrieval.by_query(retrieval.rankings(encode, collection, prompts=prompts), collection)[:, NDCG10]
+
     plain = by_query(encode)
     rows = []
     for fitted_to, centred, power in product(domains, (False, True), POWERS):
@@ -117,10 +116,6 @@ def _figures(
     return {"queries": len(plain), "ndcg10": round(100 * float(plain.mean()), 2), "whitened": rows}
 
 
-def _by_query(encode: Encode, collection: Collection, prompts: Mapping[str, str]) -> NDArray[np.float64]:
-    return retrieval.by_query(retrieval.rankings(encode, collection, prompts=prompts), collection)[:, NDCG10]
-
-
 def _mapped(encode: Encode, vectors: Tensor, power: float, centred: bool) -> Encode:
     """Return `encode` followed by a whitening that is fitted to `vectors`, as in `training.postprocess.whitening`."""
     moments = Moments(vectors.shape[1])
@@ -136,22 +131,5 @@ def _halves(vectors: Tensor) -> Iterator[Tensor]:
         yield vectors[rows[: len(vectors) // 2]]
 
 
-def _command(options: argparse.Namespace, name: str) -> str:
-    other = f" --other {Path(options.other).name}" if options.other else ""
-    encoder = "" if options.encoder == ENCODER else f" --encoder {options.encoder}"
-    return f"python -m benchmarks.domains --data DATA --corpus {Path(options.corpus).name}{other}{encoder} {name}"
-
-
-def _entry(options: argparse.Namespace, name: str) -> str:
-    """Return the key of a collection's results. The key includes the encoder, unless it is the default encoder."""
-    return name if options.encoder == ENCODER else f"{name}, {Path(options.encoder).name}"
-
-
-def _keep(name: str, figures: dict[str, Any]) -> None:
-    kept = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
-    kept[name] = figures
-    FILE.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

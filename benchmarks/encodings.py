@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,11 @@ from models.runtimes.graph import Graph
 from training.evaluation import sts
 from training.evaluation.pairs import Subsets, texts
 from training.evaluation.suite import load_data
+from training.evaluation.vectors import Encode
 
 BUNDLE = Path("artifacts/minilm")
 DATA = "ISOSPHERE_TEST_DATA"
-"""Name of the environment variable with the folder that has `senteval/downstream`.
-
-`isosphere data get sts` downloads the data.
-"""
+"""Environment variable with the folder that has `senteval/downstream`, which `isosphere data get sts` downloads."""
 
 Vectors = NDArray[np.float32]
 
@@ -36,47 +34,46 @@ def measure() -> dict[str, Any]:
     """
     from sentence_transformers.util.quantization import quantize_embeddings
 
-    if DATA not in os.environ:
-        sys.exit(f"encodings: {DATA} must name the folder of the STS data")
     tasks = load_data(Path(os.environ[DATA]), ["sts"]).sts
     opened = bundle.load(BUNDLE)
     graph = Graph(opened, runtime=REFERENCE.runtime, precision=REFERENCE.precision, threads=cpus.available())
     sentences = texts(tasks)
     unit = graph.encode(sentences)
     calibration = graph.encode(quantization.calibration())
-    encodings = {f"float {width}": _as_floats(unit[:, :width]) for width in _widths(opened.manifest.dim)}
-    encodings |= _coded(unit, quantization.limit(calibration), _widths(opened.manifest.dim))
+    encodings = dict(_encoded(unit, quantization.limit(calibration)))
     ranges = np.stack([calibration.min(axis=0), calibration.max(axis=0)])
     encodings["int8, a range a dimension"] = _as_floats(
         np.asarray(quantize_embeddings(unit, precision="int8", ranges=ranges))
     )
     row = {text: i for i, text in enumerate(sentences)}
+
+    def encode(vectors: Vectors, wanted: Sequence[str]) -> Vectors:
+        return vectors[[row[text] for text in wanted]]
+
     return {
         "protocol": measure.__doc__,
         "calibration_sentences": quantization.SENTENCES,
-        "figures": {name: _score(vectors, row, tasks) for name, vectors in encodings.items()},
+        "figures": {name: scores(partial(encode, vectors), tasks) for name, vectors in encodings.items()},
     }
 
 
-def _widths(dim: int) -> list[int]:
-    return [width for width in (dim, 256, 128, 64) if width <= dim]
-
-
-def _coded(unit: Vectors, limit: float, widths: Sequence[int]) -> dict[str, Vectors]:
-    coded = {}
+def _encoded(unit: Vectors, limit: float) -> Iterator[tuple[str, Vectors]]:
+    widths = [width for width in (unit.shape[1], 256, 128, 64) if width <= unit.shape[1]]
     for width in widths:
-        coded[f"int8 {width}"] = _as_floats(quantization.int8(unit, limit)[:, :width])
-        coded[f"uint8 {width}"] = _as_floats(quantization.uint8(unit, limit)[:, :width])
+        yield f"float {width}", _as_floats(unit[:, :width])
+    for width in widths:
+        yield f"int8 {width}", _as_floats(quantization.int8(unit, limit)[:, :width])
+        yield f"uint8 {width}", _as_floats(quantization.uint8(unit, limit)[:, :width])
         # For vectors of ±1, the cosine is 1 - 2 × Hamming distance / D, so both give the same ranking.
-        coded[f"binary {width}"] = _as_floats(np.where(unit[:, :width] > 0, 1, -1))
-    return coded
+        yield f"binary {width}", _as_floats(np.where(unit[:, :width] > 0, 1, -1))
 
 
 def _as_floats(vectors: NDArray[Any]) -> Vectors:
     return vectors.astype(np.float32)
 
 
-def _score(vectors: Vectors, row: Mapping[str, int], tasks: Mapping[str, Subsets]) -> dict[str, float]:
-    scores = sts.evaluate(lambda wanted: vectors[[row[text] for text in wanted]], tasks)
-    each = {task: round(score.spearman.all, 2) for task, score in scores.items()}
-    return {**each, "mean": round(sts.mean_of_tasks(scores), 2)}
+def scores(encode: Encode, tasks: Mapping[str, Subsets]) -> dict[str, float]:
+    """Return Spearman × 100 of each task, and their mean."""
+    judged = sts.evaluate(encode, tasks)
+    each = {task: round(score.spearman.all, 2) for task, score in judged.items()}
+    return {**each, "mean": round(sts.mean_of_tasks(judged), 2)}

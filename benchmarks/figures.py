@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import defaultdict
 from pathlib import Path
 from statistics import fmean, stdev
@@ -13,10 +12,11 @@ from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.__main__ import RESULTS
+from benchmarks.surroundings import RESULTS, read
 from training.evaluation.report.published import BERT, BERT_LARGE, ROBERTA, ROBERTA_LARGE, SBERT_LARGE, STS, STS_ROWS
 
 DOCS = Path(__file__).parents[1] / "docs"
+ENCODERS = RESULTS / "encoders"
 SIZES = {BERT: 110, ROBERTA: 125, BERT_LARGE: 335, SBERT_LARGE: 335, ROBERTA_LARGE: 355}
 """Number of weights of each published backbone, in millions."""
 PAPERS = {
@@ -61,7 +61,7 @@ CONES = {
 Run = dict[str, Any]
 
 
-def main() -> int:
+def main() -> None:
     """Draw all figures."""
     rcParams["svg.hashsalt"] = "isosphere"  # A fixed salt makes the files reproducible.
     for name, draw, size in (
@@ -80,7 +80,6 @@ def main() -> int:
         _space(axes, title, _runs(study))
     places[0].legend(fontsize=7)
     _save(figure, "space")
-    return 0
 
 
 def _save(figure: Figure, name: str) -> None:
@@ -90,11 +89,6 @@ def _save(figure: Figure, name: str) -> None:
 def _runs(study: str, *, untrained: bool = False) -> list[Run]:
     lines = (RESULTS / "studies" / f"{study}.jsonl").read_text(encoding="utf-8").splitlines()
     return [run for run in map(json.loads, lines) if run["untrained"] == untrained]
-
-
-def _encoder(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((RESULTS / "encoders" / f"{name}.json").read_text(encoding="utf-8"))
-    return found
 
 
 def _mean(scores: dict[str, float]) -> float:
@@ -115,10 +109,10 @@ def _sizes(axes: Axes) -> None:
                 label = f"{row.method}, {row.backbone}"
                 axes.text(SIZES[row.backbone], row.mean + 0.12, label, color="0.4", fontsize=8, ha="center")
     axes.text(105, 76.6, "as published,\nfrom BERT and RoBERTa", color="0.4", fontsize=8, ha="right")
-    taught = [_mean(run["tests"]) for run in _encoder("distilled")["twice"]["runs"]]
-    larger = _encoder("mpnet")
+    taught = [_mean(run["tests"]) for run in read(ENCODERS / "distilled.json")["twice"]["runs"]]
+    larger = read(ENCODERS / "mpnet.json")
     tuned = [run["tests"]["mean"] for run in (*larger["runs"], *larger["other_order"]["runs"])]
-    soup = _encoder("default")["scores"]["STS mean"]
+    soup = read(ENCODERS / "default.json")["scores"]["STS mean"]
     (start,) = (_mean(run["scores"]) for run in _runs("from_minilm", untrained=True))
     for label, weights, values in (
         ("minilm without training", 22.7, [start]),
@@ -174,7 +168,7 @@ def _loads(speeds: Axes, latencies: Axes) -> None:
     The first axes have the speeds, as multiples of our server's speed. The second have the latencies of open loops,
     because the speed of an open loop is given.
     """
-    loads = json.loads((RESULTS / "serving_epyc.json").read_text(encoding="utf-8"))["figures"]["loads"]
+    loads = read(RESULTS / "serving_epyc.json")["figures"]["loads"]
     closed = {name: load for name, load in loads.items() if not name.startswith("open_")}
     opened = {name: load for name, load in loads.items() if name not in closed}
     for axes, drawn, figure, label in (
@@ -203,10 +197,7 @@ def _loads(speeds: Axes, latencies: Axes) -> None:
 
 
 def _space(axes: Axes, title: str, runs: list[Run]) -> None:
-    """Plot alignment against uniformity during training, averaged over seeds, as in DCLR's Figure 4.
-
-    The initial encoders differ from those in the paper.
-    """
+    """Plot alignment against uniformity during training, averaged over seeds, as in DCLR's Figure 4."""
     for objective in COMPARED:
         curves = [run["curve"] for run in runs if run["config"]["objective"] == objective]
         if not curves:
@@ -223,4 +214,4 @@ def _space(axes: Axes, title: str, runs: list[Run]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -23,7 +23,8 @@ from typing import Any
 import faiss
 import numpy as np
 
-from benchmarks.surroundings import surroundings
+from benchmarks.interleave import seconds_of
+from benchmarks.surroundings import surroundings, write
 from models.cli.command_line import Parser
 from models.runtimes.base import Floats
 from serving.corpora.indexes import KINDS
@@ -63,10 +64,7 @@ def clustered(count: int, dim: int, seed: int = 0) -> Floats:
 
 
 def measured(kind: Kind, exact: Main, held: Floats, fresh: Floats, folder: Path) -> dict[str, Any]:
-    """Return figures about one kind of index.
-
-    The index is built, tuned with the queries `held`, and timed with the queries `fresh`.
-    """
+    """Build an index, tune it with the queries `held`, time it with the queries `fresh`, and return the figures."""
     parameters = kind.parameters(*exact.vectors.shape)
     begin = perf_counter()
     index = kind.build(exact.vectors, parameters, lambda: None)
@@ -145,12 +143,7 @@ def raw(approximate: Approximate, effort: int, queries: Floats, threads: int) ->
 def rate(call: Callable[[], object], queries: int) -> float:
     """Return queries per second: the median over rounds."""
     call()
-    seconds = []
-    for _ in range(ROUNDS):
-        begin = perf_counter()
-        call()
-        seconds.append(perf_counter() - begin)
-    return queries / median(seconds)
+    return queries / median(seconds_of(call) for _ in range(ROUNDS))
 
 
 def main() -> None:
@@ -186,7 +179,7 @@ def main() -> None:
     if given.to:
         command = f"OMP_NUM_THREADS={THREADS} {shlex.join(['python', '-m', 'benchmarks.indexes', *sys.argv[1:]])}"
         kept = {"command": command, **surroundings(), "vectors": given.vectors, "dim": given.dim, "kinds": rows}
-        given.to.write_text(json.dumps(kept, indent=1) + "\n")
+        write(given.to, kept)
 
 
 if __name__ == "__main__":

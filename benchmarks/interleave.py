@@ -6,30 +6,37 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def interleaved(
-    contestants: Mapping[str, Callable[[], object]],
+    contestants: Mapping[str, Callable[[], T]],
     rounds: int,
     warmup: int = 1,
-    after: Callable[[Mapping[str, list[float]]], object] = lambda _: None,
-) -> dict[str, list[float]]:
-    """Return the seconds of each call, with `rounds` calls of each function. Each round has a new random order.
+    after: Callable[[dict[str, list[T]]], object] = lambda _: None,
+) -> dict[str, list[T]]:
+    """Return the results of `rounds` calls of each function, in a new random order in each round.
 
-    After each round, `after` is called with the seconds so far.
+    After each round, `after` is called with the results so far.
     """
     for _ in range(warmup):
         for run in contestants.values():
             run()
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    results: dict[str, list[T]] = {name: [] for name in contestants}
     order = random.Random(0)
     for _ in range(rounds):
         for name in order.sample(list(contestants), len(contestants)):
-            started = time.perf_counter()
-            contestants[name]()
-            seconds[name].append(time.perf_counter() - started)
-        after(seconds)
-    return seconds
+            results[name].append(contestants[name]())
+        after(results)
+    return results
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
 
 
 def rates(seconds: Mapping[str, list[float]], amount: int, reference: str) -> dict[str, dict[str, float]]:

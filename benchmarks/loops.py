@@ -1,8 +1,11 @@
-"""Training steps of other implementations, for comparison, in float32 on a CPU and in bf16 autocast elsewhere."""
+"""Training steps of our objectives and, for comparison, of other implementations.
+
+The others compute in float32 on a CPU, and in bf16 autocast elsewhere.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from models.encoder.encoder import Encoder
+from training.checkpoints.speed import OperationCount, SpeedMeter
+from training.config import RunConfig
+from training.data.batches import Tokeniser
+from training.machine.devices import Devices
+from training.objectives.base import Needs
 from training.objectives.contrastive import MLP
+from training.step import Step, initial_state, load_frozen, make_meter
 
 LENGTH = 32
 """Maximum tokens of a sentence."""
@@ -61,6 +71,29 @@ def sentence_transformers(texts: Iterator[Sequence[str]], backbone: Path, device
         update(value)
 
     return step
+
+
+def ours(
+    config: RunConfig, texts: Iterator[Sequence[str]], device: str, autocast: torch.dtype | None
+) -> tuple[Callable[[], Mapping[str, Tensor]], SpeedMeter]:
+    """Return a function that takes a training step of a run, and the meter of its speed.
+
+    If the objective needs a teacher, the backbone is the teacher.
+    """
+    devices = Devices(device)
+    state = initial_state(config, devices, autocast)
+    state.encoder.train()
+    teacher = load_frozen(config.backbone, devices, pooling="cls") if state.objective.needs.teacher else None
+    step = Step(config, state, devices, teacher, autocast)
+    tokenise = Tokeniser(state.encoder, teacher, max_length=LENGTH, own=devices.rows)
+    meter = make_meter(state, teacher, devices, autocast)
+    return lambda: step(tokenise(next(texts)), config.learning_rate), meter
+
+
+def peer_meter(backbone: str | Path, peak: float) -> SpeedMeter:
+    """Return the meter of a peer's speed, which trains the whole backbone with two views."""
+    work = OperationCount.of(Encoder.load(backbone, pooling="cls"))
+    return SpeedMeter(needs=Needs(), work=work, teacher=None, peak=peak)
 
 
 PEERS = {"published": published, "sentence_transformers": sentence_transformers}

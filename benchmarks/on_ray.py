@@ -20,14 +20,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 
+from benchmarks.interleave import seconds_of
+from benchmarks.serving.processes import cpu_seconds
+from benchmarks.surroundings import RESULTS, read, write
 from isosphere.embed.embedding import Model, Options
 from isosphere.embed.embedding import embed as embed_here
 from isosphere.embed.on_ray.bulk import embed as embed_on_ray
@@ -36,15 +37,8 @@ from models import cpus
 from models.cluster import connected
 from tests.clusters import CALM, free_port
 
-RESULT = Path(__file__).parent / "results" / "on_ray.json"
+FILE = RESULTS / "on_ray.json"
 TEXT = {"inputs": "A cat sits outside in the sun."}
-
-
-def timed(work: Callable[[], object]) -> float:
-    """Run `work`, and return its duration in seconds."""
-    start = time.perf_counter()
-    work()
-    return round(time.perf_counter() - start, 2)
 
 
 def embed(given: argparse.Namespace) -> dict[str, Any]:
@@ -68,8 +62,8 @@ def embed(given: argparse.Namespace) -> dict[str, Any]:
                 shutil.rmtree(out)  # Remove the output, because a finished run would not be repeated.
 
             for _ in range(given.rounds):
-                seconds["plain"].append(timed(plain))
-                seconds["ray"].append(timed(ray))
+                seconds["plain"].append(round(seconds_of(plain), 2))
+                seconds["ray"].append(round(seconds_of(ray), 2))
     ratios = [one / other for one, other in zip(seconds["plain"], seconds["ray"], strict=True)]
     return {
         "rows": given.rows,
@@ -89,9 +83,7 @@ def serve(given: argparse.Namespace) -> dict[str, Any]:
     for way, port in ports.items():
         command = [sys.executable, "-m", "isosphere", "serve", "--port", str(port), *common]
         command += ["--on", "ray"] if way == "ray" else ["--store", "memory", "--data", tempfile.mkdtemp()]
-        servers[way] = psutil.Process(
-            subprocess.Popen(command, env={**os.environ, **CALM}, stdout=subprocess.DEVNULL).pid
-        )
+        servers[way] = subprocess.Popen(command, env={**os.environ, **CALM}, stdout=subprocess.DEVNULL)
     took: dict[str, list[float]] = {"plain": [], "ray": []}
     busy, idle, idle_s = (dict.fromkeys(ports, 0.0) for _ in range(3))
     try:
@@ -100,13 +92,16 @@ def serve(given: argparse.Namespace) -> dict[str, Any]:
                 _wait(client, port)
             for _ in range(given.rounds):
                 for way, port in ports.items():
-                    before, start = {each: cpu_of(server) for each, server in servers.items()}, time.perf_counter()
+                    before, start = (
+                        {each: cpu_seconds(server.pid) for each, server in servers.items()},
+                        time.perf_counter(),
+                    )
                     for _ in range(given.requests):
                         began = time.perf_counter()
                         client.post(f"http://127.0.0.1:{port}/embed", json=TEXT).raise_for_status()
                         took[way].append(1000 * (time.perf_counter() - began))
                     for each, server in servers.items():
-                        (busy if each == way else idle)[each] += cpu_of(server) - before[each]
+                        (busy if each == way else idle)[each] += cpu_seconds(server.pid) - before[each]
                         idle_s[each] += 0 if each == way else time.perf_counter() - start
     finally:
         for server in servers.values():
@@ -123,11 +118,6 @@ def serve(given: argparse.Namespace) -> dict[str, Any]:
     }
     added = {key: round(figures["ray"][key] - figures["plain"][key], 2) for key in ("p50_ms", "cpu_ms")}
     return {"requests": requests, "load": round(os.getloadavg()[0], 1), "ray_minus_plain": added, **figures}
-
-
-def cpu_of(server: psutil.Process) -> float:
-    """Return the CPU time of a server and its child processes."""
-    return float(sum(sum(one.cpu_times()[:2]) for one in (server, *server.children(recursive=True))))
 
 
 def _wait(client: httpx.Client, port: int) -> None:
@@ -153,12 +143,11 @@ def main() -> None:
     given = parser.parse_args()
     os.environ.update(CALM)
     found = embed(given) if given.what == "embed" else serve(given)
-    kept = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     size = f"--sentences FILE --rows {given.rows}" if given.what == "embed" else f"--requests {given.requests}"
     command = f"python -m benchmarks.on_ray {given.what} {size} --rounds {given.rounds}"
-    kept[given.what] = {"command": command, "cpus": cpus.available(), **found}
-    RESULT.write_text(json.dumps(kept, indent=1) + "\n")
-    print(json.dumps(kept[given.what], indent=1))
+    kept = {"command": command, "cpus": cpus.available(), **found}
+    write(FILE, read(FILE) | {given.what: kept})
+    print(json.dumps(kept, indent=1))
 
 
 if __name__ == "__main__":

@@ -18,13 +18,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.__main__ import RESULTS
-from benchmarks.surroundings import surroundings
+from benchmarks.encodings import scores
+from benchmarks.surroundings import RESULTS, surroundings, write
 from models.cli.command_line import Parser
 from models.encoder.encoder import Encoder
 from models.encoder.transform import Affine, Transform
 from training.data.corpus import Corpus, open_corpus
-from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, DataError, Subsets, sts_tasks, texts
 from training.evaluation.vectors import Encode, cached
 from training.postprocess import POSTPROCESSES
@@ -47,7 +46,7 @@ ROWS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-def main() -> int:
+def main() -> None:
     """Embed the tasks once, and then fit and evaluate each method. The results are written at the end."""
     parser = Parser(prog="python -m benchmarks.postprocessing", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="SentEval's data")
@@ -65,13 +64,12 @@ def main() -> int:
     for row in _rows(seen, tasks, corpus):
         print(json.dumps(row), flush=True)
         kept["rows"].append(row)
-    FILE.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    return 0
+    write(FILE, kept)
 
 
 def _rows(seen: Encode, tasks: dict[str, Subsets], corpus: Corpus) -> Iterator[dict[str, Any]]:
-    yield {"transform": None, **_scores(seen, tasks)}
-    yield {"transform": "whitening on the tests", "params": {"dims": TARGET_DIMS}} | _scores(
+    yield {"transform": None, **scores(seen, tasks)}
+    yield {"transform": "whitening on the tests", "params": {"dims": TARGET_DIMS}} | scores(
         _through(_target(seen, tasks), seen), tasks
     )
     for name, changed in ROWS:
@@ -79,7 +77,7 @@ def _rows(seen: Encode, tasks: dict[str, Subsets], corpus: Corpus) -> Iterator[d
         params = replace(chosen.params, **changed)
         encoder = Encoder.load(ENCODER)
         fitted = chosen.apply(encoder, corpus, params, seed=SEED, stream=sys.stderr)
-        judged = _scores(_through(fitted.transform.eval(), seen), tasks)
+        judged = scores(_through(fitted.transform.eval(), seen), tasks)
         yield {"transform": name, "params": asdict(params), "facts": dict(fitted.facts), **judged}
 
 
@@ -100,13 +98,5 @@ def _through(transform: Transform, seen: Encode) -> Encode:
     return encode
 
 
-def _scores(encode: Encode, tasks: dict[str, Subsets]) -> dict[str, float]:
-    judged = sts.evaluate(encode, tasks)
-    return {
-        **{task: round(score.spearman.all, 2) for task, score in judged.items()},
-        "mean": round(sts.mean_of_tasks(judged), 2),
-    }
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import numpy as np
 
-from models.bundle.disk import write_whole
+from benchmarks.surroundings import RESULTS, write
 from models.encoder.encoder import Encoder
 from training.data.corpus import open_corpus
 from training.evaluation.vectors import unit_vectors
 
 TOKENS = 32
 THRESHOLDS = tuple(round(0.3 + 0.05 * step, 2) for step in range(14))
-TO = Path("benchmarks/results/encoders/removed_negatives.json")
+TO = RESULTS / "encoders" / "removed_negatives.json"
 
 
 def main() -> None:
@@ -41,15 +41,11 @@ def main() -> None:
         encoder, _, pooling = source.partition(":")
         found[name] = measured(Encoder.load(encoder, pooling=pooling or None, max_length=TOKENS), sentences)
         print(name, json.dumps(found[name]))
-    content = {"sentences": len(sentences), "corpus": corpus.census.digest, "teachers": found}
-    write_whole(options.to, json.dumps(content, indent=1) + "\n")
+    write(options.to, {"sentences": len(sentences), "corpus": corpus.census.digest, "teachers": found})
 
 
 def measured(encoder: Encoder, sentences: list[str]) -> dict[str, object]:
-    """Return figures on the cosines of all ordered pairs of sentences.
-
-    They are the mean, the standard deviation, and the number of cosines that reach each threshold.
-    """
+    """Return mean and deviation of the cosines of all ordered pairs, and the number that reach each threshold."""
     unit = unit_vectors(encoder.eval().encode, sentences)
     cosines = (unit @ unit.T)[~np.eye(len(unit), dtype=bool)]
     removed = {str(phi): int((cosines >= phi).sum()) for phi in THRESHOLDS}

@@ -9,14 +9,12 @@ python -m benchmarks.scale --cpus 64 --memory-gb 256 --gpu-texts-per-s 20000
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil, log
 from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks.__main__ import RESULTS
+from benchmarks.surroundings import RESULTS, read
 from models.cli.command_line import Parser
 
 DIM = 384
@@ -75,10 +73,10 @@ class Plan(NamedTuple):
 
 def measured() -> Constants:
     """Read the constants from benchmarks/results."""
-    search, ray = _result("search"), _result("on_ray")["embed"]
+    search, ray = read(RESULTS / "search.json"), read(RESULTS / "on_ray.json")["embed"]
     hundred_thousand, million = (search["figures"][size] for size in ("100,000", "1,000,000"))
     cpus = search["machine"]["cpus"]
-    kinds = {one["kind"]: one for one in _result("indexes")["kinds"]}
+    kinds = {one["kind"]: one for one in read(RESULTS / "indexes.json")["kinds"]}
     ours, faiss, smaller = (
         1000 * cpus / size["searches"][f"{who}, one by one"]["queries_per_s"]
         for who, size in (("ours", million), ("faiss", million), ("faiss", hundred_thousand))
@@ -90,13 +88,13 @@ def measured() -> Constants:
     )
     return Constants(
         embed_ms={
-            "Xeon": _result("ingest")["figures"]["job"]["cpu_ms_per_text"],
+            "Xeon": read(RESULTS / "ingest.json")["figures"]["job"]["cpu_ms_per_text"],
             "EPYC": 1000 * ray["cpus"] * median(ray["seconds"]["plain"]) / ray["rows"],
         },
         on_ray=ray["speed_of_plain"]["median"],
-        query_ms=_result("serving")["figures"]["loads"]["singles_32"]["isosphere"]["cpu_s_per_1000_texts"],
+        query_ms=read(RESULTS / "serving.json")["figures"]["loads"]["singles_32"]["isosphere"]["cpu_s_per_1000_texts"],
         read_ms=ours - faiss,
-        row_bytes=list(_result("milvus")["figures"].values())[-1]["bytes_per_row"],
+        row_bytes=list(read(RESULTS / "milvus.json")["figures"].values())[-1]["bytes_per_row"],
         store_bytes=million["bytes_per_document"]["store"],
         indexes={"hnsw": graph, **{kind: _ivf(kinds[kind]) for kind in ("ivf-flat", "ivf-sq8")}},
     )
@@ -174,23 +172,15 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _rounded(value: float) -> str:
-    """Round to two digits."""
     return f"{float(f'{value:.2g}'):,.{0 if value >= 10 else 1 if value >= 1 else 2}f}"
 
 
-def _result(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    return found
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the tables."""
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = Parser(prog="python -m benchmarks.scale", description=__doc__)
     for name, default in Choice()._asdict().items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
     print("\n\n".join(tables(measured(), Choice(**vars(parser.parse_args(arguments))))))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -7,7 +7,7 @@ import resource
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache, partial
@@ -15,20 +15,19 @@ from itertools import cycle, islice
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from benchmarks.interleave import interleaved, rates
-from benchmarks.loops import LENGTH, PEERS
+from benchmarks.interleave import interleaved, rates, seconds_of
+from benchmarks.loops import LENGTH, PEERS, ours, peer_meter
+from benchmarks.serving.processes import ask
 from models.bundle.sources import resolve
 from models.encoder.encoder import Encoder
-from training.checkpoints.speed import OperationCount, matmul_peak
-from training.config import RunConfig, from_preset
+from training.checkpoints.speed import SpeedMeter, matmul_peak
+from training.config import from_preset
 from training.data.batches import Tokeniser
 from training.data.corpus import open_corpus
-from training.machine.devices import Devices
 from training.machine.hardware import autocast_dtype
 from training.machine.memory import reuse_memory
-from training.objectives.base import Needs
-from training.step import Step, initial_state, load_frozen
 
 BATCH, ROUNDS, WARMUP = 64, 20, 3
 BACKBONE = "minilm"
@@ -52,9 +51,13 @@ def measure() -> dict[str, Any]:
     """Measure complete steps (tokens, forward, backward, clip, AdamW): 64 sentences of at most 32 tokens."""
     names = (*PEERS, *OURS)
     with ExitStack() as running:
-        processes = {name: running.enter_context(_process(name, _batches())) for name in names}
-        seconds = interleaved({name: partial(_step, process) for name, process in processes.items()}, ROUNDS, WARMUP)
-        memory = {name: _last_words(process) for name, process in processes.items()}
+        processes = {name: running.enter_context(_process(name)) for name in names}
+        seconds = interleaved(
+            {name: partial(seconds_of, partial(ask, process, "step")) for name, process in processes.items()},
+            ROUNDS,
+            WARMUP,
+        )
+        memory = {name: int(process.communicate()[0]) for name, process in processes.items()}
     against = {peer: rates(seconds, BATCH, peer) for peer in PEERS}
     return {
         "setting": (
@@ -80,10 +83,17 @@ def measure() -> dict[str, Any]:
     }
 
 
-def contestant(name: str, batches: Sequence[Sequence[str]]) -> Callable[[], None]:
+def contestant(name: str, batches: Sequence[Sequence[str]]) -> Callable[[], object]:
     """Return a function that takes one training step per call. It uses the batches in turn, repeatedly."""
     texts = cycle(batches)
-    return _ours(name, texts) if name in OURS else PEERS[name](texts, resolve(BACKBONE), "cpu")
+    if name not in OURS:
+        return PEERS[name](texts, resolve(BACKBONE), "cpu")
+    step, _ = _ours(name, texts)
+
+    def take() -> None:
+        step()["loss"].item()
+
+    return take
 
 
 @cache
@@ -91,30 +101,13 @@ def _batches() -> list[list[str]]:
     return list(islice(open_corpus([], held_out=0).batches(BATCH, seed=0), ROUNDS + WARMUP))
 
 
-def _config(name: str) -> RunConfig:
+def _ours(name: str, texts: Iterator[Sequence[str]]) -> tuple[Callable[[], Mapping[str, Tensor]], SpeedMeter]:
     objective, run, params = OURS[name]
     config = from_preset(objective, backbone=BACKBONE).override(
         {"pooling": "cls", "head": True, "device": "cpu", **run}
     )
-    return replace(config, params=replace(config.params, **params))
-
-
-def _ours(name: str, texts: Iterator[Sequence[str]]) -> Callable[[], None]:
-    """Return the training step of one of our objectives. If it needs a teacher, the backbone is the teacher."""
-    config, devices = _config(name), Devices("cpu")
-    autocast = autocast_dtype(config.precision, CPU)
-    state = initial_state(config, devices, autocast)
-    state.encoder.train()
-    teacher = load_frozen(BACKBONE, devices) if state.objective.needs.teacher else None
-    if teacher is not None:
-        teacher.pooling = state.encoder.pooling
-    step = Step(config, state, devices, teacher, autocast)
-    tokenise = Tokeniser(encoder=state.encoder, teacher=teacher, max_length=LENGTH, own=devices.rows)
-
-    def take() -> None:
-        step(tokenise(next(texts)), 3e-5)["loss"].item()
-
-    return take
+    config = replace(config, params=replace(config.params, **params))
+    return ours(config, texts, "cpu", autocast_dtype(config.precision, CPU))
 
 
 def _ratio(seconds: Sequence[float], reference: Sequence[float]) -> float:
@@ -123,23 +116,15 @@ def _ratio(seconds: Sequence[float], reference: Sequence[float]) -> float:
 
 def _work(name: str, seconds: float) -> dict[str, float]:
     """Return tokens and operations per second, and the fraction of the peak speed in the contestant's precision."""
-    encoder = Encoder.load(BACKBONE)
-    lengths = [[min(len(tokens), LENGTH) for tokens in encoder.tokenizer.encode(batch)] for batch in _batches()]
-    needs, precision, work = Needs(), "fp32", OperationCount.of(encoder)
-    if name in OURS:
-        config = _config(name)
-        state = initial_state(config, Devices("cpu"), None)
-        needs, work = state.objective.needs, OperationCount.of(state.encoder)
-        precision = "fp32" if config.precision == "fp32" else "bf16"
-    passes = needs.views + needs.clean
-    operations = statistics.mean(
-        passes * work.training(batch) + needs.teacher * work.forward(batch) for batch in lengths
-    )
-    peak = matmul_peak(CPU, _types().get(precision, torch.float32))
+    encoder, peak = Encoder.load(BACKBONE), matmul_peak(CPU, torch.float32)
+    meter = _ours(name, iter(()))[1] if name in OURS else peer_meter(BACKBONE, peak)
+    tokenise = Tokeniser(encoder, encoder, max_length=LENGTH, own=range)
+    batches = [(1, tokenise(batch)) for batch in _batches()]
+    speed = meter(batches, seconds * len(batches))
     return {
-        "tokens_per_s": round(statistics.mean(map(sum, lengths)) * passes / seconds),
-        "gflops_per_s": round(operations / seconds / 1e9, 1),
-        "utilisation": round(operations / seconds / peak, 2),
+        "tokens_per_s": round(speed["tokens_per_s"]),
+        "gflops_per_s": round(speed["flops_per_s"] / 1e9, 1),
+        "utilisation": round(speed["utilisation"], 2),
     }
 
 
@@ -149,30 +134,14 @@ def _types() -> dict[str, torch.dtype]:
     return {"fp32": torch.float32} | ({"bf16": auto} if auto else {})
 
 
-def _process(name: str, batches: Sequence[Sequence[str]]) -> subprocess.Popen[str]:
+def _process(name: str) -> subprocess.Popen[str]:
     """Start the contestant in a process of its own, as its users run it, with its own threads and heap."""
     command = [sys.executable, "-m", "benchmarks.training", name]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    _tell(process, json.dumps(batches))
-    return process
-
-
-def _step(process: subprocess.Popen[str]) -> None:
-    _tell(process, "step")
-    assert process.stdout is not None
-    if process.stdout.readline() != "taken\n":
-        raise RuntimeError(f"a contestant has stopped: {process.args!r}")
-
-
-def _tell(process: subprocess.Popen[str], line: str) -> None:
-    assert process.stdin is not None
-    process.stdin.write(line + "\n")
+    assert process.stdin
+    process.stdin.write(json.dumps(_batches()) + "\n")
     process.stdin.flush()
-
-
-def _last_words(process: subprocess.Popen[str]) -> int:
-    """Return the peak memory of the process in MB, which it prints at its end."""
-    return int(process.communicate()[0])
+    return process
 
 
 def main(name: str) -> None:
@@ -182,8 +151,8 @@ def main(name: str) -> None:
     take = contestant(name, json.loads(sys.stdin.readline()))
     for _ in sys.stdin:
         take()
-        print("taken", flush=True)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+        print("{}", flush=True)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)  # MB at most
 
 
 if __name__ == "__main__":

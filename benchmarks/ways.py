@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
-from typing import Self
 
 import httpx
 
@@ -35,42 +34,26 @@ REPEATS = 5
 DOCUMENTS = [{"id": "a", "text": "A cat sits outside.", "metadata": {"year": 2026}}, {"id": "b", "text": "Taxes rose."}]
 
 
-class Recorder:
-    """Profile function of this thread, and of threads that start inside the block.
+@contextmanager
+def recorded_calls() -> Iterator[list[str]]:
+    """Yield a list that gets the file of each call in this thread, and in threads that start inside the block."""
+    files: list[str] = []
 
-    It stores the file of each call while `recording` is active.
-    """
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(OURS):
+            files.append(frame.f_code.co_filename)
 
-    def __init__(self) -> None:
-        self.files: list[str] = []
-        self._active = False
-
-    def __enter__(self) -> Self:
-        threading.setprofile(self._note)
-        sys.setprofile(self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        yield files
+    finally:
         sys.setprofile(None)
         threading.setprofile(None)
 
-    @contextmanager
-    def recording(self) -> Iterator[list[str]]:
-        """Yield a list with the file of each call in the block. The list is complete after the block."""
-        self.files = []
-        self._active = True
-        try:
-            yield self.files
-        finally:
-            self._active = False
 
-    def _note(self, frame: FrameType, event: str, _: object) -> None:
-        if self._active and event == "call" and frame.f_code.co_filename.startswith(OURS):
-            self.files.append(frame.f_code.co_filename)
-
-
-async def ways(folder: Path, recorder: Recorder) -> dict[str, list[str]]:
-    """Return the files of the calls of each request, in order."""
+async def ways(folder: Path, files: list[str]) -> dict[str, list[str]]:
+    """Return the files of the calls of each request, in order, from the list of `recorded_calls`."""
     settings = Settings(data=folder, no_demo=True, engine="fake")
     service = Service(settings, ENGINES["fake"](folder), local_corpora(settings, STORES["memory"](folder)))
     app = create_app(service)
@@ -94,32 +77,30 @@ async def ways(folder: Path, recorder: Recorder) -> dict[str, list[str]]:
                 (await client.post(path, json=body)).raise_for_status()
                 taken = []
                 for _ in range(REPEATS):
-                    with recorder.recording() as files:
-                        (await client.post(path, json=body)).raise_for_status()
-                    taken.append(files)
+                    files.clear()
+                    (await client.post(path, json=body)).raise_for_status()
+                    taken.append(files.copy())
                 found[name] = min(taken, key=changes)
     return found
 
 
 def changes(files: Sequence[str]) -> int:
-    """Return the number of changes of file."""
     return sum(one != other for one, other in pairwise(files))
 
 
-def main() -> int:
+def main() -> None:
     """Print the number of calls, of files, and of changes of file, for each request."""
     parser = Parser(prog="python -m benchmarks.ways", description=__doc__)
     parser.add_argument("--files", action="store_true", help="also print the files, in order of their first call")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, Recorder() as recorder:
-        found = asyncio.run(ways(Path(folder), recorder))
+    with tempfile.TemporaryDirectory() as folder, recorded_calls() as calls:
+        found = asyncio.run(ways(Path(folder), calls))
     for name, files in found.items():
         print(f"{name}: {len(files)} calls, {len(set(files))} files, {changes(files)} changes of file")
         if asked.files:
             for file in dict.fromkeys(files):
                 print(f"  {files.count(file):4d}  {Path(file).relative_to(ROOT)}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

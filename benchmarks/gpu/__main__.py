@@ -22,10 +22,10 @@ from tempfile import TemporaryDirectory
 import torch
 
 from benchmarks.gpu.parts import LAST, PARTS, REHEARSAL, Setting, carry_out, table
+from benchmarks.surroundings import RESULTS
 from models import cpus
 from models.cli.command_line import Parser
 
-RESULTS = Path(__file__).parents[1] / "results" / "gpu"
 STSB = {"dev": 1500, "test": 1379}
 """Numbers of pairs in STS-B's dev and test sets."""
 WORDS = ("man", "woman", "dog", "cat", "bird", "fish", "horse", "guitar", "river", "city")
@@ -48,7 +48,7 @@ def main() -> int:
     parser.add_argument(
         "--to",
         type=Path,
-        default=RESULTS,
+        default=RESULTS / "gpu",
         metavar="DIR",
         help="folder of the results (default: benchmarks/results/gpu)",
     )
@@ -80,20 +80,14 @@ def main() -> int:
 
 
 def _rehearsed(parts: list[str], setting: Setting) -> list[bool]:
-    """Run the parts of a rehearsal in parallel, one per CPU.
-
-    This is possible because a rehearsal measures nothing.
-    """
+    """Run the parts of a rehearsal in parallel, one per CPU, because a rehearsal measures nothing."""
     with TemporaryDirectory() as folder, ThreadPoolExecutor(cpus.available()) as pool:
         given = equipped(setting, Path(folder))
         return list(pool.map(lambda part: carry_out(part, given, REHEARSAL), parts))
 
 
 def _in_order(parts: list[str], setting: Setting) -> list[bool]:
-    """Run all parts in order, even if some fail.
-
-    The last part also gets the seconds that the other parts did not use.
-    """
+    """Run all parts in order. The last part also gets the seconds that the other parts did not use."""
     spare, done = 0.0, []
     for part in parts:
         began, seconds = time.monotonic(), PARTS[part].seconds + (spare if part == LAST else 0.0)
@@ -103,10 +97,7 @@ def _in_order(parts: list[str], setting: Setting) -> list[bool]:
 
 
 def equipped(setting: Setting, folder: Path) -> Setting:
-    """Return the setting, with generated data if it is a rehearsal without corpus or evaluation data.
-
-    The data are generated in `folder`.
-    """
+    """Return the setting. A rehearsal without corpus or evaluation data gets data that are generated in `folder`."""
     return replace(
         setting, corpus=setting.corpus or (str(corpus(folder / "corpus.txt")),), data=setting.data or str(data(folder))
     )

@@ -13,17 +13,11 @@ from models import cpus
 
 FILES = ("tests/training/test_cuda.py", "tests/serving/corpora/indexes/test_gpu.py", "tests/models/test_runtimes.py")
 NAMED = "cuda or gpu"
-"""Pytest expression that selects the tests.
-
-It selects all tests of the first two files, and those tests of the last file that use a device.
-"""
+"""Pytest expression for all tests of the first two files, and for the last file's tests that use a device."""
 WORKERS = 8
 """Number of test processes, which all use the device. If FAISS aborts, only one process ends."""
 OPTIONAL = "TensorRT"
-"""Name of a runtime that the machine may lack.
-
-A skipped test counts as a failure, unless it is a test of this runtime.
-"""
+"""Runtime that the machine may lack. A skipped test of anything else counts as a failure."""
 LAST_LINES = 4
 """Number of lines that are stored from the output of a failed test."""
 

@@ -42,10 +42,7 @@ TINY = Shape(2, 32, 2, 64)
 
 
 def backbone(shape: Shape, folder: Path) -> Path:
-    """Save a BERT of this shape in a new folder, and return the folder.
-
-    The weights are random, drawn with a fixed seed.
-    """
+    """Save a BERT of this shape with random weights from a fixed seed, and return its folder."""
     tokenizer = _tokenizer()
     torch.manual_seed(0)
     config = BertConfig(
@@ -62,10 +59,7 @@ def backbone(shape: Shape, folder: Path) -> Path:
 
 
 def bundle(shape: Shape, folder: Path) -> Path:
-    """Export a BERT of this shape with mean pooling to a bundle, and return the bundle's folder.
-
-    The bundle has graphs in float32 and float16.
-    """
+    """Export a BERT of this shape with mean pooling to a bundle with graphs in float32 and float16."""
     weights = backbone(shape, folder / "backbone")
     encoder = Encoder.load(weights, pooling="mean", max_length=shape.max_length)
     return export(encoder, folder / "bundle", name="random", backbone="random", fp16_graph=True).folder

@@ -35,10 +35,7 @@ LIST = Path(__file__).with_name("kit.toml")
 SENTENCES = 200_000
 PROJECT = "isosphere"
 UNNEEDED = {WEIGHTS, "README.md", ".gitattributes", "data_config.json"}
-"""Files of minilm's package that are left out of the kit.
-
-They are the weights, which are packed separately, and files that no loader reads.
-"""
+"""Files of minilm's package that are left out: the weights, which are packed separately, and what no loader reads."""
 
 
 def gather(folder: Path, corpus: Sequence[Path], data: Path | None, *, all_kernels: bool = False) -> Manifest:

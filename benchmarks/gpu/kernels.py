@@ -25,10 +25,7 @@ ENTRY = struct.Struct("<HHIQ12xI")
 At byte 28, the header has ten times the compute capability.
 """
 PTX, CUBIN = 1, 2
-"""Kinds of entries: PTX, which the driver compiles, and machine code.
-
-A third kind, for link-time optimisation, is not used here.
-"""
+"""Kinds of entries: PTX, which the driver compiles, and machine code."""
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,6 @@ class Manifest:
         return max((number for number, part in enumerate(self.parts, start=1) if part.name in needed), default=0)
 
     def needed(self, benchmark: str) -> list[File]:
-        """Return the files that a benchmark needs."""
         return [file for file in self.files if benchmark in file.needed_by]
 
 
@@ -196,7 +195,8 @@ class Unpacked:
         """
         part = next((part for part in self.manifest.parts if part.name == path.name), None)
         if part is None:
-            raise KitError(f"{path}: not a part of this kit; the parts are {_part_name(0)} to {self._last()}")
+            last = self.manifest.parts[-1].name if self.manifest.parts else "none"
+            raise KitError(f"{path}: not a part of this kit; the parts are {_part_name(0)} to {last}")
         if not path.is_file():
             raise KitError(f"{path}: missing")
         if path.stat().st_size != part.size or _sha256(path) != part.sha256:
@@ -217,16 +217,18 @@ class Unpacked:
             _pip_install(wheels, self.site)
         for file in complete:
             if not file.name.endswith(".whl"):
-                _extract_archive(self._whole(file, self.data))
+                path = self._whole(file, self.data)
+                if path.name.endswith(".tar.xz"):
+                    with tarfile.open(path) as archive:
+                        archive.extractall(path.parent, filter="data")
+                    path.unlink()
         with self._record.open("a", encoding="utf-8") as record:
             record.writelines(f"{file.name}\n" for file in complete)
 
     def installed(self) -> set[str]:
-        """Return the names of the installed files."""
         return set(self._record.read_text(encoding="utf-8").splitlines()) if self._record.is_file() else set()
 
     def missing(self, file: File) -> list[str]:
-        """Return the names of a file's missing parts."""
         return [name for name in file.parts if not (self.parts / name).is_file()]
 
     def report(self) -> Iterator[str]:
@@ -246,9 +248,6 @@ class Unpacked:
             raise KitError(f"{file.name}: damaged, although its parts are not; gather the kit again")
         return path
 
-    def _last(self) -> str:
-        return self.manifest.parts[-1].name if self.manifest.parts else "none"
-
 
 def _pip_install(wheels: Sequence[Path], site: Path) -> None:
     # `--upgrade` replaces files of an interrupted call. It also replaces the folder `bin`, which is not needed.
@@ -264,13 +263,6 @@ def last_error(said: str) -> str:
     lines = [line for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR")]
     return (errors or lines or ["it gives no reason"])[-1]
-
-
-def _extract_archive(path: Path) -> None:
-    if path.name.endswith(".tar.xz"):
-        with tarfile.open(path) as archive:
-            archive.extractall(path.parent, filter="data")
-        path.unlink()
 
 
 def unpack(parts: Sequence[Path], to: Path) -> Unpacked:

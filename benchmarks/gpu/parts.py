@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Literal, NamedTuple, Self
 
+from benchmarks.surroundings import read
 from models.bundle.disk import make_folder, write_whole
 from models.errors import first_line
 
@@ -51,20 +52,16 @@ class Setting:
 
     @property
     def left(self) -> float:
-        """Return the seconds until the part's time is up."""
         return self.ends - time.monotonic()
 
     def file(self, part: str) -> Path:
-        """Return the path of a part's results."""
         return Path(self.to) / f"{part}.json"
 
     def to_json(self) -> str:
-        """Return the setting as JSON, for another process."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return the setting from the JSON that `to_json` returned."""
         values: dict[str, Any] = json.loads(text)
         return cls(**values | {"corpus": tuple(values["corpus"])})
 
@@ -94,10 +91,7 @@ PARTS = {
 LAST = "pretraining"
 """Name of the last part, which also gets the seconds that earlier parts did not use."""
 REHEARSAL = 600
-"""Maximum seconds of each part of a rehearsal.
-
-The limit is long, because a rehearsal may run beside other work.
-"""
+"""Maximum seconds of each part of a rehearsal, which may run beside other work."""
 
 STUDIES = ("studies/gs-infonce/table-3.toml", "studies/whitenedcse/table-5.toml")
 """Study files of the part `studies`, in the order in which they run until the part's time is up."""
@@ -116,7 +110,6 @@ def table() -> str:
 
 
 def total() -> int:
-    """Return the planned seconds of all transfers and parts."""
     return sum(step.seconds for step in (*TRANSFERS.values(), *PARTS.values()))
 
 
@@ -131,7 +124,6 @@ class Report:
 
     @property
     def failed(self) -> bool:
-        """Return whether a measurement failed."""
         return bool(self._errors)
 
     def keep(self, name: str, figures: Any) -> None:
@@ -161,10 +153,10 @@ class Report:
 
 def add_error(file: Path, part: str, command: str, error: str) -> None:
     """Record the reason why a part's process ended, if the process could not do this itself."""
-    content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"part": part, "command": command}
-    said = [content["error"]] if "error" in content else []
+    content = read(file) or {"part": part, "command": command}
     figures = content.pop("figures", {})
-    content |= {"error": "; ".join([*said, error]), "figures": figures}
+    said = [content["error"], error] if "error" in content else [error]
+    content |= {"error": "; ".join(said), "figures": figures}
     make_folder(file.parent)
     write_whole(file, json.dumps(content, indent=1) + "\n")
 

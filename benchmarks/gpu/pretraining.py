@@ -30,10 +30,7 @@ LEAST = 50
 
 
 def measure(setting: Setting, report: Report) -> None:
-    """Pre-train a language model, and train SimCSE and then DCLR from it.
-
-    DCLR's teacher is the SimCSE encoder.
-    """
+    """Pre-train a language model, and train from it SimCSE, and then DCLR with the SimCSE encoder as its teacher."""
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         shape = TINY if setting.tiny else BERT_SMALL
@@ -65,10 +62,7 @@ def described(shape: Shape, folder: Path, setting: Setting) -> PretrainConfig:
 
 
 def pretrained(config: PretrainConfig, folder: Path, setting: Setting, report: Report) -> dict[str, Any]:
-    """Pre-train for as many steps as the remaining time allows, and return speed and learning curve.
-
-    A short run before it measures the speed.
-    """
+    """Pre-train for the remaining time, after a short run that measures the speed. Return speed and learning curve."""
     probed = 2 if setting.tiny else PROBED
     probe = config.override(
         {"steps": probed, "eval_every": probed, "out": str(folder / "probe"), "run": str(folder / "probing")}
@@ -80,21 +74,17 @@ def pretrained(config: PretrainConfig, folder: Path, setting: Setting, report: R
     steps = 2 if setting.tiny else max(LEAST, int((setting.left - RESERVED - around) / seconds))
     report.keep("probe", {"ms_a_step": round(1e3 * seconds, 2), "seconds_around": round(around, 1), "steps": steps})
     fit(config.override({"steps": steps, "eval_every": max(1, steps // 5)}), sys.stderr)
-    lines = _lines(Path(config.run))
-    taken = [line for line in lines if line["kind"] == "train"]
+    taken = recorded(Path(config.run), "train")
     return {
         "config": json.loads((Path(config.run) / record.CONFIG).read_text(encoding="utf-8")),
         "tokens_per_s": round(statistics.median(line["tokens_per_s"] for line in taken)),
         "utilisation": round(statistics.median(line["utilisation"] for line in taken), 3),
-        "evaluations": [line for line in lines if line["kind"] == "evaluation"],
+        "evaluations": recorded(Path(config.run), "evaluation"),
     }
 
 
 def encoder(config: RunConfig, folder: Path) -> dict[str, Any]:
-    """Train an encoder, save it in a folder, and return the figures.
-
-    If there is evaluation data, the encoder is evaluated on STS.
-    """
+    """Train an encoder, save it in a folder, evaluate it on STS if there are data, and return the figures."""
     outcome = run.fit(config, sys.stderr)
     outcome.encoder.save(folder)
     scores = sts_scores(outcome.encoder.to(config.device), outcome.tasks, sys.stderr)
@@ -103,15 +93,12 @@ def encoder(config: RunConfig, folder: Path) -> dict[str, Any]:
         "best_step": outcome.best.step,
         outcome.metric: round(outcome.best.score, 4),
         "sts": {task: round(score, 2) for task, score in sts_manifest_scores(scores).items()},
-        "evaluations": [line for line in _lines(Path(config.run)) if line["kind"] == "evaluation"],
+        "evaluations": recorded(Path(config.run), "evaluation"),
     }
 
 
 def _from(model: str, name: str, folder: Path, setting: Setting, teacher: str | None) -> RunConfig:
-    """Return the configuration of a run like those of the studies.
-
-    The run uses [CLS] pooling with a head, at the published learning rate.
-    """
+    """Return a run's configuration as in the studies: [CLS] pooling with a head, at the published learning rate."""
     steps, batch = (2, 8) if setting.tiny else (STEPS, BATCH)
     return from_preset(name, backbone=model).override(
         {
@@ -133,13 +120,12 @@ def _from(model: str, name: str, folder: Path, setting: Setting, teacher: str | 
 
 
 def _seconds_a_step(run: Path, batch: int) -> float:
-    """Return the median seconds per step.
-
-    Only the second half of the steps counts, because the first half is warm-up.
-    """
-    speeds: list[float] = [line["sentences_per_s"] for line in _lines(run) if line["kind"] == "train"]
+    """Return the median seconds per step in the second half of the steps, because the first half is warm-up."""
+    speeds: list[float] = [line["sentences_per_s"] for line in recorded(run, "train")]
     return batch / statistics.median(speeds[len(speeds) // 2 :])
 
 
-def _lines(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / record.METRICS).read_text(encoding="utf-8").splitlines()]
+def recorded(run: Path, kind: str) -> list[dict[str, Any]]:
+    """Return the metrics of a run's steps (`train`) or evaluations (`evaluation`)."""
+    lines = map(json.loads, (run / record.METRICS).read_text(encoding="utf-8").splitlines())
+    return [line for line in lines if line["kind"] == kind]

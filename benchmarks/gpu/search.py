@@ -27,10 +27,7 @@ from serving.corpora.indexes.state import Approximate, Main, Tuning
 
 DIM = 384
 SIZES = {1_000_000: (QUERIES, FRESH), 10_000_000: (100, 200)}
-"""Numbers of vectors, each with the number of queries that tune an index and the number that test it.
-
-Exact search on the CPU computes the true neighbours of all queries.
-"""
+"""Numbers of vectors, each with the number of queries that tune an index and the number that test it."""
 TINY_DIM = 32
 TINY = {2_000: (100, 100), 4_000: (50, 50)}
 BLOCKS = 10
@@ -52,12 +49,15 @@ def measure(setting: Setting, report: Report) -> None:
     known = {"faiss": faiss.__version__, "cagra": hasattr(faiss, "GpuIndexCagra")}
     report.keep("setting", {"dim": dim, "target": TARGET, "threads": threads, **known})
     kinds = of_device(setting)
-    exact, held, fresh = drawn(some, dim, *queries)
-    for kind in (*kinds, KINDS[HNSW]):
-        _keep(f"{kind.name} of {some}", kind, exact, held, fresh, setting=setting, report=report)
-    exact, held, fresh = drawn(many, dim, *few)
-    for kind in kinds[:2]:
-        _keep(f"{kind.name} of {many}", kind, exact, held, fresh, setting=setting, report=report)
+    for count, asked, chosen in ((some, queries, [*kinds, KINDS[HNSW]]), (many, few, kinds[:2])):
+        exact, held, fresh = drawn(count, dim, *asked)
+        for kind in chosen:
+            name = f"{kind.name} of {count}"
+            with report.attempt(name):
+                row = measured(kind, exact, held, fresh, setting)
+                report.keep(name, row)
+                if "fails" in row:
+                    report.fail(f"{name}: {row['fails']}")
 
 
 def of_device(setting: Setting) -> list[Kind]:
@@ -94,19 +94,8 @@ def drawn(count: int, dim: int, held: int, fresh: int) -> tuple[Main, Floats, Fl
     return Main(np.arange(1, count + 1), vectors, None, Tuning(TARGET)), queries[:held], queries[held:]
 
 
-def _keep(name: str, kind: Kind, exact: Main, held: Floats, fresh: Floats, *, setting: Setting, report: Report) -> None:
-    with report.attempt(name):
-        row = measured(kind, exact, held, fresh, setting)
-        report.keep(name, row)
-        if "fails" in row:
-            report.fail(f"{name}: {row['fails']}")
-
-
 def measured(kind: Kind, exact: Main, held: Floats, fresh: Floats, setting: Setting) -> Mapping[str, Any]:
-    """Build one kind of index and search it without filters.
-
-    HNSW is searched once on all threads and once on one thread.
-    """
+    """Build one kind of index and search it without filters. HNSW is searched on all threads, and then on one."""
 
     def pause() -> None:
         if setting.left < BETWEEN:
@@ -133,15 +122,11 @@ def measured(kind: Kind, exact: Main, held: Floats, fresh: Floats, setting: Sett
 
 
 def _free(setting: Setting) -> int:
-    """Return the free memory of the device in bytes."""
     return torch.cuda.mem_get_info()[0] if setting.device == "cuda" else 0
 
 
 class Cagra:
-    """A CAGRA index, which only this benchmark uses.
-
-    It is not stored in files, and the server does not offer it.
-    """
+    """A CAGRA index, which only this benchmark uses. It is not stored, and the server does not offer it."""
 
     name = "gpu-cagra"
     knob: str | None = "itopk_size"
@@ -151,7 +136,6 @@ class Cagra:
         self._resources = faiss.StandardGpuResources()
 
     def parameters(self, count: int, dim: int) -> Parameters:  # noqa: ARG002 - the same for any number
-        """Return the number of neighbours in the graph, before and after pruning."""
         return {"graph_degree": DEGREE, "intermediate_graph_degree": 2 * DEGREE}
 
     def memory(self, count: int, dim: int) -> int:
@@ -169,19 +153,15 @@ class Cagra:
         return index
 
     def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:  # noqa: ARG002 - refused
-        """Raise an error, because vectors can't be added to the graph."""
         raise BuildError(f"further vectors can't be added to {self.name}")
 
     def write(self, index: faiss.Index, path: str) -> None:  # noqa: ARG002 - refused
-        """Raise an error, because this benchmark stores no graph."""
         raise BuildError(f"{self.name} is not kept")
 
     def read(self, path: str, vectors: Floats) -> faiss.Index:  # noqa: ARG002 - refused
-        """Raise an error, because this benchmark stores no graph."""
         raise BuildError(f"{self.name} is not kept")
 
     def efforts(self, parameters: Parameters) -> Sequence[int]:  # noqa: ARG002 - the same for any graph
-        """Return the sizes of the candidate list that are tried."""
         return EFFORTS
 
     def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.gpu.encoders import BERT_BASE, MINILM, TINY, bundle
 from benchmarks.gpu.parts import Report, Setting
-from benchmarks.serving.contestants import OURS, SCRIPTS, Command, Spec
+from benchmarks.serving.contestants import OURS, SCRIPTS, Command, Spec, server_command
 from benchmarks.serving.loads import Load, populations
 from benchmarks.serving.measure import Choice, compared
 from models import cpus
@@ -47,10 +47,7 @@ def measure(setting: Setting, report: Report) -> None:
 
 
 def loads(tiny: bool) -> Mapping[str, Load]:
-    """Return the loads for every population of texts.
-
-    Single texts are requested by 1, 32 and 128 clients, and batches by one client.
-    """
+    """Return the loads for every population: single texts from several numbers of clients, and batches from one."""
     callers, batch = ((1, 2), 4) if tiny else (CALLERS, BATCH)
     singles = {f"{texts}_singles_{clients}": Load(texts, 1, clients) for texts in TEXTS for clients in callers}
     return singles | {f"{texts}_batch": Load(texts, batch) for texts in TEXTS}
@@ -59,8 +56,7 @@ def loads(tiny: bool) -> Mapping[str, Load]:
 def contestants(made: Path, device: str, *, tensorrt: bool) -> dict[str, Spec]:
     """Return all contestants for the bundle, each in float16."""
     own, route, library = Path(sys.executable), SCRIPTS / "route.py", SCRIPTS / "library.py"
-    server: Command = (own, "-m", "serving", "--bundle", made, "--data", "{data}", "--port", "{port}", "--no-demo")
-    server += ("--device", device, "--precision", PRECISION)
+    server = server_command("--bundle", made, "--device", device, "--precision", PRECISION)
     place = device, PRECISION
     called: Command = (str(cpus.available()), "call", *place)
     alone: Command = (str(cpus.available()), "session", *place)

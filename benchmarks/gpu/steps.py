@@ -18,22 +18,16 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.gpu.parts import Report
-from benchmarks.interleave import interleaved, rates
-from benchmarks.loops import LENGTH, PEERS
+from benchmarks.interleave import interleaved, rates, seconds_of
+from benchmarks.loops import PEERS, ours, peer_meter
 from models.encoder.encoder import Encoder
-from training.checkpoints.speed import OperationCount, SpeedMeter, matmul_peak
+from training.checkpoints.speed import SpeedMeter, matmul_peak
 from training.config import from_preset
-from training.data.batches import Batch, Tokeniser
-from training.machine.devices import Devices
-from training.objectives.base import Needs
-from training.step import Step, initial_state, load_frozen, make_meter
+from training.data.batches import Batch
 
 OURS = ("simcse", "gs-infonce", "dclr", "whitenedcse", "imsimcse")
 LAUNCHED = "simcse_launched"
-"""Name of SimCSE's step with the whole batch in one chunk.
-
-The step is not recorded as a CUDA graph, so every kernel is launched separately.
-"""
+"""SimCSE's step with the whole batch in one chunk. It is no CUDA graph, so every kernel is launched separately."""
 SENTENCES = 1_000_000
 KERNELS = 15
 """Number of kernels in a profile, which lists the most expensive ones."""
@@ -87,7 +81,7 @@ def measure(
         synchronise(device)
 
     interleaved(
-        {name: partial(turn, one) for name, one in taking.items()},
+        {name: partial(seconds_of, partial(turn, one)) for name, one in taking.items()},
         size.rounds,
         size.warmup,
         after=lambda seconds: told(figures(taking, seconds, batches, size)),
@@ -100,7 +94,7 @@ def figures(
     """Return medians over rounds, and the ratios to the peers' times in the same round."""
     amount = size.batch * size.steps
     peers = [name for name in (*PEERS, LAUNCHED) if name in seconds]
-    against = {peer: rates(dict(seconds), amount, peer) for peer in peers}
+    against = {peer: rates(seconds, amount, peer) for peer in peers}
     found = {}
     for name, times in seconds.items():
         median = statistics.median(times)
@@ -116,10 +110,7 @@ def figures(
 
 
 def profile(step: Callable[[], object], device: str, steps: int) -> dict[str, Any]:
-    """Return the milliseconds per step of the most expensive kernels, and of all kernels.
-
-    On a CPU, torch operators are listed instead of kernels.
-    """
+    """Return the milliseconds per step of the most expensive kernels (on a CPU: of torch operators), and of all."""
     kind = torch.profiler.ProfilerActivity.CUDA if device == "cuda" else torch.profiler.ProfilerActivity.CPU
     with torch.profiler.profile(activities=[kind]) as taken:
         for _ in range(steps):
@@ -151,25 +142,12 @@ def peak(device: str) -> float:
 
 
 def _ours(name: str, backbone: Path, device: str, texts: Sequence[Sequence[str]], **changes: Any) -> Contestant:
-    """Return the training step of a run with the objective's preset.
-
-    If the objective needs a teacher, the backbone is the teacher.
-    """
     given = {"batch_size": len(texts[0]), "dropout": 0.1, **changes}
     if name == "whitenedcse":  # Groups have two channels at any width, as in the preset for BERT-base.
         given["groups"] = Encoder.load(backbone).dim // 2
-    config, devices = from_preset(name, backbone=str(backbone)).override(given), Devices(device)
-    state = initial_state(config, devices, autocast(device))
-    state.encoder.train()
-    teacher = load_frozen(str(backbone), devices, pooling="cls") if state.objective.needs.teacher else None
-    step = Step(config, state, devices, teacher, autocast(device))
-    tokenise = Tokeniser(state.encoder, teacher, max_length=LENGTH, own=devices.rows)
-    waiting = cycle(texts)
-    meter = make_meter(state, teacher, devices, autocast(device))
-    return Contestant(lambda: step(tokenise(next(waiting)), config.learning_rate), meter)
+    config = from_preset(name, backbone=str(backbone)).override(given)
+    return Contestant(*ours(config, cycle(texts), device, autocast(device)))
 
 
 def _peer(name: str, backbone: Path, device: str, texts: Sequence[Sequence[str]]) -> Contestant:
-    work = OperationCount.of(Encoder.load(backbone, pooling="cls"))
-    meter = SpeedMeter(needs=Needs(), work=work, teacher=None, peak=peak(device))
-    return Contestant(PEERS[name](cycle(texts), backbone, device), meter)
+    return Contestant(PEERS[name](cycle(texts), backbone, device), peer_meter(backbone, peak(device)))

@@ -20,10 +20,7 @@ from training.studies.results import RESULTS, RunRecord
 from training.studies.schedule import STOPPED
 
 RECORD = "papers_gpu.jsonl"
-"""Name of the record of these runs.
-
-It is not the record of the papers' pages, because these runs have another corpus and weights in float16.
-"""
+"""Record of these runs, apart from the papers' pages, because they have another corpus and weights in float16."""
 TO_END = 10.0
 """Seconds in which stopped runs may finish their current step."""
 LEAST = 25.0
@@ -47,10 +44,7 @@ seed = [0, 1]
 
 
 def measure(setting: Setting, report: Report) -> None:
-    """Run one study after the other until the time is up.
-
-    Unfinished runs are lost.
-    """
+    """Run one study after the other until the time is up. Unfinished runs are lost."""
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         files, jobs = ((_rehearsal(folder),), 2) if setting.tiny else (STUDIES, JOBS)
@@ -68,13 +62,8 @@ def measure(setting: Setting, report: Report) -> None:
                     raise RuntimeError(f"`training study run` ended with exit code {code}")
                 finished = len((out / RESULTS).read_text(encoding="utf-8").splitlines())
                 new = {line["id"]: line["seconds"] for line in record.lines() if line["id"] not in before}
-                report.keep(
-                    name,
-                    {
-                        **{"jobs": jobs, "finished": finished, "new": list(new), "to": RECORD},
-                        "seconds_of_runs": list(new.values()),
-                    },
-                )
+                runs = {"new": list(new), "to": RECORD, "seconds_of_runs": list(new.values())}
+                report.keep(name, {"jobs": jobs, "finished": finished, **runs})
                 if code == FAILED:
                     report.fail(f"{name}: a run failed")
 

@@ -18,6 +18,7 @@ from typing import Any
 from benchmarks.gpu import steps
 from benchmarks.gpu.encoders import BERT_BASE, TINY, backbone
 from benchmarks.gpu.parts import Report, Setting
+from benchmarks.gpu.pretraining import recorded
 from benchmarks.gpu.steps import SENTENCES, Size
 from benchmarks.loops import LENGTH, PEERS
 from models.encoder.encoder import Encoder
@@ -53,7 +54,6 @@ def measure(setting: Setting, report: Report) -> None:
 
 
 def described(size: Size) -> str:
-    """Return a description of the measurement."""
     return (
         f"random weights, [CLS], batch {size.batch}, {LENGTH} tokens at most, bf16 autocast on CUDA; "
         f"{size.rounds} interleaved rounds of {size.steps} steps, none waited for before the last; {steps.LAUNCHED}: "
@@ -78,10 +78,7 @@ def _steps(weights: Path, setting: Setting, size: Size, report: Report) -> None:
 def trained(
     backbone: Path, folder: Path, setting: Setting, *, sentences: int, batch: int, most: float
 ) -> dict[str, Any]:
-    """Train on `sentences` sentences for at most `most` seconds, and return the figures.
-
-    A smaller corpus is repeated.
-    """
+    """Train on `sentences` sentences, repeated if the corpus is smaller, for at most `most` seconds."""
     steps = sentences // batch
     given = {"batch_size": batch, "dropout": 0.1, "max_steps": steps, "eval_every": steps}
     place = {"device": setting.device, "run": str(folder / "run"), "out": str(folder / "out")}
@@ -97,8 +94,7 @@ def trained(
 
 def curve(folder: Path, steps: int, batch: int) -> dict[str, Any]:
     """Return progress, speed and loss from the record of a run."""
-    lines = [json.loads(line) for line in (folder / record.METRICS).read_text(encoding="utf-8").splitlines()]
-    taken = [line for line in lines if line["kind"] == "train"]
+    taken = recorded(folder, "train")
     corpus = json.loads((folder / record.ENVIRONMENT).read_text(encoding="utf-8"))["corpus"]
     size = max(1, steps // POINTS)
     parts = [taken[start : start + size] for start in range(0, len(taken), size)]

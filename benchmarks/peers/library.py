@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import cycle
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,26 +39,25 @@ class Batch(NamedTuple):
     rows: Sequence[int]
 
 
-class Library(Protocol):
-    """A library that embeds texts in calls."""
+class Library:
+    """A library that embeds the texts of one request per call, and makes one call at a time."""
 
-    of_requests: bool
+    of_requests = True
     """True if each call processes the texts of one request."""
-    streams: int
+    streams = 1
     """Number of concurrent calls."""
 
     def batches(self, texts: Sequence[str], per_request: int) -> list[Batch]:
         """Return the inputs of all calls. The time for this preparation is not measured."""
+        return [Batch([texts[row] for row in rows], rows) for rows in _requests(len(texts), per_request)]
 
     def embed(self, work: Any) -> Vectors:
         """Make one call, and return unit vectors (N, D)."""
+        raise NotImplementedError
 
 
-class Fastembed:
+class Fastembed(Library):
     """fastembed with its default settings, on the bundle's graph."""
-
-    of_requests = True
-    streams = 1
 
     def __init__(self, bundle: Path, max_length: int) -> None:
         from fastembed import TextEmbedding  # type: ignore[import-not-found]
@@ -78,19 +77,12 @@ class Fastembed:
         with tempfile.TemporaryDirectory() as folder:
             self._model = TextEmbedding("bundle", specific_model_path=str(_cut_at(max_length, bundle, Path(folder))))
 
-    def batches(self, texts: Sequence[str], per_request: int) -> list[Batch]:
-        """Return the requests in order."""
-        return _as_they_come(texts, per_request)
-
     def embed(self, work: Any) -> Vectors:
         return np.stack(list(self._model.embed(work)))
 
 
-class EmbedAnything:
+class EmbedAnything(Library):
     """embed_anything on a graph in the layout of the hub. It loads models from the hub's cache alone."""
-
-    of_requests = True
-    streams = 1
 
     def __init__(self, model: Path, max_length: int) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -102,19 +94,12 @@ class EmbedAnything:
                 embed_anything.WhichModel.Bert, hf_model_id="local/model", path_in_repo="onnx/model.onnx"
             )
 
-    def batches(self, texts: Sequence[str], per_request: int) -> list[Batch]:
-        """Return the requests in order."""
-        return _as_they_come(texts, per_request)
-
     def embed(self, work: Any) -> Vectors:
         return np.array([found.embedding for found in self._embed(work, embedder=self._model)], np.float32)
 
 
-class CTranslate2:
+class CTranslate2(Library):
     """CTranslate2's encoder with its default settings. It has no tokenizer and no pooling: both are added here."""
-
-    of_requests = True
-    streams = 1
 
     def __init__(self, model: Path, max_length: int) -> None:
         import ctranslate2  # type: ignore[import-not-found]
@@ -125,10 +110,6 @@ class CTranslate2:
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(max_length)
 
-    def batches(self, texts: Sequence[str], per_request: int) -> list[Batch]:
-        """Return the requests in order."""
-        return _as_they_come(texts, per_request)
-
     def embed(self, work: Any) -> Vectors:
         tokens = [one.ids for one in self._tokenizer.encode_batch(work)]
         states = np.asarray(self._encoder.forward_batch(tokens).last_hidden_state)
@@ -137,11 +118,8 @@ class CTranslate2:
         return vectors
 
 
-class SentenceTransformers:
+class SentenceTransformers(Library):
     """`SentenceTransformer.encode` with its default settings. For precision fp16, the weights are float16."""
-
-    of_requests = True
-    streams = 1
 
     def __init__(self, bundle: Path, device: str, precision: str | None) -> None:
         from sentence_transformers import SentenceTransformer
@@ -150,15 +128,11 @@ class SentenceTransformers:
         if precision == "fp16":
             self._model.half()
 
-    def batches(self, texts: Sequence[str], per_request: int) -> list[Batch]:
-        """Return the requests in order."""
-        return _as_they_come(texts, per_request)
-
     def embed(self, work: Any) -> Vectors:
         return np.asarray(self._model.encode(work, show_progress_bar=False), np.float32)
 
 
-class Session:
+class Session(Library):
     """One of our runtimes with its own settings, called directly with token ids.
 
     The default precision is bfloat16 if the runtime supports it, and otherwise float32.
@@ -178,7 +152,8 @@ class Session:
         precision = precision or ("bf16" if "bf16" in RUNTIMES[name].precisions(source, options) else "fp32")
         self._runtime = RUNTIMES[name](source, precision, options)
         self._tokenizer = Tokenizer(source.tokenizer_file, max_length=max_length)
-        self.streams = self._runtime.streams
+        if not self.of_requests:
+            self.streams = self._runtime.streams
 
     def batches(self, texts: Sequence[str], per_request: int) -> list[Batch]:  # noqa: ARG002 - it has no requests
         """Return batches of the texts, tokenised, sorted by length and padded."""
@@ -189,7 +164,6 @@ class Session:
         return [Batch(self._tokenizer.pad([tokens[row] for row in rows]), rows) for rows in rows_of_batches]
 
     def embed(self, work: Any) -> Vectors:
-        """Run the graph once, on one of the runtime's streams, and return the vectors."""
         return self._runtime.run(*work).vectors
 
 
@@ -197,17 +171,14 @@ class Call(Session):
     """A runtime for a single client: each request was tokenised beforehand, and runs on all threads."""
 
     of_requests = True
-    streams = 1
 
     def batches(self, texts: Sequence[str], per_request: int) -> list[Batch]:
         """Return the requests in order, tokenised and padded."""
         tokens = self._tokenizer.encode(texts)
-        starts = range(0, len(texts) - per_request + 1, per_request)
-        rows = [range(start, start + per_request) for start in starts]
-        return [Batch(self._tokenizer.pad([tokens[row] for row in some]), some) for some in rows]
+        requests = _requests(len(texts), per_request)
+        return [Batch(self._tokenizer.pad([tokens[row] for row in rows]), rows) for rows in requests]
 
     def embed(self, work: Any) -> Vectors:
-        """Run the graph once on all threads, and return the vectors."""
         return self._runtime.run(*work, alone=True).vectors
 
 
@@ -274,10 +245,9 @@ def _calls(library: Library, tokens: Sequence[int], batches: Iterator[Batch], se
     }
 
 
-def _as_they_come(texts: Sequence[str], per_request: int) -> list[Batch]:
-    starts = range(0, len(texts) - per_request + 1, per_request)
-    rows = [range(start, start + per_request) for start in starts]
-    return [Batch([texts[row] for row in some], some) for some in rows]
+def _requests(texts: int, per_request: int) -> list[range]:
+    """Return the rows of the texts of each request, in order."""
+    return [range(start, start + per_request) for start in range(0, texts - per_request + 1, per_request)]
 
 
 def _vectors(library: Library, texts: Sequence[str]) -> Vectors:

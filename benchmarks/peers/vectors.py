@@ -15,22 +15,12 @@ import sys
 import time
 from collections.abc import Sequence
 from itertools import cycle
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 K = 10
 Vectors = np.ndarray[Any, np.dtype[np.float32]]
-
-
-class Peer(Protocol):
-    """A vector search library."""
-
-    def add(self, vectors: Vectors) -> None:
-        """Add all vectors at once. A vector's name is its row."""
-
-    def search(self, queries: Vectors) -> list[list[int]]:
-        """Return the best `K` rows of each query."""
 
 
 class Txtai:
@@ -42,6 +32,7 @@ class Txtai:
         self._embeddings = Embeddings(method="external", transform=lambda rows: rows, content=False)
 
     def add(self, vectors: Vectors) -> None:
+        """Add all vectors at once. A vector's name is its row."""
         self._embeddings.index((row, vector, None) for row, vector in enumerate(vectors))
 
     def search(self, queries: Vectors) -> list[list[int]]:
@@ -73,7 +64,7 @@ class Qdrant:
         return [[int(point.id) for point in one.points] for one in found]
 
 
-PEERS: dict[str, type[Peer]] = {"txtai": Txtai, "qdrant": Qdrant}
+PEERS: dict[str, type[Txtai | Qdrant]] = {"txtai": Txtai, "qdrant": Qdrant}
 
 
 def main(name: str, file: str) -> None:
@@ -92,7 +83,7 @@ def main(name: str, file: str) -> None:
             _reply({"rows": peer.search(queries)})
 
 
-def _calls(peer: Peer, queries: Vectors, at_a_time: int, seconds: float) -> dict[str, Any]:
+def _calls(peer: Txtai | Qdrant, queries: Vectors, at_a_time: int, seconds: float) -> dict[str, Any]:
     parts: Sequence[Vectors] = [queries[i : i + at_a_time] for i in range(0, len(queries), at_a_time)]
     latencies: list[float] = []
     done, began = 0, time.perf_counter()

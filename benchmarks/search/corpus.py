@@ -102,7 +102,7 @@ class Raw:
 
 
 def calls(
-    search: Callable[[Vectors], Any], queries: Vectors, at_a_time: int, seconds: float, threads: int
+    search: Callable[[Vectors], Any], queries: Vectors, at_a_time: int, threads: int, *, seconds: float
 ) -> dict[str, Any]:
     """Make calls on several threads until the time is up. Return the measurements."""
     parts: Iterator[Vectors] = cycle([queries[i : i + at_a_time] for i in range(0, len(queries), at_a_time)])

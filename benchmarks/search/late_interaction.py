@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.__main__ import RESULTS
-from benchmarks.search.scifact import _gain
-from benchmarks.surroundings import surroundings
+from benchmarks.search.scifact import Rankings, gain_in_ndcg10
+from benchmarks.surroundings import RESULTS, read, surroundings, write
 from models.bundle.tokenizer import Tokens
 from models.cli.command_line import Parser
 from serving.commands.loading import opened_models
@@ -51,8 +50,6 @@ WAYS: Mapping[str, dict[str, Any]] = {
     "dense": {"mode": "dense", "exact": True},
     "hybrid, weighted, stems": {"mode": "hybrid", "fusion": "weighted"},
 }
-Rankings = dict[str, list[str]]
-"""Document ids by query id, best document first."""
 
 
 class TokenVectors:
@@ -109,7 +106,7 @@ async def _measured(service: Service, collection: Collection) -> dict[str, Any]:
                         _reranked(before, collection, questions, documents, special=special, candidates=candidates)
                     )
                     name = f"{candidates} reranked" + ("" if special else ", special tokens too")
-                    gain = _gain(after, before, collection)
+                    gain = gain_in_ndcg10(after, before, collection)
                     figures["ndcg10"][way][name] = {"ndcg10": _ndcg10(after, collection), "gain": gain}
             print(json.dumps(figures), file=sys.stderr, flush=True)
             figures["ms"][way] = await _milliseconds(service, list(collection.queries.values()), given)
@@ -139,22 +136,19 @@ def _reranked(
 
 
 async def _milliseconds(service: Service, queries: Sequence[str], given: dict[str, Any]) -> dict[str, float]:
-    """Return the median elapsed milliseconds and CPU milliseconds per query, without and with reranking.
-
-    Queries run one after another.
-    """
+    """Return the median elapsed and CPU milliseconds of one query after another, without and with reranking."""
     options = SearchOptions(**given)
     reranking = Reranking("late_interaction", TIMED_CANDIDATES)
     seconds: dict[str, list[float]] = {"first": [], "first, CPU": [], "reranked": [], "reranked, CPU": []}
     for query in queries[:TIMED]:
-        times = [(time.perf_counter(), time.process_time())]
-        await service.library.search(CORPUS, [query], options)
-        times.append((time.perf_counter(), time.process_time()))
-        await service.library.reranked(CORPUS, [query], options, reranking)
-        times.append((time.perf_counter(), time.process_time()))
-        for name, before, after in zip(("first", "reranked"), times, times[1:], strict=False):
-            seconds[name].append(after[0] - before[0])
-            seconds[f"{name}, CPU"].append(after[1] - before[1])
+        for name, search in (
+            ("first", service.library.search(CORPUS, [query], options)),
+            ("reranked", service.library.reranked(CORPUS, [query], options, reranking)),
+        ):
+            began, cpu = time.perf_counter(), time.process_time()
+            await search
+            seconds[name].append(time.perf_counter() - began)
+            seconds[f"{name}, CPU"].append(time.process_time() - cpu)
     return {name: round(1000 * median(found), 1) for name, found in seconds.items()}
 
 
@@ -162,7 +156,7 @@ def _ndcg10(rankings: Rankings, collection: Collection) -> float:
     return round(retrieval.score(rankings, collection).ndcg10, 2)
 
 
-def main() -> int:
+def main() -> None:
     """Measure each bundle and store its figures."""
     parser = Parser(prog="python -m benchmarks.search.late_interaction", description=__doc__)
     parser.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE", help="folder of a bundle")
@@ -174,14 +168,11 @@ def main() -> int:
             settings = read_settings(["--bundle", str(folder), "--data", data, "--no-demo"])
             service = opened_service(settings, opened_models(settings))
             figures = asyncio.run(_measured(service, collection))
-        engine = str(service.encoders.default.model.manifest.name)
         command = f"python -m benchmarks.search.late_interaction --data DATA {folder.name}"
-        kept = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
-        kept[engine] = {"command": command, **surroundings(), "queries": len(collection.queries), **figures}
-        FILE.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+        row = {"command": command, **surroundings(), "queries": len(collection.queries), **figures}
+        write(FILE, read(FILE) | {service.encoders.default.model.manifest.name: row})
         print(json.dumps(figures, indent=2))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

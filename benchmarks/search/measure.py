@@ -10,9 +10,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import IO, Any
+from typing import Any
 
 import faiss
 import numpy as np
@@ -20,7 +21,7 @@ import numpy as np
 from benchmarks.peers import python
 from benchmarks.search.corpus import K, Ours, Raw, calls
 from benchmarks.search.mixture import Vectors, mixture, on_disk
-from benchmarks.serving.processes import memory_mb
+from benchmarks.serving.processes import ask, memory_mb
 from models import cpus
 
 SIZES = (10_000, 100_000, 1_000_000)
@@ -28,20 +29,14 @@ DIM = 384
 QUERIES = 1000
 ROUNDS, SECONDS = 3, 3.0
 WAYS = {"batches": (100, 1), "batches side by side": (100, cpus.available()), "one by one": (1, cpus.available())}
-"""Queries per call and number of concurrent callers, by name.
-
-Our search and FAISS are measured with each of these settings in every round.
-"""
+"""Queries per call and number of concurrent callers of each way in which our search and FAISS are measured."""
 PEERS = {"txtai": 100, "qdrant": 10}
 """Queries per call of each peer. Qdrant's local mode compares each query with every vector."""
 JUDGED = 200
-"""Number of queries whose hits are compared with the true neighbours.
-
-For peers that take seconds per query, a tenth of this number is used.
-"""
+"""Number of queries whose hits are compared with the true neighbours. A slow peer gets a tenth of them."""
 SCRIPT = Path(__file__).resolve().parents[1] / "peers" / "vectors.py"
 Search = Callable[[Vectors], Sequence[Sequence[int]]]
-Take = Callable[[int, float], dict[str, Any]]
+Take = Callable[[], dict[str, Any]]
 
 
 def measure(sizes: Sequence[int] = SIZES) -> dict[str, Any]:
@@ -57,7 +52,9 @@ def measure(sizes: Sequence[int] = SIZES) -> dict[str, Any]:
 def _one_size(size: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name, ExitStack() as running:
         folder = Path(name)
-        base, queries = _written(folder, size)
+        base = on_disk(folder / "base.npy", size, DIM)
+        queries = questions(size)
+        np.save(folder / "queries.npy", queries)
         ours = Ours(folder / "ours")
         began = time.perf_counter()
         ours.add(base)
@@ -66,50 +63,43 @@ def _one_size(size: int) -> dict[str, Any]:
         figures |= {"index": report, "bytes_per_document": {k: v / size for k, v in ours.bytes().items()}}
         figures["memory_mb"] = memory_mb(os.getpid())
         contestants = _asked("ours", ours.search, queries)
-        contestants["ours, exact"] = _exactly(ours), _taken(_exactly(ours), queries, *WAYS["batches"])
+        exact = partial(ours.search, exact=True)
+        contestants["ours, exact"] = exact, partial(calls, exact, queries, *WAYS["batches"], seconds=SECONDS)
         if report["kind"] != "exact":
             contestants |= _asked("faiss", Raw(folder / "ours", report).search, queries)
         for peer in _peers():
             contestants[peer], built = running.enter_context(_peer(peer, folder))
             figures[f"{peer}_build_s"] = built
-        truth = _truth(base, queries)
+        truth = true_neighbours(base, queries)
         figures["searches"] = _in_turns(contestants, queries, truth)
         ours.corpora.close()
     return figures
 
 
-def _written(folder: Path, size: int) -> tuple[Vectors, Vectors]:
-    base = on_disk(folder / "base.npy", size, DIM)
-    queries = np.concatenate(list(mixture(QUERIES, DIM, clusters=round(size**0.5), part=1)))
-    np.save(folder / "queries.npy", queries)
-    return base, queries
+def questions(size: int) -> Vectors:
+    """Return queries (Q, D) from the mixture of which `size` vectors are stored."""
+    return np.concatenate(list(mixture(QUERIES, DIM, clusters=round(size**0.5), part=1)))
 
 
-def _truth(base: Vectors, queries: Vectors) -> list[set[int]]:
+def true_neighbours(base: Vectors, queries: Vectors) -> list[set[int]]:
     """Return the true neighbours of each query. FAISS computes them by brute force, independently of our code."""
     _, rows = faiss.knn(queries, np.ascontiguousarray(base), K, metric=faiss.METRIC_INNER_PRODUCT)
     return [set(map(int, found)) for found in rows]
 
 
-def _exactly(ours: Ours) -> Search:
-    return lambda queries: ours.search(queries, exact=True)
-
-
 def _asked(name: str, search: Search, queries: Vectors) -> dict[str, tuple[Search, Take]]:
-    return {f"{name}, {way}": (search, _taken(search, queries, *how)) for way, how in WAYS.items()}
-
-
-def _taken(search: Search, queries: Vectors, at_a_time: int, threads: int) -> Take:
-    return lambda _, seconds: calls(search, queries, at_a_time, seconds, threads)
+    return {
+        f"{name}, {way}": (search, partial(calls, search, queries, *how, seconds=SECONDS)) for way, how in WAYS.items()
+    }
 
 
 def _in_turns(
     contestants: dict[str, tuple[Search, Take]], queries: Vectors, truth: Sequence[set[int]]
 ) -> dict[str, Any]:
     sampled: dict[str, list[dict[str, Any]]] = {name: [] for name in contestants}
-    for turn in range(ROUNDS):
+    for _ in range(ROUNDS):
         for name, (_, take) in contestants.items():
-            sampled[name].append(take(turn, SECONDS))
+            sampled[name].append(take())
     figures = {}
     for name, (search, _) in contestants.items():
         quick = median(map(_rate, sampled[name])) > JUDGED / 10
@@ -145,29 +135,22 @@ def _peer(name: str, folder: Path) -> Iterator[tuple[tuple[Search, Take], float]
     command = [str(python("search")), str(SCRIPT), name, str(folder / "base.npy")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin and process.stdout
-        to, replies = process.stdin, process.stdout
-        built = json.loads(replies.readline())["build_seconds"]
+        built = json.loads(process.stdout.readline())["build_seconds"]
         queries = str(folder / "queries.npy")
 
         def search(asked: Vectors) -> list[list[int]]:
             np.save(folder / "asked.npy", asked)
-            rows: list[list[int]] = _ask(to, replies, {"queries": str(folder / "asked.npy")})["rows"]
+            rows: list[list[int]] = ask(process, {"queries": str(folder / "asked.npy")})["rows"]
             return rows
 
-        def take(_: int, seconds: float) -> dict[str, Any]:
-            return _ask(to, replies, {"queries": queries, "at_a_time": PEERS[name], "seconds": seconds})
+        def take() -> dict[str, Any]:
+            return ask(process, {"queries": queries, "at_a_time": PEERS[name], "seconds": SECONDS})
 
         try:
             yield (search, take), round(built, 2)
         finally:
-            to.close()
+            process.stdin.close()
             process.wait(30)
-
-
-def _ask(to: IO[str], replies: IO[str], content: dict[str, Any]) -> dict[str, Any]:
-    to.write(json.dumps(content) + "\n")
-    to.flush()
-    return dict(json.loads(replies.readline()))
 
 
 if __name__ == "__main__":

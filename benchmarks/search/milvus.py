@@ -10,21 +10,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-import numpy as np
-
-from benchmarks.__main__ import RESULTS
 from benchmarks.search.corpus import NAME, K, Ours, calls
-from benchmarks.search.measure import DIM, QUERIES, _truth
-from benchmarks.search.mixture import mixture, on_disk
-from benchmarks.surroundings import surroundings
+from benchmarks.search.measure import DIM, questions, true_neighbours
+from benchmarks.search.mixture import on_disk
+from benchmarks.surroundings import RESULTS, surroundings, write
 from models.cli.command_line import Parser
 from serving.corpora.stores.milvus.corpora import MilvusCorpora
 from serving.settings import Settings
@@ -54,7 +49,7 @@ def measure(rows: int, store: str | None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder, lite = Path(name), Path(name, "milvus.db")
         base = on_disk(folder / "base.npy", rows, DIM)
-        queries = np.concatenate(list(mixture(QUERIES, DIM, clusters=round(rows**0.5), part=1)))
+        queries = questions(rows)
         ours = OnMilvus(folder / "ours", store or str(lite), rows)
         try:
             began, cpu = time.perf_counter(), time.process_time()
@@ -84,10 +79,10 @@ def _searches(ours: Ours, queries: Any, base: Any) -> dict[str, float]:
     rates, costs = [], []
     for _ in range(ROUNDS):
         cpu = time.process_time()
-        taken = calls(ours.search, queries, 1, SECONDS, 2)
+        taken = calls(ours.search, queries, 1, 2, seconds=SECONDS)
         costs.append(1000 * (time.process_time() - cpu) / taken["queries"])
         rates.append(taken["queries"] / taken["seconds"])
-    truth, hits = _truth(base, queries[:200]), ours.search(queries[:200])
+    truth, hits = true_neighbours(base, queries[:200]), ours.search(queries[:200])
     recall = fmean(len(true & set(found)) / K for true, found in zip(truth, hits, strict=True))
     return {
         "per_s": round(median(rates), 1),
@@ -96,7 +91,7 @@ def _searches(ours: Ours, queries: Any, base: Any) -> dict[str, float]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> None:
     """Measure each size and store the figures."""
     parser = Parser(
         prog="python -m benchmarks.search.milvus",
@@ -105,14 +100,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("rows", type=int, nargs="+", help="numbers of rows")
     parser.add_argument("--store", help="address of a Milvus server (default: a Milvus Lite)")
-    given = parser.parse_args(arguments)
+    given = parser.parse_args()
     figures = {f"{rows:,}": measure(rows, given.store) for rows in given.rows}
     command = " ".join(["python -m benchmarks.search.milvus", *map(str, given.rows)])
-    kept = {"command": command, **surroundings(), "lite": given.store is None, "figures": figures}
-    FILE.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+    write(FILE, {"command": command, **surroundings(), "lite": given.store is None, "figures": figures})
     print(json.dumps(figures, indent=2))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

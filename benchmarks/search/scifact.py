@@ -39,10 +39,7 @@ WAYS: dict[str, Way] = {
 
 
 def measure() -> dict[str, Any]:
-    """Measure nDCG@10 × 100 of each way of searching on the test queries.
-
-    Return the scores with facts about the index.
-    """
+    """Measure nDCG@10 × 100 of each way of searching on the test queries, and facts about the index."""
     collection = beir.load(Path(os.environ[DATA]) / "retrieval" / "scifact")
     with tempfile.TemporaryDirectory() as data:
         given = ["--bundle", str(BUNDLE), "--data", data, "--no-demo", "--exact-below", "1000"]
@@ -56,7 +53,9 @@ async def _measured(service: Service, collection: Collection) -> dict[str, Any]:
         await service.loaded.wait()
         began = time.perf_counter()
         await _stored(service, collection, "none")
-        figures: dict[str, Any] = {"ingest_documents_per_s": round(len(collection.documents) / _since(began), 1)}
+        figures: dict[str, Any] = {
+            "ingest_documents_per_s": round(len(collection.documents) / (time.perf_counter() - began), 1)
+        }
         report = await service.library.run(lambda corpora: corpora.build_now("none"), of="none")
         assert report is not None, "it contains documents"
         figures["index"] = {"kind": report.kind, "parameters": report.parameters, "recall": report.recall}
@@ -66,7 +65,7 @@ async def _measured(service: Service, collection: Collection) -> dict[str, Any]:
         for way, asked in WAYS.items():
             if asked[0] != "dense":
                 rankings = await _rankings(service, collection, "porter", asked)
-                gain = _gain(rankings, found[way], collection)
+                gain = gain_in_ndcg10(rankings, found[way], collection)
                 figures["ways"][f"{way}, stems"] = _score(rankings, collection) | {"gain": gain}
     return figures
 
@@ -98,7 +97,7 @@ def _score(rankings: Rankings, collection: Collection) -> dict[str, Any]:
     return {"ndcg10": round(score.ndcg10, 2), "mrr10": round(score.mrr10, 2), "recall100": round(score.recall100, 2)}
 
 
-def _gain(rankings: Rankings, before: Rankings, collection: Collection) -> list[float]:
+def gain_in_ndcg10(rankings: Rankings, before: Rankings, collection: Collection) -> list[float]:
     """Return the mean gain in nDCG@10, and the bounds of its 95 % interval over queries."""
     ndcg10 = [
         retrieval.by_query(one, collection)[:, retrieval.MEASURES.index(retrieval.NDCG10)] for one in (rankings, before)
@@ -106,7 +105,3 @@ def _gain(rankings: Rankings, before: Rankings, collection: Collection) -> list[
     after, former = (resample_means([{"queries": each}]) for each in ndcg10)
     gain = after.against(former)
     return [round(each, 2) for each in (gain.difference, gain.low, gain.high)]
-
-
-def _since(began: float) -> float:
-    return time.perf_counter() - began

@@ -21,10 +21,7 @@ from benchmarks.serving.loads import Request, body
 PATIENCE = 120.0
 """Seconds without any reply after which a server counts as stuck."""
 MOST_CONNECTIONS = 256
-"""Maximum connections of an open loop.
-
-If all connections are busy when a request is due, the request waits, and its latency includes the wait.
-"""
+"""Maximum connections of an open loop. The latency of a request includes its wait for a free connection."""
 
 
 class ReplyError(RuntimeError):
@@ -40,10 +37,7 @@ class Sample:
     texts: int = 0
     tokens: int = 0
     latencies: list[float] = field(default_factory=list)
-    """Latency of each request in seconds.
-
-    In an open loop, it is counted from the time at which the request is due, even if the request is sent later.
-    """
+    """Seconds of each request. In an open loop, they are counted from the time at which the request is due."""
 
     def add(self, request: Request, latency: float, reply: bytes | bytearray) -> None:
         """Count one reply.
@@ -125,7 +119,6 @@ class Pool:
 
     @property
     def busy(self) -> bool:
-        """Return whether a reply is pending."""
         return bool(self._asked)
 
     @property
@@ -135,7 +128,11 @@ class Pool:
 
     def send(self, request: Request, due: float) -> None:
         """Send a request on an idle connection, or on a new connection."""
-        connection = self._idle.pop() if self._idle else self._opened()
+        if self._idle:
+            connection = self._idle.pop()
+        else:
+            connection = Connection(self._address)
+            self._selector.register(connection.socket, selectors.EVENT_READ, connection)
         self._asked[connection] = request, due
         connection.send(request.body)
 
@@ -151,28 +148,17 @@ class Pool:
             connection: Connection = key.data
             # No reply is pending, so the server has closed a connection that was idle for too long.
             if connection not in self._asked:
-                self._drop(connection)
+                self._idle.remove(connection)
+                self._selector.unregister(connection.socket)
+                connection.socket.close()
             elif (reply := connection.receive()) is not None:
                 request, due = self._asked.pop(connection)
                 self._idle.append(connection)
                 yield request, time.perf_counter() - due, reply
 
-    def _drop(self, connection: Connection) -> None:
-        self._idle.remove(connection)
-        self._selector.unregister(connection.socket)
-        connection.socket.close()
-
-    def _opened(self) -> Connection:
-        connection = Connection(self._address)
-        self._selector.register(connection.socket, selectors.EVENT_READ, connection)
-        return connection
-
 
 def closed_loop(address: Address, requests: Iterator[Request], clients: int, seconds: float) -> Sample:
-    """Run `clients` clients, each of which sends its next request as soon as it gets a reply.
-
-    The clients stop sending after `seconds`.
-    """
+    """Run `clients` clients for `seconds`, each of which sends its next request as soon as it gets a reply."""
     sample = Sample()
     with Pool(address, clients) as pool:
         began = time.perf_counter()
@@ -211,19 +197,23 @@ def embed(address: Address, texts: Sequence[str]) -> np.ndarray[Any, np.dtype[np
         ReplyError: see `Connection.receive`.
         OSError: no server listens at the address.
     """
-    connection = Connection(address)
-    try:
-        connection.send(body(texts))
-        while (reply := connection.receive()) is None:
-            pass
-    finally:
-        connection.socket.close()
-    answer = json.loads(_checked(reply).partition(b"\r\n\r\n")[2])
+    answer = json.loads(_checked(post(address, body(texts))).partition(b"\r\n\r\n")[2])
     return np.array([row["embedding"] for row in answer["data"]])
 
 
+def post(address: Address, content: bytes) -> bytearray:
+    """Send a request on a new connection, and return the reply with its head."""
+    connection = Connection(address)
+    try:
+        connection.send(content)
+        while (reply := connection.receive()) is None:
+            pass
+        return reply
+    finally:
+        connection.socket.close()
+
+
 def status(reply: bytes | bytearray) -> int:
-    """Return the HTTP status of a complete reply."""
     return int(reply[9:12])
 
 

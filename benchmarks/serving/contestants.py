@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from benchmarks.peers import CONVERTED, EXPORTED, FLAT, GGUF, environment, python
 from benchmarks.serving.client import Address, ReplyError, Sample, closed_loop, embed, open_loop
 from benchmarks.serving.loads import MODEL_NAME, Load, Population, Request
+from benchmarks.serving.processes import ask, free_port
 from models import cpus
 from models.bundle.sources import resolve
 
@@ -54,20 +55,24 @@ class Turn:
     """Seed of the random times at which requests are sent."""
 
 
-class Contestant(Protocol):
+class Contestant(ABC):
     """A running contestant."""
 
     pid: int
 
-    def takes(self, load: Load) -> bool:
+    def takes(self, load: Load) -> bool:  # noqa: ARG002 - a server takes any
         """Return whether the contestant supports the load."""
+        return True
 
     def about(self) -> dict[str, Any]:
         """Return facts that the contestant reports about itself."""
+        return {}
 
+    @abstractmethod
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return the vectors (N, D) of `texts`, for comparison with our server's vectors."""
 
+    @abstractmethod
     def take(self, turn: Turn) -> Sample:
         """Process the requests of the turn. Requests that are pending when the time is up are completed."""
 
@@ -91,21 +96,25 @@ class Spec:
     """True if the first start measures something that later starts read from the user's cache folder."""
 
 
+def server_command(*options: str | Path) -> Command:
+    """Return the command of our server with these options."""
+    return (sys.executable, "-m", "serving", "--data", "{data}", "--port", "{port}", "--no-demo", *options)
+
+
 def specs() -> dict[str, Spec]:
-    """Return the specifications of all contestants by name."""
     own, minilm = Path(sys.executable), resolve("minilm")
     route, library = SCRIPTS / "route.py", SCRIPTS / "library.py"
     peer = python("sentence-transformers")
     infinity: Command = (environment("infinity") / "bin" / "infinity_emb", "v2", "--device", "cpu")
     infinity += ("--port", "{port}", "--host", "127.0.0.1", "--served-model-name", MODEL_NAME)
-    ours: Command = (own, "-m", "serving", "--bundle", BUNDLE, "--data", "{data}")
-    ours += ("--port", "{port}", "--no-demo")
     llama: Command = (python("llama-cpp"), "-m", "llama_cpp.server", "--model", GGUF, "--embedding", "true")
     llama += ("--port", "{port}", "--n_batch", str(MOST_TOKENS))
     llama += ("--n_threads", str(cpus.available()), "--n_threads_batch", str(cpus.available()))
     bare = BUNDLE, str(cpus.available())
     return {
-        OURS: Spec(ours, "our server at its default settings", "/v1/embeddings", remembers=True),
+        OURS: Spec(
+            server_command("--bundle", BUNDLE), "our server at its default settings", "/v1/embeddings", remembers=True
+        ),
         "infinity_torch": Spec((*infinity, "--model-id", minilm, "--engine", "torch"), "infinity-emb"),
         "infinity_optimum": Spec(
             ("env", "-C", FLAT, *infinity, "--model-id", ".", "--engine", "optimum", "--pooling-method", "mean"),
@@ -123,12 +132,7 @@ def specs() -> dict[str, Spec]:
             None,
         ),
         "ctranslate2": Spec((peer, library, "ctranslate2", CONVERTED), "an engine; tokenizer and pooling added", None),
-        "llama_cpp": Spec(
-            llama,
-            "llama.cpp's server for Python, f16",
-            "/v1/embeddings",
-            cuts_off_sep=True,
-        ),
+        "llama_cpp": Spec(llama, "llama.cpp's server for Python, f16", "/v1/embeddings", cuts_off_sep=True),
         "bare_onnxruntime": Spec((own, library, "onnxruntime", *bare), "ceiling of the engine, fp32", None),
         "bare_openvino": Spec(
             (own, library, "openvino", *bare), "ceiling of the engine, bf16 if the CPU supports it", None
@@ -159,7 +163,7 @@ def started(
         ValueError: the contestant's answer can't be read.
     """
     with TemporaryDirectory() as folder:
-        port, log = _free_port(), Path(folder) / "log"
+        port, log = free_port(), Path(folder) / "log"
         given = {"{port}": str(port), "{data}": str(Path(folder) / "data")}
         command = [given.get(str(part), str(part)) for part in spec.command]
         variables = fair(os.environ) | ({"XDG_CACHE_HOME": str(cache)} if spec.remembers else {})
@@ -172,12 +176,10 @@ def started(
             except FileNotFoundError:
                 raise Absent(f"{command[0]} does not exist: install it with `python -m benchmarks.peers`") from None
         try:
-            contestant: Contestant
             if spec.path is None:
-                contestant = Library(process, populations, max_length, log, spec.most_texts)
+                yield Library(process, populations, max_length, log, spec.most_texts)
             else:
-                contestant = Server(process, Address(port, spec.path), probe, log)
-            yield contestant
+                yield Server(process, Address(port, spec.path), probe, log)
         finally:
             _end(process)
 
@@ -188,7 +190,7 @@ def fair(environment: Mapping[str, str]) -> dict[str, str]:
     return kept | {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "true"}
 
 
-class Server:
+class Server(Contestant):
     """A contestant that is a server and gets its requests over HTTP."""
 
     def __init__(self, process: subprocess.Popen[str], address: Address, probe: str, log: Path) -> None:
@@ -209,20 +211,15 @@ class Server:
                 return
         raise Absent(f"not ready after {SECONDS_TO_START:.0f} seconds: {refusal}")
 
-    def takes(self, load: Load) -> bool:  # noqa: ARG002 - a server takes any
-        return True
-
     def about(self) -> dict[str, Any]:
         """Return the engine and precision from the server's /info, or nothing if there is no such route."""
-        connection = HTTPConnection(self.address.host, self.address.port, timeout=SECONDS_TO_END)
-        try:
-            connection.request("GET", "/info")
-            reply = connection.getresponse()
-            said = json.loads(reply.read()) if reply.status == 200 else {}
-        except HTTPException as error:
-            raise ReplyError(f"/info: {error!r}") from error
-        finally:
-            connection.close()
+        with closing(HTTPConnection(self.address.host, self.address.port, timeout=SECONDS_TO_END)) as connection:
+            try:
+                connection.request("GET", "/info")
+                reply = connection.getresponse()
+                said = json.loads(reply.read()) if reply.status == 200 else {}
+            except HTTPException as error:
+                raise ReplyError(f"/info: {error!r}") from error
         return {key: said[key] for key in ("engine", "precision") if key in said}
 
     def embed(self, texts: Sequence[str]) -> Vectors:
@@ -234,7 +231,7 @@ class Server:
         return open_loop(self.address, turn.requests, turn.rate, turn.seconds, turn.seed)
 
 
-class Library:
+class Library(Contestant):
     """A contestant that is a library. It receives its tasks through pipes and measures its own time."""
 
     def __init__(
@@ -243,7 +240,7 @@ class Library:
         populations: Mapping[str, Population],
         max_length: int,
         log: Path,
-        most_texts: int | None = None,
+        most_texts: int | None,
     ) -> None:
         self.pid, self._process, self._log = process.pid, process, log
         self._most_texts = most_texts
@@ -251,11 +248,9 @@ class Library:
         self._ask({"populations": given, "max_length": max_length})
 
     def takes(self, load: Load) -> bool:
-        return load.for_one_caller and (self._most_texts is None or load.per_request <= self._most_texts)
-
-    def about(self) -> dict[str, Any]:
-        """Return nothing, because libraries report no facts."""
-        return {}
+        """Return whether one client sends the load, because a library processes one call at a time."""
+        one_caller = load.clients == 1 and load.capacity is None
+        return one_caller and (self._most_texts is None or load.per_request <= self._most_texts)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         return np.array(self._ask({"embed": list(texts)})["vectors"])
@@ -267,24 +262,9 @@ class Library:
 
     def _ask(self, content: dict[str, Any]) -> dict[str, Any]:
         try:
-            _stream(self._process.stdin).write(json.dumps(content) + "\n")
-            _stream(self._process.stdin).flush()
-        except BrokenPipeError:
+            return ask(self._process, content)
+        except (BrokenPipeError, EOFError):
             raise Absent(_last_words(self._log)) from None
-        if not (line := _stream(self._process.stdout).readline()):
-            raise Absent(_last_words(self._log))
-        return dict(json.loads(line))
-
-
-def _stream(pipe: IO[str] | None) -> IO[str]:
-    assert pipe is not None
-    return pipe
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def _last_words(log: Path) -> str:

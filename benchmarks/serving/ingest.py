@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from http.client import HTTPConnection
 from itertools import count, cycle
@@ -15,6 +14,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from benchmarks.interleave import interleaved
 from benchmarks.serving.client import PATIENCE, ReplyError, Sample
 from benchmarks.serving.contestants import BUNDLE, OURS, Contestant, Server, Turn, specs, started
 from benchmarks.serving.loads import LOADS, Population, populations, requests
@@ -54,14 +54,12 @@ def measure(texts: int = TEXTS, rounds: int = ROUNDS) -> dict[str, Any]:
         with _started(f"bare_{about['engine']}", mixed, tokenizer.max_length) as bare:
             asked = cycle(requests(mixed, BULK.per_request))
             numbers = count()
-            ways: dict[str, tuple[int, Callable[[], Sample]]] = {
-                "job": (ours.pid, lambda: _job(ours, mixed, f"upload-{next(numbers)}")),
-                "requests": (ours.pid, lambda: ours.take(Turn(BULK, asked, SECONDS))),
-                "bare": (bare.pid, lambda: bare.take(Turn(BULK, asked, SECONDS))),
+            ways = {
+                "job": partial(_taken, ours.pid, lambda: _job(ours, mixed, f"upload-{next(numbers)}")),
+                "requests": partial(_taken, ours.pid, lambda: ours.take(Turn(BULK, asked, SECONDS))),
+                "bare": partial(_taken, bare.pid, lambda: bare.take(Turn(BULK, asked, SECONDS))),
             }
-            for _, warm_up in ways.values():
-                warm_up()
-            taken = _rounds(ways, rounds)
+            taken = interleaved(ways, rounds, after=_show_last)
     return {"protocol": measure.__doc__, "texts": texts, "rounds": rounds, **about, "figures": _figures(taken)}
 
 
@@ -90,29 +88,23 @@ def _job(server: Server, mixed: Population, corpus: str) -> Sample:
 
 
 def _answered(server: Server, method: str, path: str, body: bytes | None = None, media_type: str = "") -> bytes:
-    connection = HTTPConnection(server.address.host, server.address.port, timeout=PATIENCE)
-    try:
+    with closing(HTTPConnection(server.address.host, server.address.port, timeout=PATIENCE)) as connection:
         connection.request(method, path, body, {"content-type": media_type} if media_type else {})
         reply = connection.getresponse()
         content = reply.read()
-    finally:
-        connection.close()
     if reply.status >= 400:
         raise ReplyError(f"{method} {path}: {reply.status} {content[:300].decode(errors='replace')}")
     return content
 
 
-def _rounds(ways: dict[str, tuple[int, Callable[[], Sample]]], rounds: int) -> dict[str, list[Taken]]:
-    taken: dict[str, list[Taken]] = {name: [] for name in ways}
-    order = random.Random(0)
-    for _ in range(rounds):
-        for name in order.sample(list(ways), len(ways)):
-            pid, take = ways[name]
-            before = cpu_seconds(pid)
-            sample = take()
-            taken[name].append(Taken(sample.texts / sample.seconds, (cpu_seconds(pid) - before) / sample.texts))
-        print("  ", {name: round(turns[-1].rate) for name, turns in taken.items()}, flush=True)
-    return taken
+def _taken(pid: int, take: Callable[[], Sample]) -> Taken:
+    before = cpu_seconds(pid)
+    sample = take()
+    return Taken(sample.texts / sample.seconds, (cpu_seconds(pid) - before) / sample.texts)
+
+
+def _show_last(taken: dict[str, list[Taken]]) -> None:
+    print("  ", {name: round(turns[-1].rate) for name, turns in taken.items()}, flush=True)
 
 
 def _figures(taken: dict[str, list[Taken]]) -> dict[str, dict[str, float]]:

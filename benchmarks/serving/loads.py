@@ -35,18 +35,7 @@ class Load:
     per_request: int
     clients: int = 1
     capacity: float | None = None
-    """Rate of an open loop, as a fraction of the contestant's rate under the load `CAPACITY`.
-
-    Requests are sent at random times. None means a closed loop.
-    """
-
-    @property
-    def for_one_caller(self) -> bool:
-        """True if a library can process the load.
-
-        A library processes one call at a time, so there must be one client.
-        """
-        return self.clients == 1 and self.capacity is None
+    """Rate of an open loop, as a fraction of the rate under the load `CAPACITY`. None means a closed loop."""
 
 
 LOADS = {

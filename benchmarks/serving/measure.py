@@ -29,10 +29,7 @@ from training.checkpoints.speed import OperationCount, matmul_peak
 from training.machine.hardware import autocast_dtype
 
 MINUTES = 14.0
-"""Time limit in minutes.
-
-After the first round, a load is skipped if it would exceed the limit, according to its previous duration.
-"""
+"""Time limit in minutes. After the first round, a load is skipped if its previous duration would exceed the limit."""
 IDLE_SECONDS = 2.0
 CHECKED = 8
 """Number of texts of each population for which contestants' vectors are compared with our server's."""
@@ -53,10 +50,7 @@ class Choice:
     """Names of the contestants that are compared with our server. Empty means all contestants."""
     rounds: int = 3
     seconds: float = 1.0
-    """Seconds of a contestant's turn.
-
-    The turn of an open loop is twice as long. Pending requests are completed afterwards.
-    """
+    """Seconds of a contestant's turn, and twice as many in an open loop. Pending requests are completed afterwards."""
 
     def __post_init__(self) -> None:
         if self.rounds < 1 or not 0 < self.seconds < math.inf:
@@ -168,10 +162,7 @@ def _chosen(names: Sequence[str]) -> dict[str, Spec]:
 
 
 def _start(stack: ExitStack, chosen: Mapping[str, Spec], texts: Mapping[str, Population], max_length: int) -> Field:
-    """Start the contestants one after another, beginning with our server.
-
-    Each contestant is asked for the vectors of the same texts.
-    """
+    """Start the contestants, beginning with our server, and ask each for the vectors of the same texts."""
     probe = [text for population in texts.values() for text in population.texts[:CHECKED]]
     whole = [tokens < max_length for population in texts.values() for tokens in population.tokens[:CHECKED]]
     contestants, ours = Field(), np.empty(0)
@@ -205,10 +196,7 @@ def _start(stack: ExitStack, chosen: Mapping[str, Spec], texts: Mapping[str, Pop
 
 
 def _timed(stack: ExitStack, starting: AbstractContextManager[Contestant]) -> tuple[Contestant, float]:
-    """Start a contestant, and return it with the seconds of its start.
-
-    The contestant is stopped when `stack` is closed.
-    """
+    """Start a contestant until `stack` is closed, and return it with the seconds of its start."""
     began = time.monotonic()
     return stack.enter_context(starting), round(time.monotonic() - began, 2)
 
@@ -221,10 +209,7 @@ def _checked(vectors: np.ndarray[Any, Any], ours: np.ndarray[Any, Any]) -> float
 
 
 def _idle(contestants: Field) -> None:
-    """Measure the CPU use of each contestant while it gets no requests.
-
-    A contestant that polls would slow the other contestants.
-    """
+    """Measure the CPU use of each contestant without requests. One that polls would slow the others."""
     before = {name: cpu_seconds(one.pid) for name, one in contestants.running.items()}
     time.sleep(IDLE_SECONDS)
     for name, one in contestants.running.items():
@@ -234,10 +219,7 @@ def _idle(contestants: Field) -> None:
 def _rounds(
     contestants: Field, loads: Mapping[str, Load], texts: Mapping[str, Population], choice: Choice, ends: float
 ) -> Iterator[tuple[Turns, Failures]]:
-    """Run all loads in each round, and yield the results so far.
-
-    The order of contestants is random and new for each load.
-    """
+    """Run all loads in each round, with a new order of contestants for each load, and yield the results so far."""
     turns: Turns = {load: defaultdict(dict) for load in loads}
     failures: Failures = {load: {} for load in loads}
     requests = {name: prepared(texts, loads) for name in contestants.running}
@@ -291,11 +273,7 @@ def _figures(taken: Mapping[int, Taken], ours: Mapping[int, Taken]) -> dict[str,
     return {
         "texts_per_s": _median(_rate(turn) for turn in taken.values()),
         "tokens_per_s": _median(turn.sample.tokens / turn.sample.seconds for turn in taken.values()),
-        **(
-            {f"times_{OURS}": _median(_rate(taken[number]) / _rate(ours[number]) for number in shared)}
-            if shared
-            else {}
-        ),
+        **({f"times_{OURS}": _median(_rate(taken[one]) / _rate(ours[one]) for one in shared)} if shared else {}),
         **{f"p{share}_ms": _rounded(1e3 * value) for share, value in percentiles.items()},
         "rounds": len(taken),
         "requests": len(latencies),
@@ -320,10 +298,7 @@ def _rounded(value: float) -> float:
 
 
 def _chip(texts: Mapping[str, Population]) -> dict[str, dict[str, float]]:
-    """Return an upper bound in texts per second.
-
-    It counts only matrix products without padding, at the measured peak speed.
-    """
+    """Return an upper bound in texts per second: matrix products without padding, at the measured peak speed."""
     work = OperationCount.of(Encoder.load("minilm"))
     dtypes = {"fp32": torch.float32} | ({"bf16": auto} if (auto := autocast_dtype("auto", CPU)) else {})
     return {

@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 PROC = Path("/proc")
 _SCHED = 2
 """Linux's constant CPUCLOCK_SCHED, for the CPU time that the scheduler counts."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def ask(process: subprocess.Popen[str], content: Any) -> dict[str, Any]:
+    """Write a line of JSON to a process, and return the JSON of the line that it answers.
+
+    Raises:
+        BrokenPipeError, EOFError: the process has ended.
+    """
+    assert process.stdin and process.stdout
+    process.stdin.write(json.dumps(content) + "\n")
+    process.stdin.flush()
+    if not (line := process.stdout.readline()):
+        raise EOFError(f"{process.args!r} has ended")
+    return dict(json.loads(line))
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def cpu_seconds(pid: int) -> float:
@@ -68,15 +92,11 @@ class Machine:
     @classmethod
     def now(cls) -> Machine:
         """Return the current times from /proc/stat and /proc/pressure/cpu."""
-        user, nice, system, _idle, _io, *interrupts_and_steal = _ticks()
+        fields = (PROC / "stat").read_text().splitlines()[0].split()[1:9]
+        user, nice, system, _idle, _io, *interrupts_and_steal = map(int, fields)
         file = PROC / "pressure" / "cpu"
         waiting = float(file.read_text().split("total=")[1].split()[0]) / 1e6 if file.exists() else None
         return cls((user + nice + system + sum(interrupts_and_steal)) / TICKS_PER_S, waiting)
-
-
-def _ticks() -> list[int]:
-    """Return the clock ticks of all CPUs: user, nice, system, idle, I/O wait, interrupts, soft interrupts, steal."""
-    return [int(field) for field in (PROC / "stat").read_text().splitlines()[0].split()[1:9]]
 
 
 def _stat(pid: int) -> list[str]:

@@ -6,22 +6,20 @@ requirements, the measurements, and whether they hold. The exit status is the nu
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from benchmarks.serving.client import ReplyError
 from benchmarks.serving.contestants import BUNDLE
 from benchmarks.stress.server import started
 from benchmarks.stress.trial import Bound, Texts
 from benchmarks.stress.trials import TRIALS
-from benchmarks.surroundings import surroundings
+from benchmarks.surroundings import RESULTS, read, surroundings, write
 from models.cli.command_line import Parser
 
-RESULTS = Path(__file__).parents[1] / "results" / "stress.json"
+FILE = RESULTS / "stress.json"
 
 
 def main() -> int:
@@ -52,16 +50,16 @@ def main() -> int:
     return failed
 
 
-def keep(name: str, bounds: Sequence[Bound], file: Path = RESULTS) -> None:
+def keep(name: str, bounds: Sequence[Bound], file: Path = FILE) -> None:
     """Store a trial's figures beside those of other trials, with its command, date and machine."""
-    kept: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    kept = read(file)
     kept[name] = {
         "command": f"python -m benchmarks.stress {name}",
         "date": datetime.now(UTC).date().isoformat(),
         **surroundings(),
         "bounds": [bound._asdict() | {"holds": bound.holds} for bound in bounds],
     }
-    file.write_text(json.dumps({one: kept[one] for one in TRIALS if one in kept}, indent=1) + "\n", encoding="utf-8")
+    write(file, {one: kept[one] for one in TRIALS if one in kept})
 
 
 if __name__ == "__main__":

@@ -60,6 +60,8 @@ def requests(snapshot: bytes, job: str) -> dict[str, Costly]:
     pairs = [["red", str(number)] for number in range(33_000)]
     refused = "".join(json.dumps({"text": number}) + "\n" for number in range(100)).encode()
     skipping = f"{DOCUMENTS}?on_error=skip&text_column={'x' * MAX_COLUMN}"
+    unpacked = b'{"inputs": "a", "unknown": "' + b"x" * UNPACKED + b'"}'
+    page = "".join(f"<h2>{n}</h2><p>{'<b>word </b>' * 50}</p>" for n in range(300)).encode()
     numbers = b'{"inputs": "a", "unknown": [' + b"1," * 7_900_000 + b"1]}"
     elements = [{"tags": {"$elemMatch": {"$eq": number}}} for number in range(900)]
     words = " ".join(f"w{number % 997}" for number in range(15_000))
@@ -76,7 +78,7 @@ def requests(snapshot: bytes, job: str) -> dict[str, Costly]:
         "snapshots": Costly("POST", f"/corpora/{CORPUS}/snapshots"),
         "a forged snapshot": Costly("PUT", f"/corpora/{CORPUS}/restore", forged(snapshot), ZSTD),
         "many numbers": Costly("POST", "/embed", numbers, JSON),
-        "packed bodies": Costly("POST", "/embed", _packed(), JSON | {"content-encoding": "gzip"}),
+        "packed bodies": Costly("POST", "/embed", gzip.compress(unpacked), JSON | {"content-encoding": "gzip"}),
         "long texts": _posted("/embed", inputs=["word " * 500] * 256),
         "jobs": Costly("GET", "/jobs"),
         "a map": Costly("GET", f"/corpora/{CORPUS}/map"),
@@ -93,7 +95,7 @@ def requests(snapshot: bytes, job: str) -> dict[str, Costly]:
         "vectors of tokens": _posted("/embed_all", inputs=["word " * 500] * 20),
         "metadata merged by filter": Costly("PATCH", DOCUMENTS, _json(metadata={"seen": NUMBER}, filter=TAGGED), JSON),
         "stop words": Costly("PUT", f"/corpora/{CORPUS}", _json(stop_words=[f"word{NUMBER}"]), JSON),
-        "pages of HTML": Costly("POST", f"{DOCUMENTS}?source={NUMBER}", _page(), HTML),
+        "pages of HTML": Costly("POST", f"{DOCUMENTS}?source={NUMBER}", page, HTML),
         "corpora that come": Costly("PUT", f"/corpora/{CORPUS}-{NUMBER}", b"{}", JSON),
     }
 
@@ -125,16 +127,6 @@ def forged(snapshot: bytes) -> bytes:
             for file in (manifest, content):
                 archive.add(file, file.name)
         return zstd.compress(packed.getvalue())
-
-
-def _packed() -> bytes:
-    """Return a body that takes a thousand times as many bytes when it is unpacked."""
-    return gzip.compress(b'{"inputs": "a", "unknown": "' + b"x" * UNPACKED + b'"}')
-
-
-def _page() -> bytes:
-    """Return a page of many sections, each of which becomes a document."""
-    return "".join(f"<h2>{n}</h2><p>{'<b>word </b>' * 50}</p>" for n in range(300)).encode()
 
 
 def _posted(path: str, **body: Any) -> Costly:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import NamedTuple
-
-import numpy as np
 
 from benchmarks.serving.client import Address, Pool, ReplyError, Sample, closed_loop, status
 from benchmarks.serving.loads import Request
@@ -58,14 +57,14 @@ def flood(address: Address, requests: Iterator[Request], rate: float, seconds: f
 
 def overload(server: Server, texts: Texts, seconds: float) -> list[Bound]:
     """Send ten times the server's capacity, and check throughput and clean rejection of the rest."""
-    calm = p99(closed_loop(server.address, texts.singles, 1, 3.0))
+    calm = p99(closed_loop(server.address, texts.singles, 1, 3.0).latencies)
     before = server.memory_mb
     peaks = [_peak(server, texts, max(3.0, seconds / 10))]
     capacity = peaks[0].rate
     cpu = server.cpu_seconds
     came = flood(server.address, texts.mixed, 10 * capacity / 32, seconds)
     cpu, ended, recovered = server.cpu_seconds - cpu, time.perf_counter(), 0.0
-    while p99(closed_loop(server.address, texts.singles, 1, 1.0)) > 1.5 * calm:
+    while p99(closed_loop(server.address, texts.singles, 1, 1.0).latencies) > 1.5 * calm:
         if (recovered := time.perf_counter() - ended) > 30:
             break
     # The peak is measured again after the flood, because other load on the machine varies.
@@ -73,30 +72,24 @@ def overload(server: Server, texts: Texts, seconds: float) -> list[Bound]:
     accepted = came.accepted
     in_batches = 2 * Options(threads=server.cpus).cpu_streams * CPU_BATCH_TOKENS
     longest = (QUEUE_TOKENS + in_batches) / (accepted.tokens / accepted.seconds)
+    goodput = accepted.texts / accepted.seconds / fmean(one.rate for one in peaks)
+    goodput_by_cpu = accepted.texts / max(cpu, 1e-9) / fmean(one.texts_per_cpu_second for one in peaks)
+    cpus_at_peak = fmean(one.cpus for one in peaks)
     unexpected = sum(count for code, count in came.statuses.items() if code not in (200, 429, 503))
     return [
         Bound("answers other than 200, 429, 503", unexpected, 0),
         Bound("connections reset", came.broken, 0),
         Bound("exits", int(server.process.poll() is not None), 0),
         Bound("came, of ten times", came.sent / (10 * capacity / 32 * seconds), 0.9, at_least=True),
-        Bound(
-            "goodput, of the peak before and after",
-            accepted.texts / accepted.seconds / _mean([one.rate for one in peaks]),
-            0.9,
-            at_least=True,
-        ),
-        Bound(
-            "the same by the server's CPU seconds",
-            accepted.texts / max(cpu, 1e-9) / _mean([one.texts_per_cpu_second for one in peaks]),
-            0.9,
-            at_least=True,
-        ),
-        Bound(
-            "CPUs that the server had in the flood, of those at the peak",
-            cpu / accepted.seconds / _mean([one.cpus for one in peaks]),
-        ),
+        Bound("goodput, of the peak before and after", goodput, 0.9, at_least=True),
+        Bound("the same by the server's CPU seconds", goodput_by_cpu, 0.9, at_least=True),
+        Bound("CPUs that the server had in the flood, of those at the peak", cpu / accepted.seconds / cpus_at_peak),
         Bound("CPUs that the client of the flood took", came.cpu_seconds / accepted.seconds),
-        Bound("p99 of the accepted, of queue and two batches a stream at this rate", p99(accepted) / longest, 1.0),
+        Bound(
+            "p99 of the accepted, of queue and two batches a stream at this rate",
+            p99(accepted.latencies) / longest,
+            1.0,
+        ),
         Bound("seconds until a single is as quick as before", recovered, 5.0),
         Bound("memory, of before", server.memory_mb / before, 1.2),
     ]
@@ -117,7 +110,3 @@ def _peak(server: Server, texts: Texts, seconds: float) -> Peak:
     sample = closed_loop(server.address, texts.mixed, 16, seconds)
     cpu = server.cpu_seconds - cpu
     return Peak(sample.texts / sample.seconds, sample.texts / max(cpu, 1e-9), cpu / sample.seconds)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values))

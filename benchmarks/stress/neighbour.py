@@ -18,14 +18,12 @@ from multiprocessing import get_context
 from multiprocessing.synchronize import Event
 from operator import add
 from subprocess import TimeoutExpired
-from typing import Any, Self
-
-import numpy as np
+from typing import Any
 
 from benchmarks.serving.client import Address, ReplyError
 from benchmarks.stress.costly import CORPUS, JSON, LINES, Costly, documents, requests
 from benchmarks.stress.server import Server
-from benchmarks.stress.trial import Bound, Texts
+from benchmarks.stress.trial import Bound, Texts, p99, repeated
 from serving.commands.server import SECONDS_TO_ASK, SECONDS_TO_SEND
 from serving.settings import Settings
 
@@ -41,10 +39,7 @@ UPLOADS = 10
 PAUSE = 0.02
 """Seconds between the requests of the good key."""
 REFUSED = 0.1
-"""Seconds that a caller waits after a refusal.
-
-Without a pause, the callers would flood the server, which another trial tests.
-"""
+"""Seconds that a caller waits after a refusal, because another trial tests floods."""
 NICE = 5
 """Nice value of the costly callers' process, with which the good key's caller gets CPU time first."""
 CALM = 0.2
@@ -53,10 +48,7 @@ WARM_UP = 2.0
 """Seconds of searches before the first measurement, because the first searches take several times as long."""
 DRAIN = Settings().drain_seconds
 ENDING = 2 * SECONDS_TO_ASK + SECONDS_TO_SEND + 2.0
-"""Maximum seconds between the end of the drain and the end of the process.
-
-They allow for late callers, pending answers and closing.
-"""
+"""Maximum seconds between the end of the drain and the end of the process: late callers, pending answers, closing."""
 MEMORY_MB = 1500
 PATIENCE = 60.0
 """Seconds without an answer after which a caller hangs up."""
@@ -82,8 +74,13 @@ def _tried(server: Server, good: Caller, kinds: Mapping[str, Sequence[Costly]], 
     The searches are compared with those in the quiet periods before and after each kind, because other load on the
     machine varies.
     """
-    turn, found = seconds / (1.5 * len(kinds) + 0.5), list[Bound]()
-    with _Peak(server) as peak:
+    turn, found, memory_mb = seconds / (1.5 * len(kinds) + 0.5), list[Bound](), [0]
+
+    def watch() -> None:
+        with suppress(OSError):  # The server has ended.
+            memory_mb.append(server.memory_mb)
+
+    with repeated(watch, every=0.1):
         _calm(server)
         warm_up = good.working(WARM_UP)
         quiet, beside = [good.working(turn / 2)], list[Worked]()
@@ -114,7 +111,7 @@ def _tried(server: Server, good: Caller, kinds: Mapping[str, Sequence[Costly]], 
         *found,
         Bound("requests of the good key that failed", whole.failed, 0),
         Bound("documents of the good key that were lost", 1 + whole.stored - listed, 0),
-        Bound("MB of memory at most", peak.memory_mb, MEMORY_MB),
+        Bound("MB of memory at most", max(memory_mb), MEMORY_MB),
         Bound("seconds until it was gone after SIGTERM", gone, DRAIN + ENDING),
         Bound("exit status", abs(server.process.returncode or 0) if server.process.poll() is not None else math.inf, 0),
     ]
@@ -161,13 +158,11 @@ class Worked:
 
     @property
     def p99(self) -> float:
-        """Return the p99 latency in seconds, or infinity without any answer."""
-        return float(np.percentile(self.latencies, 99)) if self.latencies else math.inf
+        return p99(self.latencies)
 
     @property
     def cpu_p99(self) -> float:
-        """Return the p99 of the server's CPU seconds per search."""
-        return float(np.percentile(self.cpu, 99)) if self.cpu else math.inf
+        return p99(self.cpu)
 
 
 class Caller:
@@ -282,24 +277,3 @@ def _send_each(kinds: Iterator[Costly], address: Address, numbers: Iterator[int]
 
 def _authorization(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
-
-
-class _Peak:
-    """The peak memory of the server inside a block."""
-
-    def __init__(self, server: Server) -> None:
-        self.memory_mb, self._server, self._stop = 0, server, threading.Event()
-
-    def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(0.1):
-            with suppress(OSError):  # The server has ended.
-                self.memory_mb = max(self.memory_mb, self._server.memory_mb)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -14,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.serving.client import Address, Connection, ReplyError, closed_loop, status
+from benchmarks.serving.client import Address, ReplyError, closed_loop, post, status
 from benchmarks.serving.loads import Request
-from benchmarks.serving.processes import cpu_clock, cpu_seconds, is_runnable, memory_mb
+from benchmarks.serving.processes import cpu_clock, cpu_seconds, free_port, is_runnable, memory_mb
 from serving.operations.keys import FORMAT, digest
 
 NO_KEYS: Mapping[str, str] = {}
@@ -33,12 +32,10 @@ class Server:
 
     @property
     def memory_mb(self) -> int:
-        """Return the resident memory."""
         return memory_mb(self.process.pid)
 
     @property
     def cpu_seconds(self) -> float:
-        """Return the CPU time that the process has used since it started."""
         return cpu_seconds(self.process.pid)
 
     @property
@@ -48,24 +45,15 @@ class Server:
 
     @property
     def idle(self) -> bool:
-        """Return whether no thread of the process is runnable at this moment."""
         return not is_runnable(self.process.pid)
 
     @property
     def open_files(self) -> int:
-        """Return the number of open descriptors."""
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
 
     def post(self, path: str) -> int:
         """Send an empty POST, and return the status."""
-        connection = Connection(replace(self.address, path=path))
-        try:
-            connection.send(b"")
-            while (reply := connection.receive()) is None:
-                pass
-            return status(reply)
-        finally:
-            connection.socket.close()
+        return status(post(replace(self.address, path=path), b""))
 
 
 @contextmanager
@@ -78,10 +66,8 @@ def started(
     CPU time from the server. `keys` maps names of keys to secrets. A key may read and write corpora whose names begin
     with the name of the key.
     """
-    with TemporaryDirectory() as data, socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-        free.close()
+    with TemporaryDirectory() as data:
+        port = free_port()
         command = [sys.executable, "-m", "serving", "--bundle", folder, "--data", data, "--port", str(port)]
         if keys:
             command += ["--api-keys-file", _key_file(Path(data, "keys.json"), keys)]

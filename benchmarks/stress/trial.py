@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -11,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.serving.client import Sample
 from benchmarks.serving.loads import Request, populations, requests
 from models.bundle import bundle
 from models.bundle.tokenizer import Tokenizer
@@ -74,6 +75,24 @@ class Planned(NamedTuple):
     """Secrets of the keys by name. Each key may use the corpora whose names begin with its own name."""
 
 
-def p99(sample: Sample) -> float:
-    """Return the p99 latency in seconds, or infinity without any answer."""
-    return float(np.percentile(sample.latencies, 99)) if sample.latencies else math.inf
+def p99(seconds: Sequence[float]) -> float:
+    """Return the 99th percentile, or infinity without any value."""
+    return float(np.percentile(seconds, 99)) if seconds else math.inf
+
+
+@contextmanager
+def repeated(work: Callable[[], object], every: float = 0.0) -> Iterator[None]:
+    """Call `work` on a thread of its own until the block ends, with `every` seconds before each call."""
+    stop = threading.Event()
+
+    def repeating() -> None:
+        while not stop.wait(every):
+            work()
+
+    thread = threading.Thread(target=repeating)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

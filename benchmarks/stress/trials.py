@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import signal
 import socket
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +17,7 @@ from benchmarks.serving.loads import LONGEST, SPECIAL, Request, body
 from benchmarks.stress.flood import QUEUE_TOKENS, overload
 from benchmarks.stress.neighbour import KEYS, neighbour
 from benchmarks.stress.server import Server
-from benchmarks.stress.trial import Bound, Planned, Texts, p99
+from benchmarks.stress.trial import Bound, Planned, Texts, p99, repeated
 from models.runtimes.base import CPU_BATCH_TOKENS, Options
 from models.runtimes.openvino import LENGTH_STEP
 
@@ -33,15 +32,9 @@ BODY_TIMEOUT = 2.0
 def reload(server: Server, texts: Texts, seconds: float) -> list[Bound]:
     """Reload the bundle repeatedly while 16 callers send requests."""
     codes: list[int] = []
-    stop = threading.Event()
-
-    def reloading() -> None:
-        while not stop.is_set():
-            codes.append(server.post("/admin/reload"))
-
     fingerprints: Counter[bytes] = Counter()
     errors = 0
-    with _beside(reloading, stop), Pool(server.address, 16) as pool:
+    with repeated(lambda: codes.append(server.post("/admin/reload"))), Pool(server.address, 16) as pool:
         ends = time.perf_counter() + seconds
         for _ in range(16):
             pool.send(next(texts.mixed), time.perf_counter())
@@ -62,7 +55,7 @@ def reload(server: Server, texts: Texts, seconds: float) -> list[Bound]:
 
 def callers(server: Server, texts: Texts, seconds: float) -> list[Bound]:
     """Keep thousands of connections idle, and send 200 bodies at one byte per second."""
-    calm = p99(closed_loop(server.address, texts.singles, 4, seconds / 3))
+    calm = p99(closed_loop(server.address, texts.singles, 4, seconds / 3).latencies)
     place = server.address.host, server.address.port
     with ExitStack() as stack:
         idle = [stack.enter_context(_kept_alive(place)) for _ in range(IDLE)]
@@ -71,15 +64,13 @@ def callers(server: Server, texts: Texts, seconds: float) -> list[Bound]:
             one.sendall(
                 b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 999\r\n\r\n{"
             )
-        stop = threading.Event()
+        left = list(slow)
 
-        def trickling() -> None:
-            left = list(slow)
-            while left and not stop.wait(1.0):
-                left = [one for one in left if _sent(one, b" ")]
+        def trickle() -> None:
+            left[:] = [one for one in left if _sent(one, b" ")]
 
-        with _beside(trickling, stop):
-            crowded = p99(closed_loop(server.address, texts.singles, 4, seconds))
+        with repeated(trickle, every=1.0):
+            crowded = p99(closed_loop(server.address, texts.singles, 4, seconds).latencies)
         time.sleep(max(0.0, 3 * BODY_TIMEOUT - seconds))
         return [
             Bound("p99 of the others, of before", crowded / calm, 1.5),
@@ -90,22 +81,16 @@ def callers(server: Server, texts: Texts, seconds: float) -> list[Bound]:
 
 def lanes(server: Server, texts: Texts, seconds: float) -> list[Bound]:
     """Send single requests beside bulk work."""
-    calm = p99(closed_loop(server.address, texts.singles, 1, seconds / 2))
+    calm = p99(closed_loop(server.address, texts.singles, 1, seconds / 2).latencies)
     alone = closed_loop(server.address, texts.bulk, 1, seconds / 2)
-    stop = threading.Event()
     bulk = replace(server.address, headers=("x-priority: bulk",))
     done: list[Sample] = []
-
-    def working() -> None:
-        while not stop.is_set():
-            done.append(closed_loop(bulk, texts.bulk, 1, 0.0))
-
-    with _beside(working, stop):
+    with repeated(lambda: done.append(closed_loop(bulk, texts.bulk, 1, 0.0))):
         time.sleep(0.5)
         beside = closed_loop(server.address, texts.singles, 1, seconds)
     rate = sum(one.texts for one in done) / sum(one.seconds for one in done)
     return [
-        Bound("p99 of a single beside bulk work, of alone", p99(beside) / calm, 3.0),
+        Bound("p99 of a single beside bulk work, of alone", p99(beside.latencies) / calm, 3.0),
         Bound("bulk work beside singles, of its rate alone", rate / (alone.texts / alone.seconds), 0.2, at_least=True),
     ]
 
@@ -150,13 +135,8 @@ def soak(server: Server, texts: Texts, seconds: float) -> list[Bound]:
     peak = closed_loop(server.address, texts.mixed, 8, 5.0)
     open_loop(server.address, texts.mixed, 0.7 * peak.texts / peak.seconds / 32, seconds / 3, 0)
     time.sleep(CLOSED_IN)
-    files, samples, stop = server.open_files, list[tuple[float, int]](), threading.Event()
-
-    def watching() -> None:
-        while not stop.wait(1.0):
-            samples.append((time.perf_counter() / 60, server.memory_mb))
-
-    with _beside(watching, stop):
+    files, samples = server.open_files, list[tuple[float, int]]()
+    with repeated(lambda: samples.append((time.perf_counter() / 60, server.memory_mb)), every=1.0):
         open_loop(server.address, texts.mixed, 0.7 * peak.texts / peak.seconds / 32, 2 * seconds / 3, 1)
     time.sleep(CLOSED_IN)
     slope = float(np.polyfit([minute for minute, _ in samples], [size for _, size in samples], 1)[0])
@@ -183,18 +163,6 @@ TRIALS: dict[str, Planned] = {
     "neighbour": Planned(neighbour, 400.0, apart=True, keys=KEYS),
     "soak": Planned(soak, 900.0, apart=True),
 }
-
-
-@contextmanager
-def _beside(work: Callable[[], None], stop: threading.Event) -> Iterator[None]:
-    """Run `work` on a thread of its own until the block ends."""
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def _shapes(streams: int) -> Iterator[Request]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.peers.library import Call, Session
 from benchmarks.serving.contestants import OURS, Spec, fair, started
 from benchmarks.serving.loads import Population
 from benchmarks.serving.measure import _start
@@ -104,3 +105,10 @@ def test_truncated_texts_are_not_compared_if_the_contestant_truncates_in_another
         field = _start(stack, chosen, texts, 16)
         assert list(field.running) == [OURS, "truncates"]
     assert "differ from ours" in field.facts["differs"]["does_not_take_part"]
+
+
+def test_a_floor_of_one_request_makes_one_call_at_a_time(tiny_bundle: Path) -> None:
+    session, call = (
+        kind("onnxruntime", tiny_bundle, 16, threads=4, device="cpu", precision="fp32") for kind in (Session, Call)
+    )
+    assert session.streams > call.streams == 1

@@ -44,7 +44,7 @@ def test_what_it_keeps_is_what_the_commands_do(
     monkeypatch.setattr(domains, "autocast_dtype", lambda *_: None)  # The commands compute the same figures.
     data, encoder = ["--data", str(tmp_path / "data")], ["--encoder", str(source)]
     monkeypatch.setattr(sys, "argv", ["domains", "--corpus", str(sentences), *data, *encoder, "things"])
-    assert domains.main() == 0
+    domains.main()
     kept = json.loads((tmp_path / "domains.json").read_text())[f"things, {source.name}"]
 
     collection = beir.find(tmp_path / "data", "things")

@@ -53,5 +53,5 @@ def test_ours_and_faiss_search_the_same_index(ours: Ours) -> None:
 
 
 def test_calls_counts_queries_not_calls(ours: Ours) -> None:
-    taken = calls(ours.search, made(100, part=1), 50, 0.05, 2)
+    taken = calls(ours.search, made(100, part=1), 50, 2, seconds=0.05)
     assert taken["queries"] == 50 * len(taken["latencies"]) > 0

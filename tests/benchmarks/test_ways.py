@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from benchmarks.ways import Recorder, changes, ways
+from benchmarks.ways import changes, recorded_calls, ways
 
 
 def test_a_request_passes_through_few_files(tmp_path: Path) -> None:
-    with Recorder() as recorder:
-        found = asyncio.run(ways(tmp_path, recorder))
+    with recorded_calls() as calls:
+        found = asyncio.run(ways(tmp_path, calls))
     embed, search = found["POST /embed"], found["search"]
     assert 10 < len(set(embed)) <= 25
     assert changes(embed) <= 80
