@@ -152,8 +152,8 @@ class Service:
             await asyncio.wait([self._loading, sweeping])
             await self.encoders.close()
             await asyncio.to_thread(self.jobs.close)
-            for ended in (self.parsing, self.mapping, self.adapting, self.library):
-                await asyncio.to_thread(ended.close)
+            for pool in (self.parsing, self.mapping, self.adapting, self.library):
+                await asyncio.to_thread(pool.close)
 
     async def drain(self) -> bool:
         """Admit no more requests, and wait up to `drain_seconds` until the admitted requests are answered.
@@ -267,6 +267,10 @@ class Service:
         """Admit a request, and yield its encoder.
 
         If a reload replaces this encoder, the old encoder stays usable until the `with` block ends.
+
+        Raises:
+            Unhealthy: the server is not ready.
+            NotFound: there is no such model.
         """
         with self.admitted(), self.encoders.requested(model).ready_embedder.held() as embedder:
             yield embedder

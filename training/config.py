@@ -31,9 +31,7 @@ NOT_SET = ("objective", "backbone", "preset", "params")
 PATH_FIELDS = ("backbone", "corpus", "dev_data", "eval_data", "out", "run", "teacher", "tokenizer")
 """Fields that contain paths. Paths are resolved before they are compared."""
 
-PRESET_FIELDS = (
-    *("batch_size", "learning_rate", "pooling", "epochs", "dropout", "augmentation", "max_length", "layers"),
-)
+PRESET_FIELDS = ("batch_size", "learning_rate", "pooling", "epochs", "dropout", "augmentation", "max_length", "layers")
 """Fields of a run whose values come from a preset. The preset's `params` are changed by an ablation."""
 
 POSITIVE_FIELDS = (
@@ -232,13 +230,13 @@ class RunConfig(Configuration):
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
             raise ConfigError(f"objective {none_of(self.objective, OBJECTIVES)}")
+        self.check()
         try:
             parts(self.pooling)
             check_finite(self.params)
             _ = self.augmented  # The augmentation checks its rate.
         except ValueError as error:
             raise ConfigError(str(error)) from error
-        self.check()
         if self.layers == () and self.pooling != "mean":
             raise ConfigError(
                 f"pooling: {self.pooling} needs layers: an encoder without layers must have the pooling mean"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
@@ -25,7 +25,7 @@ class Api:
     """The HTTP API of one server."""
 
     http: httpx2.AsyncClient
-    key: str | None
+    key: str | None = field(repr=False)
     """API key for requests of callers that send no key."""
     key_of_caller: bool
     """True if every caller must send a key of its own."""

@@ -166,6 +166,7 @@ class Bundle:
 
     @property
     def label(self) -> str:
+        """Name of a cross-encoder's output label."""
         names = _config(self.folder).get("id2label")
         return str(names.get("0")) if isinstance(names, dict) and names.get("0") else "LABEL_0"
 

@@ -12,6 +12,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -63,8 +64,10 @@ def size(path: str | Path) -> int:
 
 
 @contextmanager
-def replacing(file: Path) -> Iterator[Path]:
+def replacing(file: Path, mode: int = 0o666) -> Iterator[Path]:
     """Yield a temporary path beside `file`, to which the `with` block writes the new content.
+
+    The temporary file is created with `mode`, less the bits of the umask.
 
     If the block succeeds, the temporary file replaces `file`. If `file` is a link, the temporary file replaces the
     link's target. Readers see the old file or the new file, never an incomplete file, even after a kill or power loss.
@@ -75,8 +78,8 @@ def replacing(file: Path) -> Iterator[Path]:
     """
     with naming(file), ExitStack() as holding:
         file = Path(os.path.realpath(file))
-        _sweep_drafts(file.parent, f".*.{glob.escape(file.name)}.part")
-        beside = _locked_draft(lambda: _new_part(file), holding)
+        _sweep_drafts(file.parent, f".*.{glob.escape(file.name)}.part", Path.unlink)
+        beside = _locked_draft(lambda: _new_part(file, mode), holding)
         try:
             yield beside
             fsync(beside)
@@ -96,9 +99,9 @@ def write_whole(file: Path, text: str) -> None:
         beside.write_text(text, encoding="utf-8")
 
 
-def _new_part(file: Path) -> Path:
+def _new_part(file: Path, mode: int) -> Path:
     part = file.with_name(f".{uuid4().hex[:8]}.{file.name}.part")
-    part.touch(exist_ok=False)
+    part.touch(mode, exist_ok=False)
     return part
 
 
@@ -115,7 +118,7 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
     writers.
     """
     prefix = f".{folder.name}.draft-bundle-"
-    _sweep_drafts(folder.parent, f"{glob.escape(prefix)}*")
+    _sweep_drafts(folder.parent, f"{glob.escape(prefix)}*", partial(shutil.rmtree, ignore_errors=True))
     with ExitStack() as holding:
         draft = _locked_draft(lambda: Path(tempfile.mkdtemp(prefix=prefix, dir=folder.parent)), holding)
         try:
@@ -154,17 +157,14 @@ def _locked_draft(create: Callable[[], Path], holding: ExitStack) -> Path:
                 return draft
 
 
-def _sweep_drafts(folder: Path, pattern: str) -> None:
+def _sweep_drafts(folder: Path, pattern: str, delete: Callable[[Path], object]) -> None:
     """Delete the drafts of killed writers, which no process has locked.
 
     Errors are ignored, because the drafts do no harm.
     """
     for draft in folder.glob(pattern):
         with suppress(OSError), locked_exclusively(draft):
-            if draft.is_dir():
-                shutil.rmtree(draft, ignore_errors=True)
-            else:
-                draft.unlink()
+            delete(draft)
 
 
 def _swap(draft: Path, folder: Path) -> None:
@@ -206,7 +206,8 @@ def locked_exclusively(path: Path) -> Iterator[None]:
     Raises:
         BlockingIOError: the file or folder is already locked.
     """
-    descriptor = os.open(path, os.O_RDONLY)
+    # On NFS, an exclusive lock needs a file that is open for writing. A folder can't be opened for writing.
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield

@@ -46,7 +46,7 @@ MIN_NORM = 1e-12
 class Encoder(nn.Module):
     """Encoder from token ids (N, L) to vectors (N, D), which are not normalised."""
 
-    __call__: Callable[..., Tensor]
+    __call__: Callable[..., Tensor]  # nn.Module's returns Any.
 
     def __init__(
         self,
@@ -359,7 +359,7 @@ def fast_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, max_length: int) -> T
 def first_position(backbone: PreTrainedModel) -> int:
     """Return the position of a text's first token. RoBERTa's positions begin after the padding index."""
     table = getattr(getattr(backbone, "embeddings", None), "position_embeddings", None)
-    padding = table.padding_idx if isinstance(table, nn.Embedding) else None
+    padding = getattr(table, "padding_idx", None)
     return 0 if padding is None else padding + 1
 
 

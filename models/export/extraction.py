@@ -242,6 +242,7 @@ def _biases(tuned: Encoder, modules: Sequence[str]) -> dict[str, NDArray[Any]]:
 
 
 def _fingerprint(merged: Encoder, facts: Mapping[str, Any]) -> str:
+    """Return the fingerprint that a bundle of the merged encoder will have."""
     with TemporaryDirectory() as scratch:
         saved = Path(scratch)
         merged.save(saved)

@@ -175,8 +175,6 @@ def barred(bundle: Bundle) -> dict[Pair, str]:
 
 # Cache of this host's measurements, in `isosphere/engines` in the user's cache folder.
 
-log = logging.getLogger(__name__)
-
 CPUINFO = Path("/proc/cpuinfo")
 FORMAT = 3
 """Version of the stored format.

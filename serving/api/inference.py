@@ -75,13 +75,14 @@ async def embed_all(body: EmbedAllRequest, service: ServiceDep) -> Response:
 @router.post("/similarity", response_model=list[float] | list[list[float]], summary="Compare texts")
 async def similarity(body: SimilarityRequest, service: ServiceDep) -> Response:
     """Return the cosine similarities of one text with many texts, or the similarity matrix of two lists of texts."""
-    inputs, names = body.inputs, ["inputs.source_sentence"]
+    inputs = body.inputs
     if isinstance(inputs, SentencePairs):
         a, b, field = inputs.sentences_a, inputs.sentences_b, "inputs.sentences_b"
         check_some(a, "inputs.sentences_a")
         names = [f"inputs.sentences_a.{i}" for i in range(len(a))]
     else:
         a, b, field = [inputs.source_sentence], inputs.sentences, "inputs.sentences"
+        names = ["inputs.source_sentence"]
     check_some(b, field)
     names += [f"{field}.{i}" for i in range(len(b))]
     options = body.parameters.options()

@@ -94,12 +94,13 @@ def copy(settings: Settings, given: argparse.Namespace) -> int:
             found = Sum(0, 0, 0)
             for content in there.contents(target.name):
                 found = found.plus(content)
-            print(f"{target}: {found}")
             if found != copied:
+                print(f"{target}: {found}")
                 raise Failed(f"the copy differs from {source}, which has {copied}: the copy was deleted")
         except BaseException:
             there.drop(target.name)
             raise
+    print(f"{target}: {found}")
     return 0
 
 

@@ -75,8 +75,12 @@ def sorted_by(documents: Sequence[Document], orders: Sequence[Sort]) -> list[int
     Numbers come before strings, and false before true. Documents without the field come last in both directions. Equal
     documents keep their order.
     """
-    keys = [_key([sort_value(document, order) for order in orders], orders) for document in documents]
-    return sorted(range(len(documents)), key=keys.__getitem__)
+    positions = list(range(len(documents)))
+    for order in reversed(orders):
+        values = [_sortable(sort_value(document, order)) for document in documents]
+        positions.sort(key=lambda i: values[i] or (), reverse=order.descending)
+        positions.sort(key=lambda i: values[i] is None)
+    return positions
 
 
 def _sortable(value: Scalar) -> tuple[int, Any] | None:
@@ -238,7 +242,7 @@ def continued(ranking: Ranking, others: Ranking, k: int) -> Ranking:
 
 
 def scaled_to_one(ranking: Ranking) -> Floats:
-    """Return the scores, scaled to [0, 1]. If all scores are equal, all become 1."""
+    """Return the scores, scaled to [0, 1]. If all scores are equal, all become 1, because each of them is a match."""
     scores = ranking.scores.astype(np.float32)
     if not len(scores):
         return scores

@@ -130,6 +130,7 @@ class Placed(NamedTuple):
     places: NDArray[np.float64]
     """(n, 2) coordinates of the passages."""
     of: int
+    """Number of passages in the corpus."""
     origin: MapOrigin
     points: int
     """Number of points on the whole map whose passages still exist."""

@@ -260,7 +260,11 @@ class Indexes:
         return None
 
     def read(self, vectors: Blocks) -> Read | None:
-        """Read `vectors` for an index that is opened later; see `open`. Return None if there are no vectors."""
+        """Read `vectors` for an index that is opened later; see `open`. Return None if there are no vectors.
+
+        Raises:
+            InsufficientStorage, Unhealthy: the disk fails.
+        """
         first = next(vectors, None)
         if first is None:
             return None

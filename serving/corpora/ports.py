@@ -161,10 +161,7 @@ class NamedCorpora(Protocol):
         """
 
     def verify(self, name: str) -> list[str]:
-        """Return one line for each error in the structure, the rows or the word index of a corpus.
-
-        The whole file is read.
-        """
+        """Return one line for each error in the corpus. All of it is read."""
 
     def close(self) -> None:
         """Close all corpora. No method may be called afterwards."""
@@ -174,7 +171,10 @@ class VectorSource(Protocol):
     """Vectors of corpora, for indexes. If an index differs from its source, the source is right."""
 
     def vectors(self, name: str, keys: Sequence[int] | None = None, after: int = 0) -> Blocks:
-        """Yield the vectors of `keys`. If `keys` is None, yield all vectors with keys greater than `after`."""
+        """Yield vectors in blocks, in order of keys.
+
+        They are those of `keys` or, if `keys` is None, those with keys greater than `after`.
+        """
 
     def keys(self, name: str) -> Keys:
         """Return the sorted keys of all passages."""

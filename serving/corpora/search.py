@@ -147,6 +147,7 @@ class SearchResult:
     index: str | None
     """The kind of vector index that was searched. None if no vectors were searched."""
     truncated: int = 0
+    """Number of truncated queries."""
     warnings: Sequence[str] = ()
     """Warnings of `Store.unmatched`."""
 
@@ -315,7 +316,10 @@ class _Search:
         return [self._hits(ranked, passages, vectors) for ranked in rankings]
 
     def _passages(self, keys: Sequence[int]) -> dict[int, Passage]:
-        """Return the passages of `keys`, or raise `TooLarge` as soon as their documents are too long together."""
+        """Return the passages of `keys`.
+
+        `TooLarge` is raised early, because a thousand documents may have a thousand megabytes.
+        """
         passages: dict[int, Passage] = {}
         left = self._options.max_characters
         for start in range(0, len(keys), READ_AT_ONCE):

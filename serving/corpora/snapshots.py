@@ -67,6 +67,7 @@ class Snapshot:
     passages: int
     fingerprint: str | None
     bytes: int
+    """Size of the snapshot's file."""
 
 
 class Snapshots:

@@ -151,6 +151,7 @@ class Content:
     spans: Sequence[Sequence[Span]] | None = None
     """Passages of each document. Each document has at least one. None means that each document is one passage."""
     chunking: Chunking | None = None
+    """Parameters that produced `spans`."""
     job: str | None = None
     """Id of the upload job that writes these documents. The write skips documents that other requests have written or
     deleted since the job was accepted. See `Store.accept`."""

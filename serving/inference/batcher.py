@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from time import perf_counter
+from typing import Protocol
 
 from models.bundle.tokenizer import Tokens
 from serving.errors import Backend, Overloaded, ServiceError, shutting_down
@@ -48,6 +49,12 @@ cases: to interactive batches after requests of different keys, and to bulk batc
 interactive request."""
 
 
+class Embed(Protocol):
+    """Function that embeds a batch, as `Engine.embed` does."""
+
+    def __call__(self, batch: Sequence[Tokens], /, *, alone: bool) -> Embedded | Mixed: ...
+
+
 class Batcher:
     """Queue of texts for one engine. `embed` runs in one thread for each stream of the engine.
 
@@ -67,7 +74,7 @@ class Batcher:
 
     def __init__(
         self,
-        embed: Callable[..., Embedded | Mixed],
+        embed: Embed,
         *,
         max_batch_tokens: int,
         max_queued_tokens: int,

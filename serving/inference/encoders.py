@@ -264,7 +264,7 @@ class Encoders:
 
     async def _add(self, folder: Path) -> ServedModel:
         fresh = ServedModel(folder, await self._opened(folder))
-        fresh.embedder, *_ = await self._loaded([fresh], beside=self._served)
+        [fresh.embedder] = await self._loaded([fresh], beside=self._served)
         self._served.append(fresh)
         self._binding = True
         log.info("loaded: %s is served in addition (fingerprint %s)", fresh.name, fresh.model.manifest.fingerprint)
@@ -329,7 +329,10 @@ class ServedModel:
 
     folder: Path
     model: Model
-    """The model that is served, or that is being loaded."""
+    """The model that is served, or that is being loaded. A reload replaces it.
+
+    Code that answers a request therefore uses the manifest of the request's embedder.
+    """
     embedder: Embedder | None = None
     """The loaded encoder with its engine, queue, manifest and report. None until the encoder is loaded."""
 

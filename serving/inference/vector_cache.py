@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -15,8 +15,11 @@ from models.runtimes.base import Floats
 from serving.inference.fair_queue import Answer
 from serving.operations.lru import Lru
 
-Submit = Callable[..., Awaitable[Answer]]
-"""Function that embeds texts, as `Batcher.submit` does."""
+
+class Submit(Protocol):
+    """Function that embeds texts, as `Batcher.submit` does."""
+
+    async def __call__(self, texts: Sequence[Tokens], *, bulk: bool = False) -> Answer: ...
 
 
 class _Row(NamedTuple):

@@ -47,10 +47,11 @@ class Job:
     the same time."""
     state: State = "queued"
     done: int = 0
+    """Amount of work done at the last checkpoint or report."""
     total: int | None = None
     """Total amount of work. None if it is not known yet."""
     position: int | None = None
-    """Position from which the job resumes. None means the beginning."""
+    """Position of the last checkpoint, from which the job resumes. None before the first checkpoint."""
     starts: int = 0
     """Number of starts since the last progress. A start that ended with a regular shutdown does not count."""
     errors: tuple[Mapping[str, str], ...] = ()

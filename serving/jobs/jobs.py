@@ -365,8 +365,8 @@ class Jobs:
                 "job %s stopped because of an unexpected error; it resumes when the server restarts", id, exc_info=error
             )
             self._stalled.add(id)
-        for of_jobs in (self._running, self._tasks, self._begun):
-            of_jobs.pop(id, None)
+        for by_id in (self._running, self._tasks, self._begun):
+            by_id.pop(id, None)
         self._tell(id)
         self._schedule()
 

@@ -80,7 +80,7 @@ def reaped(child: subprocess.Popen[bytes]) -> int:
 
 
 def lines(child: subprocess.Popen[bytes]) -> Iterator[bytes]:
-    """Yield the lines that a process writes to standard output, until the current work is cancelled."""
+    """Yield the lines that a process writes to standard output, or raise `Stopped` if the current work is cancelled."""
     assert child.stdout is not None
     held = b""
     while True:

@@ -120,7 +120,7 @@ def changed_keys(path: Path) -> Iterator[list[Key]]:
             keys.
     """
     try:
-        folder = os.open(path.parent, os.O_RDONLY)
+        folder = os.open(path.resolve().parent, os.O_RDONLY)  # `_replace` follows a link, too.
     except OSError as error:
         raise KeysError(f"{path.parent}: {error.strerror}") from None
     try:
@@ -135,8 +135,7 @@ def changed_keys(path: Path) -> Iterator[list[Key]]:
 def _replace(path: Path, keys: Collection[Key]) -> None:
     content = {"format": FORMAT, "keys": [key.model_dump(exclude_none=True, exclude_defaults=True) for key in keys]}
     try:
-        with replacing(path) as new:
-            new.chmod(0o600)
+        with replacing(path, 0o600) as new:  # Nobody else can read the file at any time.
             new.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
             if path.exists() and (before := path.stat()).st_uid != os.geteuid():
                 os.chown(new, before.st_uid, before.st_gid)

@@ -30,7 +30,7 @@ limited to `CPU_SHARE`."""
 CPU_SHARE = 0.2
 """Share of a CPU that the long work of a key may use while short requests of other keys wait."""
 CPU_BURST = int(0.01 * SECOND / CPU_SHARE)
-"""Nanoseconds in which a key earns the CPU time that its long work may use in advance."""
+"""Nanoseconds in which a key earns 10 ms of CPU time. Its long work may use as much in advance."""
 PATIENT: ContextVar[bool] = ContextVar("patient", default=False)
 """True for work that may wait in its key's queues without a time limit. No connection waits for the result, as in
 jobs."""

@@ -105,6 +105,7 @@ class Page(HTMLParser):
         self._sections = Sections()
         self._text: list[str] = []
         self._hidden: list[str] = []
+        """The open elements that are in `SKIPPED`."""
         self._anchor = ""
         self._in_heading = self._in_title = self._in_row = self._in_pre = self._has_main = self._is_over = False
         self._item = ""

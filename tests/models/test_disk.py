@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
 import subprocess
 import sys
 from contextlib import AbstractContextManager
@@ -136,3 +138,16 @@ def test_the_size_of_a_folder_is_that_of_all_its_files(tmp_path: Path) -> None:
     assert size(tmp_path / "nowhere") == 0
     with pytest.raises(NotADirectoryError):
         size(tmp_path / "elsewhere" / "below")
+
+
+def test_a_temporary_file_is_locked_for_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On NFS, an exclusive lock needs a file that is open for writing."""
+    modes, flock = [], fcntl.flock
+
+    def locked(descriptor: int, operation: int) -> None:
+        modes.append(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE)
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", locked)
+    write_whole(tmp_path / "a.txt", "a")
+    assert modes == [os.O_RDWR]

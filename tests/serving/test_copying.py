@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -130,3 +132,13 @@ def test_places_that_are_none(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("isosphere copy-corpus: ")
     assert says.format(tmp_path) in line
+
+
+def test_a_verified_copy_stays_although_its_report_can_not_be_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: list[Backend]
+) -> None:
+    filled(tmp_path)
+    monkeypatch.setattr(copying, "print", Mock(side_effect=OSError(errno.ENOSPC, "full")), raising=False)
+    assert main(["copy", f"{tmp_path}#{NAME}", f"{tmp_path}#copy"]) == 1
+    opened.append(opened_corpora(settings(tmp_path)))
+    assert opened[0].names() == ["copy", NAME]

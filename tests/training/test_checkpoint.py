@@ -122,6 +122,20 @@ def test_a_damaged_configuration_is_named(content: bytes, make_config: MakeConfi
         fitted(config, resume=True)
 
 
+def test_moments_in_another_order_are_refused(
+    make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Use one group for all weights, as without weight decay."""
+    config = make_config(weight_decay=0.1)
+    with monkeypatch.context() as patch:
+        patch.setattr("training.step.adamw", lambda weights, **_: torch.optim.AdamW(weights, fused=True))
+        fitted(replace(config, max_steps=1))
+    with pytest.raises(
+        CheckpointError, match=r"not a checkpoint of this run: the moments of weight \d+ have another weight's shape"
+    ):
+        fitted(config, resume=True)
+
+
 def test_damaged_best_weights_are_named(copied: RunConfig, fitted: Fit) -> None:
     [best] = Path(copied.run).glob("best-*.safetensors")
     os.truncate(best, 1000)

@@ -98,11 +98,11 @@ def resample_means(runs: Sequence[Gains], resamples: int = RESAMPLES, *, seed: i
     return Resampled(100 * float(np.mean([each.mean() for each in shares.values()])), 100 * means / len(sizes))
 
 
-def compare_means(a: Values, b: Values) -> Comparison:
+def compare_means(a: Values, b: Values, level: float = 0.95) -> Comparison:
     """Compare the means of `a` and `b`, values (n,) for the same pairs or queries, on the same resamples."""
     rows = np.random.default_rng(0).integers(len(a), size=(RESAMPLES, len(a)))
     first, second = (Resampled(float(each.mean()), each[rows].mean(axis=1)) for each in (a, b))
-    return first.against(second)
+    return first.against(second, level)
 
 
 def weighted_spearman(cosines: Values, golds: Values) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:

@@ -40,7 +40,7 @@ class RetrievalScore:
     queries: int
     documents: int
     missing: int = 0
-    """Number of relevant documents that no search finds, because the collection lacks them."""
+    """Number of judgements whose relevant document the collection lacks. It counts as relevant, but is never found."""
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain dictionary. `missing` is included only if it is above 0."""

@@ -67,10 +67,21 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Restore the optimiser's moments from a file.
+
+    Raises:
+        ValueError: the moments have another weight's shape. Torch's fused AdamW does not check shapes, and would write
+            beyond the end of the moments.
+    """
     slots: dict[int, dict[str, Tensor]] = {}
     for name, tensor in without_prefix("optimiser.", tensors).items():
         i, slot = name.split(".")
         slots.setdefault(int(i), {})[slot] = tensor
+    weights = [weight for group in optimiser.param_groups for weight in group["params"]]
+    for place, weight in enumerate(weights):
+        # The optimiser's value "step" is a number, so its shape is not compared.
+        if any(x.ndim and x.shape != weight.shape for x in slots.get(place, {}).values()):
+            raise ValueError(f"the moments of weight {place} have another weight's shape")
     optimiser.load_state_dict({"state": slots, "param_groups": optimiser.state_dict()["param_groups"]})
 
 

@@ -61,7 +61,7 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def report(self) -> dict[str, float]:
-        """Return figures of the last batch, which are logged with each evaluation."""
+        """Return figures of the last batch, which are logged with each evaluation. Before a batch, return {}."""
         return {}
 
     def measured(self) -> dict[str, Tensor]:

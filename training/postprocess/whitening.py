@@ -30,7 +30,7 @@ class WhiteningParams:
     """Parameters of whitening."""
 
     dims: int | None = None
-    """Number of directions kept, by default all that vary. The paper: 256 for base and 384 for large models."""
+    """k, the number of leading directions kept, by default all that vary. The paper: 256 (base) and 384 (large)."""
     power: float = 1.0
     """Strength of whitening: a variance s becomes s ** (1 - power).
 

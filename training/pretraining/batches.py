@@ -57,7 +57,10 @@ class Batches:
         self._devices = devices
 
     def after(self, step: int, position: Position) -> Iterator[Batch]:
-        """Yield the batches after `step`, from `position` in the corpus. Masks depend only on the seed and the step."""
+        """Yield the batches after `step`, from `position` in the corpus. Masks depend only on the seed and the step.
+
+        The batches do not depend on where a call starts, so a resumed run has the batches of an uninterrupted run.
+        """
         config = self._config
         read = self._corpus.batches(BLOCK, seed=config.seed, start=position.block)
         blocks = (concatenate(self._encode(sentences)) for sentences in read)

@@ -56,7 +56,7 @@ class Check:
         return asdict(self) | {"numbers": without_nonfinite(dict(self.numbers))}
 
 
-def failed(name: str, reason: str) -> Check:
+def failure(name: str, reason: str) -> Check:
     return Check(name=name, passed=False, says=f"the check failed with an error: {reason}")
 
 

@@ -19,14 +19,14 @@ from models.runtimes.choice import Choice, barred, fastest
 from models.runtimes.graph import golden_cosine_of
 from models.runtimes.measurement import Clock, Measured, Open, compared, error_line, graphs, probes
 from training.evaluation.vectors import Encode
-from training.promotion.checks import Check, Evaluator, failed, without_nonfinite
+from training.promotion.checks import Check, Evaluator, failure, without_nonfinite
 from training.promotion.yardsticks import DRIFT
 
 NAME = "engines"
 ROUNDS = 9
 """Number of measurement rounds for each pair. A server uses fewer rounds."""
 LEAST_GAIN = 1.05
-"""Minimum speed relative to float32. It is above the error of measurements, which differ by less than 5 %."""
+"""Minimum speed of a reduced-precision graph relative to float32, above the measurement error of less than 5 %."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def check_engines(candidate: Bundle, judges: Evaluator, machine: Machine) -> Eng
     try:
         engines = _measure_all(candidate, judges, machine)
     except Exception as error:  # The runtimes' errors have no common base class.
-        return Engines(machine=machine, check=failed(NAME, first_line(error)))
+        return Engines(machine=machine, check=failure(NAME, first_line(error)))
     numbers = {"limits": dict(judges.yardstick.limits), "engines": [engine.to_json() for engine in engines]}
     says = "; ".join(_describe(engine) for engine in engines) or f"{REFERENCE} is the only engine"
     check = Check(name=NAME, passed=not any(engine.drifts_too_far for engine in engines), says=says, numbers=numbers)

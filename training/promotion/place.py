@@ -26,7 +26,10 @@ SHORT = 12
 
 @dataclass(frozen=True)
 class Place:
-    """Paths of one promotion place: the served path `default`, and beside it the folder of copies and the ledger."""
+    """Paths of one promotion place: the served path `default`, and beside it the folder of copies and the ledger.
+
+    A folder can contain several independent places, for example `default` and `staging`.
+    """
 
     default: Path
 

@@ -81,7 +81,7 @@ def promote(
                     found, judges, margin=terms.margin, incumbent=incumbent, broken=broken, best=best
                 )
             except Exception as error:  # An unusable bundle can cause any error, and the runtimes' have no common base.
-                compared = checks.failed(checks.NOT_WORSE, str(error))
+                compared = checks.failure(checks.NOT_WORSE, str(error))
             rest.append(compared)
             engines = check_engines(found, judges, machine)
             decision = replace(decision, checks=[first, *rest, engines.check])

@@ -73,7 +73,7 @@ class Yardstick(Protocol):
 
     def compare(self, a: Scored, b: Scored) -> Comparison:
         """Return the difference of `a` and `b` in points, with a bootstrap interval over pairs or queries."""
-        return bootstrap.compare_means(a.values, b.values)
+        return bootstrap.compare_means(a.values, b.values, LEVEL)
 
     def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Mapping[str, float]:
         """Return the scores, in points, that are used to compare a runtime with the float32 graph.

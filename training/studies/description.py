@@ -212,33 +212,21 @@ class Study:
         settings = {**self.base, **arm.settings, **axes}
         where = f"{self.file}: " + (f"arm {arm.name!r}: " if arm.name else "")
         try:
-            fraction, untrained, transfer, sts, retrieval, neighbours = (
-                check_named(key, settings.pop(key, default), kind) for key, (kind, default) in OWN.items()
-            )
-            if not (sts or transfer or retrieval):
+            own = {key: check_named(key, settings.pop(key, default), kind) for key, (kind, default) in OWN.items()}
+            if not (own["sts"] or own["transfer"] or own["retrieval"]):
                 raise ConfigError("sts: a run without STS tasks needs retrieval or transfer for its evaluation")
-            if not 0 < fraction <= 1:
-                raise ConfigError(f"fraction: {fraction} is not greater than 0 and at most 1")
-            if untrained:
-                judged_by = (*JUDGED_BY, *CORPUS) if neighbours else JUDGED_BY
+            if not 0 < own["fraction"] <= 1:
+                raise ConfigError(f"fraction: {own['fraction']} is not greater than 0 and at most 1")
+            if own["untrained"]:
+                judged_by = (*JUDGED_BY, *CORPUS) if own["neighbours"] else JUDGED_BY
                 kept = {key: value for key, value in settings.items() if key in judged_by}
                 axes = {key: value for key, value in axes.items() if key in JUDGED_BY}
                 pooled = {key: settings[key] for key in POOLED_BY if key in settings}
                 pooling = _config({"objective": "simcse", **pooled}).pooling
-                settings, fraction = {**kept, "objective": "simcse", "pooling": pooling}, 1.0
+                settings, own["fraction"] = {**kept, "objective": "simcse", "pooling": pooling}, 1.0
             config = _config(settings)
-            return Trial(
-                arm=arm.name,
-                axes=axes,
-                config=config,
-                fraction=fraction,
-                untrained=untrained,
-                sts=sts,
-                transfer=transfer,
-                retrieval=retrieval,
-                neighbours=neighbours,
-                inputs=contents.of(config, sts=sts, transfer=transfer, retrieval=retrieval),
-            )
+            judged = {key: own[key] for key in ("sts", "transfer", "retrieval")}
+            return Trial(arm=arm.name, axes=axes, config=config, inputs=contents.of(config, **judged), **own)
         except ValueError as error:
             raise StudyError(f"{where}{error}") from error
 

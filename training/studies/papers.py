@@ -338,7 +338,7 @@ def _file(study: Study, option: str) -> str:
 
 
 def _drawn(study: Study, results: Sequence[Result]) -> list[Element]:
-    """Draw the study's figures if each arm has a result. A difference is drawn only if it has an interval."""
+    """Draw the study's figures if each arm has a result. Differences also need two seeds of each trained arm."""
     if not study.figures or _without_run(study, results):
         return []
     found = [*figures(summarise(results, None)), *_differences(lines(study, results))]

@@ -103,7 +103,7 @@ class Processes:
             return Failure(trial, folder / LOG, code) if code and not self._stopped else None
 
     def stop(self) -> None:
-        """Stop all runs. Each finishes its current step, if it has begun, and saves a checkpoint."""
+        """Stop all runs. Those that have begun finish their step and save a checkpoint. All others exit at once."""
         with self._lock:
             self._stopped = True
             for process in self._live:

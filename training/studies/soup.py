@@ -252,7 +252,7 @@ class SoupRecipe:
     weights: tuple[float, ...] | None = None
     """Weights in the order of the encoders, with any sum. None means equal weights."""
     greedy: bool = False
-    """True to add encoders from best to worst, as long as they do not lower the score on STS-B dev."""
+    """True for a greedy soup: from best to worst, each encoder that does not lower the score on STS-B dev is added."""
     towards: str | None = None
     """Name or folder of the encoder that the ingredients were tuned from, if the soup includes it."""
     share: float | None = None

@@ -1,4 +1,7 @@
-"""One run of a study: training on a share of the corpus, with a teacher that runs can share, and evaluation."""
+"""One run of a study: training on a share of the corpus, with a teacher that runs can share, and evaluation.
+
+The encoder is not exported.
+"""
 
 from __future__ import annotations
 

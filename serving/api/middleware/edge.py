@@ -55,7 +55,7 @@ class TrailingSlash:
         A route whose parameter `{id:any}` would be empty does not count.
         """
         found = (route.matches(scope) for route in self._routes)
-        return any(match is not Match.NONE and all(of.get("path_params", {}).values()) for match, of in found)
+        return any(match is not Match.NONE and all(child.get("path_params", {}).values()) for match, child in found)
 
 
 class Edge:

@@ -42,14 +42,14 @@ def nearest(keys: Keys, vectors: Floats, queries: Floats, k: int, rows: Rows | N
     found = [NOTHING] * len(queries)
     for begin in range(0, len(keys) if rows is None else len(rows), VECTORS):
         chosen = slice(begin, begin + VECTORS) if rows is None else rows[begin : begin + VECTORS]
-        block = vectors[chosen]
+        block_keys, block = keys[chosen], vectors[chosen]
         view = flat(block)
         for start in range(0, len(queries), QUERIES):
             check_cancelled()
             part = queries[start : start + QUERIES]
             scores = part @ block.T
             for at, (query, row) in enumerate(zip(part, scores, strict=True), start):
-                found[at] = _better(found[at], keys[chosen], view, query, row, k=k)
+                found[at] = _better(found[at], block_keys, view, query, row, k=k)
     return found
 
 
@@ -105,7 +105,10 @@ class ExactIndex:
         return sum(part.nbytes for part in self._room)
 
     def add(self, keys: Keys, vectors: Floats) -> None:
-        """Append rows, with keys that are greater than all earlier keys. Double the capacity when it is used up."""
+        """Append (N, D) vectors under N keys, which are greater than all earlier keys.
+
+        The capacity is doubled when it is used up.
+        """
         size, needed = len(self.rows.keys), len(self.rows.keys) + len(keys)
         if needed > len(self._room.keys):
             capacity, dim = max(needed, 2 * size), self.rows.vectors.shape[1]

@@ -31,6 +31,7 @@ class Candidates(NamedTuple):
     """Requirements of a search in an index."""
 
     rows: int
+    """Number of candidates per query."""
     effort: int
     bitmap: NDArray[np.uint8] | None
     """Bitmap of the rows that the search may return, with the lowest bit of a byte first. None means all rows."""

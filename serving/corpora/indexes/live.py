@@ -129,7 +129,8 @@ class LiveIndex:
     def change(self, removed: Keys, added: Keys, vectors: Floats) -> None:
         """Remove and add vectors in one step. A search uses the state either before or after both changes.
 
-        Unknown removed keys are ignored. Each added key must be greater than every key that the index ever contained.
+        `vectors` (N, D) belong to the N `added` keys. Unknown removed keys are ignored. Each added key must be greater
+        than every key that the index ever contained.
         """
         with self._changing:
             self._tail.remove(removed)

@@ -380,6 +380,7 @@ class Report:
     parameters: Mapping[str, int] = field(default_factory=dict)
     """Parameters of the build, and the effort of searches."""
     target: float
+    """Requested recall@10."""
     recall: float
     """Lowest recall@10 of the approximate parts, compared with exact search. It is 1.0 if there are no approximate
     parts."""

@@ -20,6 +20,7 @@ class FilePart:
         if not boundary:
             raise Malformed("multipart/form-data needs a boundary", field="content-type")
         self.media = ""
+        """The content type of the file, or the empty string."""
         self.charset = ""
         """The charset in the content type of the file, or the empty string."""
         self._name: str | None = None

@@ -97,4 +97,5 @@ def utf8(raw: bytes) -> str | Malformed:
 
 
 def _is_deep(value: Any) -> bool:
-    return any(isinstance(one, dict | list) for one in next(islice(levels(value), MAX_DEPTH, None), ()))
+    below = next(islice(levels(value), MAX_DEPTH, None), [])
+    return any(isinstance(one, dict | list) for one in below)

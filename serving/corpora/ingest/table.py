@@ -255,7 +255,10 @@ class _Feed:
         return self
 
     def __next__(self) -> str:
-        self.number, line = next(self._lines)
+        try:
+            self.number, line = next(self._lines)
+        except TooLarge as error:  # The compressed body unpacks to too much.
+            raise TooLarge(error.message, field=f"line {self.begins}") from None
         if isinstance(line, ServiceError):
             self.bad = line
             return "\n"

@@ -96,7 +96,7 @@ class Options(BaseModel):
 
     @classmethod
     def of_media(cls, media: str, charset: str | None = None, **others: Any) -> Self:
-        """Return options for a content type. Raise `UnsupportedMedia` if no documents have it."""
+        """Return options for a content type. Raise `UnsupportedMedia` for an unknown type or charset."""
         if media.startswith("application/") and media.endswith("+json"):
             media = "application/json"
         if media not in MEDIA:
@@ -109,7 +109,11 @@ class Options(BaseModel):
 
     @classmethod
     def of_file(cls, name: PurePath, charset: str | None = None, **others: Any) -> Self:
-        """Return options for a file name, whose suffix selects the format; `.gz` and `.zst` are ignored."""
+        """Return options for a file name, whose suffix selects the format; `.gz` and `.zst` are ignored.
+
+        Raises:
+            UnsupportedMedia: the suffix or the charset is unknown.
+        """
         suffix = (name.with_suffix("") if name.suffix.lower() in PACKED else name).suffix.lower()
         if suffix not in SUFFIXES:
             known = f"{', '.join(SUFFIXES)}, followed by {' or '.join(PACKED)} if the file is compressed"

@@ -97,8 +97,9 @@ def numbers(connection: sqlite3.Connection, select: str, *values: Value) -> NDAr
 def documents(reader: sqlite3.Connection, chosen: Numbers) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
     """Yield number, id and metadata of the `chosen` documents, one at a time, because each may be large."""
     select = "SELECT number, id, metadata FROM documents WHERE number IN (SELECT value FROM json_each(?))"
-    for block in blocks(chosen.tolist()):
-        for number, name, metadata in reader.execute(select, (orjson.dumps(block).decode(),)):
+    for start in range(0, len(chosen), BLOCK):
+        block = orjson.dumps(chosen[start : start + BLOCK].tolist()).decode()
+        for number, name, metadata in reader.execute(select, (block,)):
             yield number, name, orjson.loads(metadata)
 
 

@@ -173,7 +173,10 @@ def check_ours(path: Path) -> None:
 
 
 def mark(path: Path) -> None:
-    """Write `APPLICATION` into a new file, before the write-ahead log is used."""
+    """Write `APPLICATION` into a new file.
+
+    Call it before the write-ahead log is used, so that the file itself has the mark.
+    """
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")

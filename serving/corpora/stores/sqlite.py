@@ -303,7 +303,10 @@ def hold(folder: Path) -> int:
 
 
 def make(path: Path, corpus: Corpus, synchronous: str, shared: Shared | None = None) -> CorpusFile:
-    """Create the file of a new corpus. It gets its final name when the corpus is committed, else no file remains."""
+    """Create the file of a new corpus.
+
+    The file gets its final name when the corpus is committed. After a failure, no file remains.
+    """
     part = path.with_name(f".{path.name}.part")
     with disk_errors(path):
         try:

@@ -80,7 +80,7 @@ def test_the_seed_orders_the_corpus(fitted: str, encoder: Encoder, corpus: Corpu
 def test_what_a_fit_draws_comes_of_the_seed(encoder: Encoder, corpus: Corpus) -> None:
     drawn = []
 
-    def fit(encoder: Encoder, *_rest: object, **_named: object) -> Fitted:
+    def fit(encoder: Encoder, *_rest: object) -> Fitted:
         drawn.append(torch.rand(()).item())
         raise PostprocessError("seen")
 

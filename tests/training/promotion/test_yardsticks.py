@@ -19,7 +19,7 @@ from training.evaluation.vectors import halves, reciprocal_ranks
 from training.promotion.yardsticks import SelfRetrievalYardstick, choose_yardstick
 
 
-def test_reciprocal_ranks_are_those_of_self_retrieval(artifacts: Path, corpus: Path) -> None:
+def test_self_retrieval_compares_mean_reciprocal_ranks(artifacts: Path, corpus: Path) -> None:
     opened = open_corpus([str(corpus)])
     pairs = [pair for pair in map(halves, opened.census.held_out) if pair]
     tiny, other = (Graph(bundle.load(artifacts / name)).encode for name in ("tiny", "other"))

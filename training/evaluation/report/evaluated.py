@@ -99,7 +99,7 @@ SIZE = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 NUMBER, TEXT, FACT = "a number", "text", "text or a number"
 """Shapes of single values, by their names in messages."""
 REQUIRED = frozenset(("c", "test", "edges", "share"))
-"""Names of the fields that their object must have. All other fields may be missing or null."""
+"""Names of the fields that their object must have, in whichever shape they are. All others may be missing or null."""
 
 
 @dataclass(frozen=True)

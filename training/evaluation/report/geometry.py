@@ -200,7 +200,7 @@ QUANTITIES = {
 
 
 def curve(judged: Sequence[Evaluated]) -> Element | None:
-    """Draw a plot for each quantity of the learning curves, among them those of DCLR's Figure 4."""
+    """Draw a plot per quantity, because two scales in one would suggest a relation. DCLR's Figure 4 is included."""
     figures = [figure for name in QUANTITIES if (figure := _panel(name, judged)) is not None]
     if not figures:
         return None

@@ -89,7 +89,7 @@ class Reader(Backend):
             found = _documents(table, matching, key(after.key, 0) if after else "", limit)
         documents, more = _page(found, limit) if limit else ([], False)
         following = None
-        if more:
+        if more and documents:
             last = documents[-1]
             end = written_place(Place(place_values(last, sort), last.id), sort) if sort else last.id
             following = DocumentCursor(record.generation, end)
@@ -214,23 +214,24 @@ def _documents(table: Rows, matching: str, after: str, limit: int) -> Iterator[D
 
 def _sorted_documents(
     table: Rows, matching: str, orders: Sequence[Sort], after: Place | None, limit: int
-) -> Iterator[Document]:
-    """Yield up to `limit` + 1 documents in the given orders."""
+) -> Iterator[Document | None]:
+    """Yield up to `limit` + 1 documents in the given orders. None stands for a document that was deleted meanwhile."""
     found = (row for block in table.each(UNREAD, first_of(matching)) for row in block)
     chosen = first_sorted(((row["document"], unread(row)) for row in found), orders, after, limit + 1)
     for some in fields.blocks(chosen, READ_TOGETHER):
         whole = table.assembled(table.get([key(id, 0) for id in some], WHOLE))
-        yield from (whole[id] for id in some if id in whole)
+        yield from map(whole.get, some)
 
 
-def _page(found: Iterable[Document], limit: int) -> tuple[list[Document], bool]:
+def _page(found: Iterable[Document | None], limit: int) -> tuple[list[Document], bool]:
     """Return the documents of a page, and whether more follow. A page ends at `PAGE_CHARACTERS`."""
     documents, left = list[Document](), records.PAGE_CHARACTERS
-    for document in found:
-        if len(documents) == limit or left <= 0:
+    for position, document in enumerate(found):
+        if position == limit or left <= 0:
             return documents, True
-        documents.append(document)
-        left -= len(document.text) + len(orjson.dumps(document.metadata))
+        if document:
+            documents.append(document)
+            left -= len(document.text) + len(orjson.dumps(document.metadata))
     return documents, False
 
 

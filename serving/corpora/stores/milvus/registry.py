@@ -138,15 +138,11 @@ class Registry:
 
     def records(self) -> list[Record]:
         """Return all records, including those of corpora that are being deleted."""
-        found = self._found('name != ""')
-        if later := [one["name"] for one in found if one["format"] > FORMAT]:
-            raise StoreError(f"--store: the corpus {later[0]!r} was written by a later version of Isosphere")
-        return list(map(_RECORD.validate_python, found))
+        return self._found('name != ""')
 
     def find(self, name: str) -> Record | None:
         """Return the record of a corpus, or None if there is no such corpus."""
-        records = map(_RECORD.validate_python, self._found(f"name == {literal(name)}"))
-        return next((record for record in records if not record.dropped), None)
+        return next((record for record in self._found(f"name == {literal(name)}") if not record.dropped), None)
 
     def read(self, name: str) -> Record:
         """Return the record of a corpus.
@@ -182,13 +178,16 @@ class Registry:
             self._client.delete(REGISTRY, ids=[name], timeout=TIMEOUT)
         self.fingerprints.pop(name, None)
 
-    def _found(self, where: str) -> list[dict[str, Any]]:
+    def _found(self, where: str) -> list[Record]:
         with self._connection.errors():
             self._connection.load(REGISTRY)
             rows = self._client.query(
                 REGISTRY, filter=where, output_fields=["record"], limit=MAX_CORPORA, timeout=TIMEOUT
             )
-        return [row["record"] for row in rows]
+        found = [row["record"] for row in rows]
+        if later := [one["name"] for one in found if one["format"] > FORMAT]:
+            raise StoreError(f"--store: the corpus {later[0]!r} was written by a later version of Isosphere")
+        return list(map(_RECORD.validate_python, found))
 
     def _create(self) -> None:
         schema = MilvusClient.create_schema(auto_id=False, description="the corpora of Isosphere")
