@@ -309,6 +309,10 @@ def test_bombs_are_refused(coding: str) -> None:
     small = PACK[coding](b'{"text": "a"}\n' * 1000)
     with pytest.raises(TooLarge, match="more than the 5000 bytes"):
         read(small, settings=Settings(max_upload_bytes=5000))
+    table = PACK[coding](b"text\n" + b"".join(b"%d\n" % number for number in range(200_000)))
+    with pytest.raises(TooLarge, match="more than the 1000000 bytes") as caught:
+        values(read(table, "csv", settings=Settings(max_upload_bytes=1_000_000)))
+    assert str(caught.value.field).startswith("line 1")
     with pytest.raises(Malformed, match=f"not {coding}"):
         read(small[:-10])
     twice = read(PACK[coding](small))

@@ -22,7 +22,7 @@ from serving.corpora.filter_language import compile_filter
 from serving.corpora.filters import with_id
 from serving.corpora.ports import StoreError
 from serving.corpora.search import Query, SearchOptions
-from serving.corpora.stores.milvus import lifecycle, registry, table
+from serving.corpora.stores.milvus import lifecycle, reading, registry, table
 from serving.corpora.stores.milvus.connection import Address, connect
 from serving.corpora.stores.milvus.corpora import MilvusCorpora
 from serving.corpora.stores.milvus.indexes import planned
@@ -391,3 +391,16 @@ def test_a_change_of_collections_that_was_cut_short_is_ended_at_the_next_start(
     assert len(collections) == len(names)
     assert again._connection.client.describe_alias("isosphere_c")["collection_name"] in collections
     again.close()
+
+
+def test_a_document_that_is_deleted_while_a_page_is_read_does_not_end_the_list() -> None:
+    documents = [Document(f"d{i}", "text", {}) for i in range(4)]
+    assert reading._page([documents[0], None, *documents[2:]], limit=3) == ([documents[0], documents[2]], True)
+    assert reading._page([documents[0], None, documents[2]], limit=3) == ([documents[0], documents[2]], False)
+
+
+def test_a_record_of_a_later_version_is_refused(corpora: MilvusCorpora, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpora.create(Corpus("later"))
+    monkeypatch.setattr(registry, "FORMAT", registry.FORMAT - 1)
+    with pytest.raises(StoreError, match="'later' was written by a later version"):
+        corpora.corpus("later")
