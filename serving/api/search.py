@@ -166,7 +166,8 @@ async def _search(service: Service, names: Sequence[str], body: SearchRequest) -
         if counts and body.facets:
             values = {path: [value._asdict() for value in values] for path, values in counts.values.items()}
             facts |= {"facets": values, "facets_complete": counts.complete}
-        facts |= warnings_of(found.warnings)
+        if found.warnings:
+            facts |= warnings_of(found.warnings)
         return json_response(answer | facts, headers=truncation_header(found.truncated))
 
     characters = sum(len(hit.passage.document.text) for hits in found.hits for hit in hits)
