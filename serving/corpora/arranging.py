@@ -50,7 +50,10 @@ def read_sorts(given: Sequence[str | Sort]) -> list[Sort]:
 
 
 def value_at(document: Document, path: str) -> Scalar:
-    """Return the first scalar at `path`, or in a list there, or None. The path `$id` is the document's id."""
+    """Return the first string, number or boolean at `path`, or None if there is none.
+
+    If the value at `path` is a list, its elements are searched. The path `$id` is the document's id.
+    """
     found = elements_at(with_id(document.metadata, document.id), path)
     return next((value for value in found if isinstance(value, str | int | float | bool)), None)
 
@@ -189,10 +192,11 @@ def diverse(relevance: Floats, vectors: Floats, diversity: float, k: int) -> lis
 def grouped(
     documents: Mapping[int, Document], ranking: Ranking, path: str, groups: slice, size: int
 ) -> tuple[list[int], int]:
-    """Return the positions in `ranking` of up to `size` passages of each group, and the number of all groups.
+    """Group the passages of `ranking`. Return the positions of the chosen passages, and the number of all groups.
 
-    The passages of a group have documents with the same value at `path`. Groups are in the order of their best passage,
-    and the slice `groups` selects some of them. Passages of documents without a value are left out.
+    The passages of a group have documents with the same value at `path`. Passages of documents without a value are left
+    out. Groups are in the order of their best passage. The slice `groups` selects groups, and the first `size` passages
+    of each selected group are chosen.
     """
     found: dict[tuple[type, Scalar], list[int]] = {}
     for i, key in enumerate(ranking.keys.tolist()):
@@ -220,8 +224,8 @@ def fuse(dense: Ranking, lexical: Ranking, k: int, fusion: Fusion, alpha: float)
 
     With `rrf`, the fused score is the sum of 1 / (60 + rank) over the rankings that contain the passage. Ranks begin
     with 1. With `weighted`, it is a weighted sum of scores: `alpha` in [0, 1] is the weight of `dense`, and 1 - `alpha`
-    is that of `lexical`. The scores of each ranking are first scaled to [0, 1], so that the last passage gets 0 and the
-    first passage gets 1. A passage that is not in a ranking has the score 0 there.
+    is that of `lexical`. The scores of each ranking are first scaled by `scaled_to_one`. A passage that is not in a
+    ranking has the score 0 there.
     """
     keys: Keys = union(dense.keys, lexical.keys)
     scores = np.zeros(len(keys))
@@ -235,14 +239,17 @@ def fuse(dense: Ranking, lexical: Ranking, k: int, fusion: Fusion, alpha: float)
 
 
 def continued(ranking: Ranking, others: Ranking, k: int) -> Ranking:
-    """Return the first `k` passages of `ranking`, then those that only `others` has, with score 0."""
+    """Return the first `k` passages of `ranking` followed by the passages that only `others` contains, with score 0."""
     behind = others.keys[~np.isin(others.keys, ranking.keys)]
     scores = np.concatenate([ranking.scores, np.zeros(len(behind), np.float32)])
     return Ranking(np.concatenate([ranking.keys, behind])[:k], scores[:k])
 
 
 def scaled_to_one(ranking: Ranking) -> Floats:
-    """Return the scores, scaled to [0, 1]. If all scores are equal, all become 1, because each of them is a match."""
+    """Scale the scores, so that the lowest becomes 0 and the highest becomes 1. Return the scaled scores.
+
+    If all scores are equal, all become 1, because each passage is a match.
+    """
     scores = ranking.scores.astype(np.float32)
     if not len(scores):
         return scores

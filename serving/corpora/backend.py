@@ -139,11 +139,11 @@ class Backend(NamedCorpora, Protocol):
     ) -> DocumentPage:
         """Return a page of documents. With `limit` 0, the page has no documents, only their total number.
 
-        With `sort`, documents are in the order of `arranging.first_sorted`, and each page reads the metadata of all
-        documents.
+        With `sort`, documents are in the order of `arranging.first_sorted`. To return such a page, the method reads the
+        metadata of all documents that match `where`.
 
         Raises:
-            Invalid: `after` belongs to another generation of the corpus or to another order, or is not a cursor.
+            Invalid: `after` is not a cursor, belongs to another order, or belongs to another generation of the corpus.
         """
 
     def contents(self, name: str) -> Iterator[Content]:
@@ -263,7 +263,7 @@ class Description:
     corpus: Corpus
     size: Size
     index: Report | None
-    """The report of the index. None before the first document."""
+    """The report of the index. None if the corpus has no index yet, or can't be served."""
     damage: str | None = None
     """Reason why the corpus can't be served. None if it can."""
 

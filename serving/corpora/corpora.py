@@ -61,7 +61,7 @@ MAX_DIGITS = 18
 
 
 def _of_store(method: Callable[Concatenate[Store, P], T]) -> Callable[Concatenate[Corpora, P], T]:
-    """Return a method of `Corpora` that calls this method of the store."""
+    """Return a method of `Corpora` that calls `method` of the store."""
 
     def of_store(corpora: Corpora, /, *arguments: P.args, **options: P.kwargs) -> T:
         found: T = getattr(corpora._store, method.__name__)(*arguments, **options)
@@ -387,7 +387,7 @@ class Corpora(Backend):
     def _find(
         self, name: str, index: LiveIndex | None, queries: Sequence[Query], options: SearchOptions
     ) -> list[list[Hit]]:
-        """Return the hits of each query. `index` is None if the corpus never contained a vector."""
+        """Return the hits of each query. `index` is None if the corpus has no vectors."""
         return (
             [[] for _ in queries] if index is None else find(IndexedCorpus(self._store, name, index), queries, options)
         )

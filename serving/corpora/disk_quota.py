@@ -21,9 +21,9 @@ class DiskQuota:
     """Check of the disk usage of a key's corpora against the key's quota. Methods block.
 
     The usage is the sum of the sizes of corpora, waiting uploads, stored answers, and the contents of `folders`. In
-    each of these folders, the entry with the name of a corpus has its index, its snapshots or its adapted encoder.
-    `uploaded` returns the bytes of all waiting uploads except those of one job. `answers` returns the bytes of a key's
-    answers.
+    each of these folders, the entry with the name of a corpus contains the index, the snapshots or the adapted encoder
+    of this corpus. `uploaded` returns the bytes of all waiting uploads except those of one job. `answers` returns the
+    bytes of a key's answers.
     """
 
     corpora: Backend
@@ -37,7 +37,7 @@ class DiskQuota:
         With `restored`, a snapshot of `unpacked` bytes is to replace the corpus of this name.
 
         Raises:
-            NoRoom: the key's corpora use the whole quota, or the snapshot exceeds the rest.
+            NoRoom: the whole quota is used, or the restored corpus would exceed it.
             Unhealthy: the disk fails.
         """
         if caller := current_caller():
@@ -46,10 +46,11 @@ class DiskQuota:
             caller.check_room(lambda: self.used(key.sees, job) + self.answers(key.name), adding)
 
     def used(self, sees: Sees, job: str = "") -> int:
-        """Return the usage, in bytes and without answers, of all corpora whose names `sees` accepts.
+        """Return the usage of all corpora whose names `sees` accepts, in bytes.
 
-        Snapshots of deleted corpora are included. A corpus counts with its size in the list of corpora. This size
-        excludes the write-ahead log, which shrinks at the next checkpoint. A damaged corpus counts as 0.
+        Stored answers are not included. Snapshots of deleted corpora are included. A corpus counts with its size in the
+        list of corpora. This size excludes the write-ahead log, which shrinks at the next checkpoint. A damaged corpus
+        counts as 0.
         """
         stored = sum(self._stored(name) for name in self.corpora.names() if sees(name))
         return stored + sum(self._beside(sees)) + self.uploaded(sees, job)

@@ -43,7 +43,8 @@ MAX_VALUES = 100_000
 """Maximum number of values inside lists and objects, in all operands of a filter together. The values of one level of
 nesting are checked in one step, which blocks other threads."""
 LARGE = 1000
-"""Number of values from which a filter is compiled in a thread, because this takes more than a millisecond."""
+"""Maximum number of values in a filter that is compiled in the event loop. With more values, the compilation takes more
+than a millisecond, so a thread compiles the filter."""
 MAX_NAME = 65_536
 """Maximum characters in the name of a field or operator. Error messages repeat the names of all enclosing
 conditions."""
@@ -235,7 +236,7 @@ def _all(parts: Iterable[Filter]) -> Filter:
 
 
 def _of_one_value(path: FieldPath, parts: Sequence[Filter], field: str) -> list[Filter]:
-    """Merge conditions on the same value. All bounds become one range. Values of `$in` outside it are removed."""
+    """Merge conditions on the same value. All bounds become one range. `$in` keeps only values within the range."""
     bounds = tuple(bound for part in parts if isinstance(part, Compares) for bound in part.bounds)
     if len({is_number(operand) for _, operand in bounds}) > 1:
         raise Invalid("no value can be within these bounds, because they mix numbers and strings", field=field)

@@ -264,7 +264,7 @@ def texts_at(metadata: Mapping[str, Any], path: str) -> Iterator[str]:
 
 
 def _at(found: Any, path: FieldPath) -> list[Any]:
-    """Return the values at `path`. A cancelled filter stops here, at its next condition."""
+    """Return the values at `path`. Raise `Stopped` if the current work was cancelled."""
     check_cancelled()
     return [found] if path is None else list(values_at(found, path))
 

@@ -92,7 +92,7 @@ class NamedCorpora(Protocol):
         """Remove a corpus with every document."""
 
     def rename(self, name: str, to: str) -> None:
-        """Give the corpus another name. It keeps its generation, which no other corpus has.
+        """Give the corpus another name. Its generation stays the same, because no other corpus has this generation.
 
         After a crash, the change is either complete or not done.
 
@@ -118,7 +118,7 @@ class NamedCorpora(Protocol):
     ) -> list[KnownText | None]:
         """Return the stored vectors of each text, if the corpus has the fingerprint `fingerprint`.
 
-        Return None for a text that is not stored, or that was split in another way. If the corpus has another
+        Return None for a text that is not stored, or that was split with another chunking. If the corpus has another
         fingerprint, return None for all texts.
         """
 
@@ -173,7 +173,8 @@ class VectorSource(Protocol):
     def vectors(self, name: str, keys: Sequence[int] | None = None, after: int = 0) -> Blocks:
         """Yield vectors in blocks, in order of keys.
 
-        They are those of `keys` or, if `keys` is None, those with keys greater than `after`.
+        With `keys`, yield the vectors of these keys. Without `keys`, yield all vectors whose keys are greater than
+        `after`.
         """
 
     def keys(self, name: str) -> Keys:
@@ -318,7 +319,8 @@ class Store(NamedCorpora, VectorSource, Protocol):
 class Searchable(Protocol):
     """A corpus that can be searched.
 
-    It returns rankings by meaning and by words, and the passages of the keys in rankings.
+    Its methods return rankings by meaning and by words. For keys in these rankings, they return the passages, the
+    documents and the vectors.
     """
 
     def filtered(self, where: Filter) -> Searchable:

@@ -78,8 +78,8 @@ class SearchOptions:
     group_size: int = 1
     explain: bool = False
     max_characters: int | None = None
-    """Maximum number of characters in the documents of all hits. It is limited because each document is read
-    completely."""
+    """Maximum number of characters in the documents of all hits together. The search reads each of these documents
+    completely, and raises `TooLarge` above the maximum."""
 
     @property
     def arranged(self) -> bool:
@@ -176,8 +176,8 @@ def find(corpus: Searchable, queries: Sequence[Query], options: SearchOptions) -
     """Return the hits of each query.
 
     Raises:
-        TooLarge: the texts exceed `options.max_characters`, or the limit on highlighting.
-        Invalid: an example is not in the corpus.
+        TooLarge: the documents exceed `options.max_characters`, or highlighting exceeds `MARKED_TOGETHER`.
+        Invalid: an example is not in the corpus, or the examples cancel each other out.
     """
     if queries and queries[0].like:
         queries, options = resembling(corpus, queries[0].like, options)
@@ -318,7 +318,8 @@ class _Search:
     def _passages(self, keys: Sequence[int]) -> dict[int, Passage]:
         """Return the passages of `keys`.
 
-        `TooLarge` is raised early, because a thousand documents may have a thousand megabytes.
+        Above `max_characters`, raise `TooLarge` and read no more passages. A thousand documents may have a thousand
+        megabytes.
         """
         passages: dict[int, Passage] = {}
         left = self._options.max_characters

@@ -152,8 +152,8 @@ class Snapshots:
 
         Raises:
             Invalid: `file` does not begin like a snapshot.
-            TooLarge: the unpacked size exceeds the limit of a restore, or an uploaded file has an unpacked size above
-                `ANY_RATIO` and a compression ratio above `MAX_RATIO`.
+            TooLarge: the unpacked size exceeds the limit of a restore, or an uploaded file unpacks to more than
+                `ANY_RATIO` bytes and has a compression ratio above `MAX_RATIO`.
         """
         with _opened(file) as packed:
             unpacked = _described(packed).content.bytes
@@ -383,8 +383,8 @@ def read_manifest(raw: bytes) -> Manifest:
 class Progress:
     """Progress of work in a thread. The number of processed documents is estimated from the processed bytes.
 
-    One thread updates the progress. At each update, the work of `caller` waits for short requests of other keys. Any
-    thread may read the progress.
+    One thread updates the progress. Any thread may read the progress. If `caller` is given, an update may wait for
+    short requests of other keys.
     """
 
     def __init__(self, caller: Caller | None = None) -> None:

@@ -213,7 +213,10 @@ class Change(NamedTuple):
 
 
 class Sort(NamedTuple):
-    """An order by the field at a dotted path. With `near`, by the distance from `near` to the points there."""
+    """An order by the value at a dotted path.
+
+    With `near`, the order is by the distance from `near` to the nearest point at the path.
+    """
 
     path: str
     descending: bool = False
@@ -230,7 +233,10 @@ class Place(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Documents, oldest first, each with its position. All come from one snapshot of the corpus."""
+    """A page of documents, each with its position. All come from one snapshot of the corpus.
+
+    The documents are oldest first, except on a page of `Store.sorted_page`.
+    """
 
     rows: list[tuple[int, Document]]
     more: bool
@@ -266,7 +272,10 @@ class Size(NamedTuple):
 
 
 class FacetValue(NamedTuple):
-    """A value, and its number of documents. None if there are too many documents to count."""
+    """A value, and the number of documents with this value.
+
+    The number is None if there are too many documents to count.
+    """
 
     value: Scalar
     documents: int | None
@@ -295,7 +304,7 @@ class Counts(NamedTuple):
 
     passages: int
     values: Mapping[str, Sequence[FacetValue]]
-    """For each path, the most frequent values, most frequent first."""
+    """For each path, up to the requested number of values, most frequent first."""
     complete: bool
     """False if a value was too large to be indexed, or if there are too many index entries to count. The counts are
     then minimums."""

@@ -155,8 +155,8 @@ class Ivf(_OnCpu):
     def parameters(self, count: int, dim: int) -> Parameters:
         """Return the number of lists and, for PQ, the bytes per code.
 
-        There are 4√N lists for N vectors, but at most N/39. A code has one byte for every eight dimensions, and at
-        least 8 bytes. This number is rounded down to a divisor of the dimension.
+        There are 4√N lists for N vectors, but at most N/39. A code has one byte for every eight dimensions, or 8 bytes
+        if that is more. The number of bytes is then rounded down to a divisor of the dimension, so it can be below 8.
         """
         lists = {"nlist": max(1, min(int(4 * count**0.5), count // 39))}
         if self._codes != "pq":

@@ -183,8 +183,8 @@ class Plan:
     """Maximum share of removed vectors in the built parts. Above this share, the index is built again without the
     removed vectors."""
     tail: float = 0.1
-    """Maximum ratio of the vectors outside the main part to the vectors in the built parts. Above this ratio, all parts
-    are built again as one part, if at least `least` vectors are outside the main part."""
+    """Maximum number of vectors outside the main part, as a ratio to the number of vectors in all built parts. Above
+    this ratio, the index is built again as one part, if at least `least` vectors are outside the main part."""
     kinds: Sequence[str] = ("hnsw", "ivf-flat", "ivf-sq8", "ivf-pq")
     """Kinds of index in the order in which they are tried. The first kind that fits in memory and reaches the recall
     target is used."""
@@ -196,8 +196,10 @@ class Plan:
     def wanted(self, main: int, dead: int, tail: int) -> bool:
         """Return whether the index must be built again.
 
-        `main` is the number of vectors in the built parts, and `dead` is the number of removed vectors among them.
-        `tail` is the number of vectors outside the main part.
+        Args:
+            main: number of vectors in all built parts.
+            dead: number of removed vectors in the built parts.
+            tail: number of vectors outside the main part: those in growing graphs, and those in no built part.
         """
         return tail > max(self.least - 1, self.tail * main) or dead > self.dead * main
 
@@ -290,10 +292,10 @@ def recall(found: Sequence[Ranking], truth: Sequence[Ranking]) -> Floats:
 
 
 def _cheapest(main: Main, queries: Floats, marks: Marks, target: float, pause: Pause) -> tuple[int | None, float]:
-    """Find the lowest effort that reaches the target among the rows in `marks`. Return the effort and its recall.
+    """Find the lowest effort that reaches the target if only the rows in `marks` match.
 
-    The search is a bisection, because recall grows with effort. If no effort reaches the target, return None and the
-    recall of the highest effort.
+    Return the effort and its recall. If no effort reaches the target, return None and the recall of the highest effort.
+    The search is a bisection, because recall grows with effort.
     """
     truth = nearest(main.keys, main.vectors, queries, MEASURED_K, marks.rows)
     efforts = main.efforts()

@@ -52,8 +52,8 @@ PATIENCE = 300
 def trouble() -> str | None:
     """Return the reason why FAISS can't search on the first device, or None if it can.
 
-    Another process tries a search, because FAISS aborts its process if it has no kernels for the device or if the
-    driver fails.
+    Another process tries a search. FAISS aborts this process if FAISS has no kernels for the device, or if the driver
+    fails.
     """
     if not hasattr(faiss, "StandardGpuResources"):
         return "FAISS found no CUDA device; searching on a GPU needs faiss-gpu in place of faiss-cpu"
@@ -78,7 +78,8 @@ class OnGpu:
     """A kind of CPU index that is copied to the first device. It may be used only if `trouble` returned None.
 
     The CPU index stays memory-mapped. It answers searches that the device does not support: narrow filters, and more
-    than `MOST_CANDIDATES` candidates. After the device has failed, the CPU index answers all searches.
+    than `MOST_CANDIDATES` candidates. If the device fails, or has no room for the copy, the CPU index answers all
+    searches.
     """
 
     def __init__(self, kind: Kind, number: int) -> None:
@@ -93,8 +94,8 @@ class OnGpu:
     def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
         """Build on the CPU and copy to the device.
 
-        The free memory of the device is checked before the build, because k-means may take an hour, and again after the
-        build.
+        The free memory of the device is checked before and after the build. The first check avoids a useless build,
+        which may take an hour.
 
         Raises:
             BuildError: the device has no room for the copy.
@@ -113,7 +114,10 @@ class OnGpu:
         self._kind.write(index.cpu, path)
 
     def read(self, path: str, vectors: Floats) -> faiss.Index:
-        """Read the CPU index, and copy it to the device. Without room, the CPU serves until the next build."""
+        """Read the CPU index, and copy it to the device.
+
+        If the device has no room, the CPU answers searches until the next build.
+        """
         index = _Pair(self._kind.read(path, vectors), serves=True)
         try:
             self._copy(index, vectors)
@@ -187,7 +191,7 @@ class _Pair:
         self.serves = serves
         """True if the index answers searches of callers. False while a build measures the index."""
         self.fell_back = False
-        """True if the device failed, so that the CPU answers all searches."""
+        """True if the device failed or had no room for the copy, so that the CPU answers all searches."""
         self.alone = threading.Lock()
         """Lock for searches, because two searches must not use the temporary memory of the device at the same time."""
 
@@ -217,8 +221,8 @@ def _drawn(wanted: Candidates, count: int) -> int:
 
     Devices don't support filters. Without extra rows, one removed document would send every search to the CPU. If rows
     pass the filter at random, the expected number of passing rows exceeds `wanted.rows` by five standard deviations.
-    Removed vectors may be near duplicates, which do not fail the filter at random, so another 16 rows are requested.
-    With these extra rows, less than one query in a thousand gets too few rows.
+    Removed vectors may be near duplicates of each other, so that rows do not pass the filter at random. Another 16 rows
+    are therefore requested. With these extra rows, less than one query in a thousand gets too few rows.
     """
     if wanted.bitmap is None:
         return wanted.rows
@@ -227,9 +231,9 @@ def _drawn(wanted: Candidates, count: int) -> int:
 
 
 def _passing(rows: NDArray[np.int64], bitmap: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return the (Q, C) `rows` without the rows that are not in `bitmap`.
+    """Return those row numbers of the (Q, C) `rows` whose bit in `bitmap` is set.
 
-    For each query, the remaining rows keep their order, and -1 fills the places at the end.
+    For each query, these row numbers keep their order, and -1 fills the free places at the end.
     """
     passes = (rows >= 0) & (bitmap[rows >> 3] >> (rows & 7).astype(np.uint8) & 1).astype(np.bool_)
     order = np.argsort(~passes, axis=1, kind="stable")

@@ -304,7 +304,7 @@ class LiveIndex:
     def _open(self, beside: Read | None) -> None:
         """Open the index from `beside`, from the newest valid build in the folder, or from the source, in this order.
 
-        A build is only valid for this identity. If `beside` is not used, delete all builds in the folder, except for
+        A build of another identity is not valid. If `beside` is not used, delete all builds in the folder, except for
         the build that is opened.
         """
         if not ((beside and self._taken(beside)) or self._kept()):
@@ -408,7 +408,7 @@ class Generations:
 def grown(before: Main | None, keys: Keys, vectors: Floats, *, queries: Floats, target: float, pause: Pause) -> Main:
     """Return a graph with the vectors of `before` and with (N, D) vectors under N keys. `before` does not change.
 
-    The recall is measured with (Q, D) `queries`, which are newer vectors.
+    The recall is measured with (Q, D) `queries`. They are vectors of the tail that are not in the graph.
 
     Raises:
         BuildError: no effort reaches the target.

@@ -101,9 +101,10 @@ def describe(folder: Path, main: Main) -> dict[str, Any]:
 
 
 def save(folder: Path, described: dict[str, Any], identity: Identity, covered: int) -> None:
-    """Write the manifest, which makes the folder valid: the description with the identity of the vectors.
+    """Write the manifest, which makes the folder valid.
 
-    When this function returns, the manifest survives a power failure.
+    The manifest contains the description, the identity of the vectors, and `covered`. When this function returns, the
+    manifest survives a power failure.
 
     Args:
         covered: every key of the store up to this key is in the index, or was removed.

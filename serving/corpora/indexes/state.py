@@ -149,7 +149,7 @@ class Main:
 
     @property
     def fell_back(self) -> bool:
-        """True if the CPU searches because the device has failed.
+        """True if the CPU searches because the device has failed, or has no room for the index.
 
         This is slower than an index that was built for the CPU.
         """
@@ -223,7 +223,7 @@ class Main:
     def _effort(self, count: int, k: int) -> int | None:
         """Return the tuned effort, which is increased if `k` is greater than `MEASURED_K`.
 
-        Return None for exact search, if it is cheaper or the only possible search.
+        Return None, which means exact search, if exact search is cheaper or is the only possible search.
         """
         if self.approximate is None or count <= max(EXACT_ROWS, k):
             return None
@@ -285,7 +285,7 @@ class IndexState(NamedTuple):
 
     @property
     def fresh(self) -> int:
-        """Number of vectors outside the main part that are not removed."""
+        """Number of vectors outside the main part, without removed vectors."""
         return sum(part.marks.count for part in self.parts[1:]) + self.tail_count
 
     @property
@@ -300,7 +300,7 @@ class IndexState(NamedTuple):
 
     @property
     def last(self) -> int:
-        """The greatest key of the growing graphs and the tail."""
+        """The greatest key of the growing graphs and the tail, or 0 if they have no keys."""
         return max(self.last_grown, int(self.tail.keys[-1]) if len(self.tail.keys) else 0)
 
     def search(self, queries: Floats, k: int, allowed: Keys | None, *, exact: bool, threads: int) -> list[Ranking]:
@@ -340,9 +340,10 @@ class IndexState(NamedTuple):
         return IndexState((Part(main, Marks(len(main.keys))), *(part for part in beside if part.marks.count)), tail)
 
     def copy(self, last: Rows) -> Iterator[tuple[Keys, Floats]]:
-        """Yield all live vectors in blocks, in order of keys. The vectors at the positions `last` come at the end.
+        """Yield all live vectors in blocks. The vectors at the positions `last` come after all others.
 
-        Position i is that of the i-th live vector in order of keys, counted from 0. `last` must be sorted.
+        Both groups are in order of keys. Position i is that of the i-th live vector in order of keys, counted from 0.
+        `last` must be sorted.
         """
         sources = [
             (main.keys, main.vectors, np.flatnonzero(marks.live)[np.argsort(main.keys[marks.live])])

@@ -35,8 +35,8 @@ _CODECS = {
         )
     },
 }
-"""Codec of Python for each supported charset, by Python's name of the charset. Spreadsheet programs write files in
-these charsets. The codec of UTF-8 is an empty string."""
+"""Python's codec for each supported charset. The keys are Python's names of the charsets. Spreadsheet programs write
+files in these charsets. The codec of UTF-8 is an empty string."""
 
 META_BYTES = 1024
 """Number of bytes at the beginning of a page that are searched for its charset (HTML Standard, 13.2.3.2)."""

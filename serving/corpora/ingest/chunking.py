@@ -46,8 +46,9 @@ def cut(texts: Sequence[str], chunking: Chunking, pieces: Pieces) -> list[list[S
     """Return the passages of each text, in order. A text of up to `chunking.tokens` tokens is one passage.
 
     A passage has at most `chunking.tokens` tokens. If possible, it ends at the last blank line in the second half of
-    these tokens. If this half has no blank line, the passage ends at the last sentence end in this half. Otherwise it
-    ends between two words or, if that is impossible, between two tokens. It never ends within a character.
+    these tokens. If this half has no blank line, the passage ends at the last sentence end in this half. If this half
+    has no sentence end either, the passage ends between two words or, if that is impossible, between two tokens. It
+    never ends within a character, so a passage of a single character may have more than `chunking.tokens` tokens.
 
     A passage begins between two words if possible, at most `chunking.overlap` tokens before the end of the previous
     passage. Only white space between passages is lost.

@@ -79,9 +79,10 @@ def unrepeated(rows: Iterable[Checked]) -> Iterator[Checked]:
 def read_upload(
     given: Iterable[Row], settings: Settings, rule: VectorRule, *, skip_errors: bool, naming: Naming = random_names
 ) -> Upload | None:
-    """Return the documents of an upload that the server stores before it answers the request.
+    """Read an upload that is stored before the request is answered.
 
-    Return None if the upload has too many documents.
+    Return its documents and, with `skip_errors`, its bad rows. If the upload has too many documents or too many
+    characters, return None.
 
     Raises:
         Empty: there are no rows.

@@ -15,8 +15,8 @@ from serving.settings import Settings
 VECTOR = "vector"
 EXPIRES_AT = "expires_at"
 MAX_CONTAINERS = 4000
-"""Maximum number of lists and objects in a row. With this number in each row, 256 rows reach about the maximum of a
-request."""
+"""Maximum number of lists and objects in a row. 256 rows with this number reach about the limit of a request
+(`json_body.MAX_CONTAINERS`)."""
 MAX_DEPTH = 200
 """Maximum nesting of a row. Metadata have a lower limit, so only an attack has deeper nesting."""
 COMPARED, COMPARED_LENGTH = 100, 40
@@ -89,7 +89,7 @@ def json_value(raw: bytes) -> Any:
 
 
 def utf8(raw: bytes) -> str | Malformed:
-    """Decode one line. Return its text, or an error with the position of the first invalid byte, from 1."""
+    """Decode one line. Return its text, or an error with the position, counted from 1, of the first invalid byte."""
     try:
         return raw.decode()
     except UnicodeDecodeError as error:

@@ -76,7 +76,7 @@ class Columns(NamedTuple):
         index at the beginning.
 
         Raises:
-            Invalid: a column occurs twice, or a requested column is missing.
+            Invalid: a column occurs twice, a requested column is missing, or `types` has a column that is not metadata.
         """
         columns = [_typed(name.strip()) for name in header]
         names = [name for name, _ in columns]
@@ -166,7 +166,7 @@ def _boolean(field: str) -> bool | None:
 
 
 def _date(field: str) -> str | None:
-    """Check a date and return it unchanged. Return None for an empty field."""
+    """Check a date, and return it without white space around it. Return None for an empty field."""
     if not (given := field.strip()):
         return None
     if instant(given) is None:
@@ -290,9 +290,11 @@ def csv_rows(
     skipped.
 
     Raises:
-        Empty, Malformed, Invalid: there is no header, it is not CSV, it lacks a requested column, or a column occurs
-            twice.
-        TooLarge: a row is too long. It may have no end, so no later row can be found.
+        Empty: there is no header.
+        Malformed: the header is not CSV in UTF-8.
+        Invalid: see `Columns.of`.
+        TooLarge: the header is too long, or a row of several lines is too long. A quote may be left open in such a row,
+            so no later row can be found.
     """
     feed = _Feed(stream, row_bytes(settings))
     first = feed.written()

@@ -96,7 +96,11 @@ class Options(BaseModel):
 
     @classmethod
     def of_media(cls, media: str, charset: str | None = None, **others: Any) -> Self:
-        """Return options for a content type. Raise `UnsupportedMedia` for an unknown type or charset."""
+        """Return options for a content type.
+
+        Raises:
+            UnsupportedMedia: the content type is unknown; or see `of_format`.
+        """
         if media.startswith("application/") and media.endswith("+json"):
             media = "application/json"
         if media not in MEDIA:
@@ -112,7 +116,7 @@ class Options(BaseModel):
         """Return options for a file name, whose suffix selects the format; `.gz` and `.zst` are ignored.
 
         Raises:
-            UnsupportedMedia: the suffix or the charset is unknown.
+            UnsupportedMedia: the suffix is unknown; or see `of_format`.
         """
         suffix = (name.with_suffix("") if name.suffix.lower() in PACKED else name).suffix.lower()
         if suffix not in SUFFIXES:
