@@ -11,7 +11,10 @@ import numpy as np
 
 
 def main() -> int:
-    """Read (N, D) float32 numbers from standard input. The last line of the output has the (N, 2) coordinates."""
+    """Read (N, D) float32 numbers from standard input.
+
+    The last line of the output has the (N, 2) coordinates or, if there is an error, the error.
+    """
     with suppress(OSError):  # a sandbox may forbid this call
         os.nice(10)
     vectors = np.frombuffer(sys.stdin.buffer.read(), np.float32).reshape(-1, int(sys.argv[1]))

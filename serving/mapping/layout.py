@@ -71,7 +71,10 @@ def placed(vectors: Floats, report: Report) -> NDArray[np.float64]:
 
 
 def neighbours(vectors: Floats, report: Callable[[float], None]) -> tuple[NDArray[np.int64], Floats]:
-    """Return the indices (N, K) of the K nearest other vectors of each vector, and the distances (N, K) to them."""
+    """Return the indices (N, K) of the K nearest other vectors of each vector, and the distances (N, K) to them.
+
+    For more than `EXACT` vectors, the search is approximate.
+    """
     count, dim = vectors.shape
     wanted = min(3 * PERPLEXITY, count - 1)
     index: faiss.Index = faiss.IndexFlatIP(dim)

@@ -71,7 +71,9 @@ def _values(column: pyarrow.Array, name: str, type: pyarrow.DataType) -> Sequenc
 
 
 def _columns(schema: pyarrow.Schema) -> dict[str, pyarrow.DataType]:
-    """Return the columns to read. For each, return the type to which its values are first converted.
+    """Return the columns to read, and for each the type to which its values are first converted.
+
+    Columns without a name, and columns of a pandas index without a name, are left out.
 
     Raises:
         Unreadable: two columns have the same name, or the values of a column can't be stored.
@@ -83,7 +85,11 @@ def _columns(schema: pyarrow.Schema) -> dict[str, pyarrow.DataType]:
 
 
 def _stored_type(type: pyarrow.DataType, name: str) -> pyarrow.DataType:
-    """Return the nearest Arrow type with values that Python and JSON can represent. Times lose their nanoseconds."""
+    """Return the nearest Arrow type with values that Python and JSON can represent. Times lose their nanoseconds.
+
+    Raises:
+        Unreadable: values of this type can't be stored; `name` is the column in the error.
+    """
     inner = partial(_stored_type, name=name)
     if isinstance(type, pyarrow.BaseExtensionType) and not isinstance(type, pyarrow.UuidType):
         stored = inner(type.storage_type)

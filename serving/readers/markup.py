@@ -68,8 +68,8 @@ def _decoded(content: bytes) -> str:
 def _front_matter(text: str) -> tuple[dict[str, Any], str]:
     """Split a text into its front matter and the remaining text.
 
-    The front matter is YAML between `---` lines at the beginning, and is returned as metadata. YAML that is not a
-    mapping stays a part of the text.
+    The front matter is YAML between `---` lines at the beginning, and is returned as metadata. YAML that is invalid, or
+    is not a mapping, stays a part of the text.
     """
     import yaml
 

@@ -58,7 +58,8 @@ def _documents(reader: PdfReader, options: dict[str, Any]) -> Records:
 def _headings(reader: PdfReader) -> dict[int, list[str]]:
     """Return the headings that apply to each page, from the outermost to the innermost.
 
-    The innermost heading of a page is the last entry of the outline that begins on this page or before it.
+    The innermost heading of a page is the last entry of the outline that begins on this page or before it. If the
+    outline is damaged, there are no headings.
     """
     try:
         with damage("PDF"):
@@ -73,7 +74,7 @@ def _headings(reader: PdfReader) -> dict[int, list[str]]:
 
 
 def _outline(reader: PdfReader, entries: list[Any], path: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the page of each entry of the outline, with the titles of the entry and of the entries above it."""
+    """Yield the page of each entry of the outline, with the titles of the entry and of the entries that contain it."""
     title = ""
     for entry in entries:
         if isinstance(entry, list):

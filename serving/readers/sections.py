@@ -66,14 +66,15 @@ class Sections:
 
 
 def slug(heading: str) -> str:
-    """Return the anchor that GitHub gives to a heading."""
+    """Return the anchor that GitHub gives to a heading, cut to `MAX_ANCHOR` characters."""
     return _PUNCTUATION.sub("", heading.strip().lower()).replace(" ", "-")[:MAX_ANCHOR]
 
 
 def documents(sections: list[Section], metadata: dict[str, Any], options: dict[str, Any]) -> Records:
     """Yield a document for each section or, with `split: file`, one document for the whole file.
 
-    If the file has a name, its documents have ids, such as `guide.md#install`.
+    A section that has only a heading gets no document if a subsection follows. If the file has a name, its
+    documents have ids, such as `guide.md#install`.
 
     Raises:
         Unreadable: the file has no text.

@@ -35,7 +35,7 @@ def damage(called: str) -> Iterator[None]:
     Damaged files cause more kinds of errors than parsers document.
 
     Raises:
-        Unreadable: the file is damaged.
+        Unreadable: the file is damaged, or has another format.
     """
     try:
         yield

@@ -36,10 +36,10 @@ _UNSPACED = (
 )
 _CHARACTER, _RUN = re.compile(f"[{_UNSPACED}]"), re.compile(f"[{_UNSPACED}]+")
 _STRETCH = re.compile("[\x00-\x7f]?[^\x00-\x7f]+")
-"""Pattern of a stretch of non-ASCII characters, which is folded as a unit. The stretch includes the ASCII character
-before it, because a combining mark may belong to that character."""
+"""Pattern of a stretch of non-ASCII characters, which is folded as a unit. An ASCII character directly before these
+characters is part of the stretch, because a combining mark may follow it."""
 _SHORT = 8
-"""Maximum characters of a stretch whose folding is cached, because accented letters occur often."""
+"""Maximum characters of a stretch whose folding is cached. Short stretches, such as accented letters, are frequent."""
 _MANY_SIGNS = re.compile(rf"[^\w\x00-\x7f]{{{_MOST_MARKS + 1},}}")
 _IGNORABLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
@@ -61,7 +61,10 @@ def indexed(text: str) -> str:
 
 
 class Spread(NamedTuple):
-    """A folded text in which words of a query can be marked, with the original span of each of its characters."""
+    """A folded text in which words of a query can be marked.
+
+    For each character of the folded text, `starts` and `ends` have the span of the original characters.
+    """
 
     text: str
     starts: Sequence[int]
@@ -223,7 +226,10 @@ def _casefolded(character: str) -> str:
 
 
 def _is_accent(character: str) -> bool:
-    """Return whether search ignores this combining mark, such as a Hebrew or Arabic vowel, but no Indic mark."""
+    """Return whether `character` is a combining mark that search ignores.
+
+    For example, search ignores the vowel marks of Hebrew and Arabic, but not those of Indic scripts.
+    """
     place = combining(character)
     return category(character) == "Me" or (
         not is_character(character) and (place in (1, *range(10, 36)) or place >= 200)

@@ -1,4 +1,4 @@
-"""Connections to SQLite files: for each, one writer, and one reader for each concurrent read."""
+"""Connections to SQLite files. Each file has one writer, and one reader for each concurrent read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST = 128
 """Maximum number of corpora with open files. An open corpus needs about 300 KB, three file descriptors, and two more
 for each open reader. Opening a corpus takes half a millisecond."""
 STEPS = 100_000
-"""Number of instructions of SQLite's virtual machine between two checks for cancellation. They take a few
+"""Number of instructions of SQLite's virtual machine between two checks for cancellation. These instructions take a few
 milliseconds."""
 READ_STEPS = 5 * STEPS
 """Number of instructions between two checks for cancellation in a read. Reads check less often, because each check
@@ -78,7 +78,10 @@ class Connections:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Run the block in a write transaction. Its changes are then on disk, or rolled back."""
+        """Run the block in a write transaction.
+
+        When the block has ended, its changes are on disk. If there is an error, they are rolled back.
+        """
         with self._used(), self._written(), self.disk_errors():
             writer = self._opened_writer()
             try:

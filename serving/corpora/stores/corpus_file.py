@@ -80,7 +80,7 @@ class CorpusFile(Connections):
     machine, and is first checked against these bounds. `stop` can interrupt any work.
 
     Raises:
-        StoreError: the file does not belong to this application, or has a later format.
+        StoreError: the file does not belong to this application, has a later format, or exceeds the `foreign` bounds.
         ServiceError: the file contains no corpus, or can't be read or written; see `Connections.disk_errors`.
     """
 
@@ -138,9 +138,10 @@ class CorpusFile(Connections):
             return undone.rowcount > 0
 
     def rename(self, name: str) -> None:
-        """Rename a corpus that is being restored.
+        """Rename a corpus that is being restored, and delete its records of uploads.
 
-        The corpus gets a new generation, because a key may mean another passage in an earlier corpus of this name.
+        The corpus gets a new generation, because an earlier corpus of this name may have used the same keys for other
+        passages.
         """
         with self.writing() as writer:
             writer.execute("DELETE FROM uploads")
@@ -423,7 +424,7 @@ class CorpusFile(Connections):
             self.checkpoint_soon()
 
     def _free_bytes(self, given_back: int) -> int:
-        """Return up to `given_back` unused pages to the disk. Return the bytes of the remaining unused pages."""
+        """Give up to `given_back` unused pages back to the disk. Return the bytes of the remaining unused pages."""
         with self.maintaining() as writer:
             if given_back:
                 # Use `executescript`, which runs the statement to its end. `execute` would take a single step, which

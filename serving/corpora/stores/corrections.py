@@ -80,10 +80,10 @@ def nearest(reader: sqlite3.Connection, word: str, *, continued: bool = False) -
 
 
 def _with_first_letter(reader: sqlite3.Connection, word: str, typos: int, *, continued: bool) -> Iterator[str]:
-    """Yield words of the vocabulary with the same first letter that may differ from `word` by at most `typos` typos.
+    """Yield words of the vocabulary that begin with the first letter of `word`, and may be its corrections.
 
-    `word` is cut into `typos` + 1 pieces, without one letter between two pieces. Each yielded word begins with the
-    first piece, or contains another piece.
+    At most `MAX_COMPARED` words are yielded. `word` is cut into `typos` + 1 pieces, without one letter between two
+    pieces. Each yielded word begins with the first piece, or contains another piece.
     """
     size = (len(word) - typos) // (typos + 1)
     pieces = [word[at : at + size] for at in range(0, (size + 1) * typos, size + 1)]
@@ -98,7 +98,10 @@ def _with_first_letter(reader: sqlite3.Connection, word: str, typos: int, *, con
 
 
 def _with_another_first_letter(reader: sqlite3.Connection, word: str, *, continued: bool) -> Iterator[str]:
-    """Yield words that differ from `word` by one typo in the first letter."""
+    """Yield words of the vocabulary that differ from `word` by one typo in the first letter.
+
+    With `continued`, more letters may follow.
+    """
     rest = word[1:]
     wanted = {rest, word[1] + word[0] + word[2:]}
     wanted |= {letter + end for letter in _first_letters(reader) for end in (rest, word)}

@@ -79,7 +79,7 @@ def facets(reader: sqlite3.Connection, values: int) -> Facets:
 def counts(
     reader: sqlite3.Connection, chosen: Numbers | None, paths: Sequence[str], values: int
 ) -> tuple[dict[str, list[FacetValue]], bool]:
-    """Return the most frequent values of each path among the `chosen` documents, or among all if None.
+    """Return the most frequent values of each path in the `chosen` documents. None stands for all documents.
 
     Also return whether the counts are complete; see `Counts`.
     """
@@ -142,9 +142,9 @@ def posted_kinds(reader: sqlite3.Connection, field: int) -> set[str]:
 
 
 def _unposted(reader: sqlite3.Connection, field: int, path: str) -> tuple[list[Any], bool]:
-    """Return a field's values in up to `OPEN` documents in which some value of the field has no posting (`OPAQUE`).
+    """Return the field's values from up to `OPEN` documents that may have a value without a posting (`OPAQUE`).
 
-    Also return whether there are no further documents of this kind.
+    Also return whether these are all documents of this kind.
     """
     select = "SELECT DISTINCT document AS number FROM postings WHERE field IN (?, ?) AND value = ? LIMIT ?"
     left_open = numbers(reader, select, field, WHOLE, OPAQUE, OPEN + 1)

@@ -1,11 +1,11 @@
 """Postings of metadata: an inverted index from fields and values to documents.
 
 A posting is a row for a value at a path of a document. Each element of a list has a posting, too. Postings follow
-SQLite's order (https://www.sqlite.org/datatype3.html, section 4.1): numbers, whole or not, then strings, then blobs.
-Strings are ordered by UTF-8, which is the order by code point, as in Python. Blobs represent values that are neither
-numbers nor strings. A string that is a date also gets a posting for its point in time, in a blob that sorts after all
-others. A value that can't be posted is replaced by `OPAQUE`, and filters then read the document. `matching.py`
-evaluates filters.
+SQLite's order (https://www.sqlite.org/datatype3.html, section 4.1): first integers and floats together, then strings,
+then blobs. Strings are ordered by UTF-8, which is the order by code point, as in Python. Blobs represent values that
+are neither numbers nor strings. A string that is a date also gets a posting for its point in time, in a blob that sorts
+after all other blobs. A value that can't be posted is replaced by `OPAQUE`, and filters then read the document.
+`matching.py` evaluates filters.
 """
 
 from __future__ import annotations

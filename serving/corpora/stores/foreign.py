@@ -1,4 +1,7 @@
-"""Checks of a file from another machine before it is read: no value may be larger than the API accepts."""
+"""Checks of a file from another machine, before the file is used.
+
+Each value must have the right type, and must not be larger than the API accepts.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,10 @@ class _Map(BaseModel):
 
 
 class _Corpus(BaseModel):
-    """The row of the table `corpora`, in any format of the file."""
+    """The row of the table `corpora` in a file of the current format or an older format (see `migrations`).
+
+    Columns that an older format lacks have defaults.
+    """
 
     model_config = ConfigDict(strict=True)
 
@@ -88,13 +94,13 @@ class _Corpus(BaseModel):
 
 
 def check_values(path: Path, bounds: Bounds, stop: Stop) -> None:
-    """Raise an error if a length or number in a corpus exceeds the limits of requests.
+    """Raise an error if a value in a corpus has the wrong type, or exceeds the limits of requests.
 
     Call `check_schema` before this function.
 
     Raises:
-        StoreError: a value exceeds its limit; the message names the value.
-        sqlite3.Error: the file can't be read.
+        StoreError: a value is wrong; the message says which.
+        sqlite3.Error: the file can't be read, or `stop` interrupted the check.
     """
     with (
         closing(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)) as reader,
@@ -200,7 +206,7 @@ def _documents(reader: sqlite3.Connection, bounds: Bounds) -> Iterator[str]:
 
 
 def _passages(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
-    """Yield an error if a passage is not a part of its document's text.
+    """Yield an error if a passage is not a part of its document's text, or if the passages exceed `MAX_TIMES`.
 
     A document has one passage, which may be the whole text, or several passages, which are spans. The document's number
     is the key of its first passage.

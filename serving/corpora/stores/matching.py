@@ -117,7 +117,7 @@ _Bounds = tuple[_Set, _Set]
 
 
 _Lookup = tuple[str, tuple[Value, ...]]
-"""SQL that selects the documents of postings, once for each posting, and the values of its parameters."""
+"""SQL that selects the document of each posting, with repetitions, and the values of the SQL's parameters."""
 
 
 def _lookup(field: int, condition: str = "true", values: tuple[Value, ...] = ()) -> _Lookup:
@@ -199,7 +199,7 @@ class _Postings:
         return sure, possible
 
     def _size(self, where: Filter) -> int:
-        """Return the number of postings that `where` must look up, up to `MANY`, which also means unknown."""
+        """Return the number of postings that `where` must look up, up to `MANY`. `MANY` can also mean unknown."""
         if id(where) not in self._sizes:
             self._sizes[id(where)] = min(MANY, self._count(where))
         return self._sizes[id(where)]
@@ -315,7 +315,7 @@ def keys_matching(reader: sqlite3.Connection, where: Filter) -> Keys:
 
 
 class FilterCache:
-    """Cache of results by corpus and filter. A result is valid for one version of the corpus."""
+    """Cache of results by corpus, function and filter. A result is valid for one version of the corpus."""
 
     def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
         self._kept: Lru[tuple[Path, str, str], tuple[_Moment, Any]] = Lru(max_bytes)
@@ -324,9 +324,10 @@ class FilterCache:
     def found(
         self, file: Path, reader: sqlite3.Connection, where: Filter, look_up: Callable[[sqlite3.Connection, Filter], T]
     ) -> T:
-        """Return the result of `look_up`, which is cached by its name.
+        """Return the result of `look_up(reader, where)`, from the cache if possible. A returned array is read-only.
 
-        `file` is the path of the corpus, and `reader` is a connection to it in a read transaction.
+        `file` is the path of the corpus, and `reader` is a connection to it in a read transaction. The key in the cache
+        includes the name of the function `look_up`.
         """
         now = _moment(reader)
         key = file, look_up.__name__, where.name

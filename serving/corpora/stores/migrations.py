@@ -226,7 +226,10 @@ def _schema(reader: sqlite3.Connection) -> Schema:
 
 
 def verify(reader: sqlite3.Connection) -> list[str]:
-    """Return a line for each error in the file, except in the word index, whose check must be able to write."""
+    """Return a line for each error in the file. The word index is not checked, because its check must be able to write.
+
+    If SQLite finds errors in the structure of the file, the rows are not checked.
+    """
     if said := _structure(reader):
         return said  # rows from broken pages are meaningless
     said = []

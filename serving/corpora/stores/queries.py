@@ -145,7 +145,10 @@ def _synonyms(stems: Sequence[str], rules: Rules) -> Iterator[str]:
 
 
 def expanded(reader: sqlite3.Connection, query: str, rules: Rules = PLAIN, options: WordOptions = NO_OPTIONS) -> Asked:
-    """Parse a query, and add completions of its last word and corrections of up to `MAX_CORRECTED` words."""
+    """Parse a query. As `options` require, add completions of its last word, and corrections.
+
+    At most `MAX_CORRECTED` words of the query are corrected.
+    """
     asked = parse(query, rules)
     last = asked.last if options.prefix else None
     completions = _completions(reader, last, rules) if last else []
@@ -198,9 +201,10 @@ def _by_stems(words: Sequence[str], stemming: Stemming, known: Callable[[str], b
 
 
 def expression(terms: Sequence[Term], operator: str, *, single_as_prefix: bool = True) -> str:
-    """Join the quoted terms by `operator`. FTS5 parses no syntax within quotes, and no word contains one.
+    """Join the quoted terms by `operator`. FTS5 parses no syntax within quotes, and no word contains a quote.
 
-    With `single_as_prefix`, a single character of a script without spaces becomes a prefix, so that it finds pairs.
+    With `single_as_prefix`, a single character of a script without spaces becomes a prefix. It then also finds the
+    pairs of characters that begin with it (see `analysis`).
     """
     quoted = []
     for *words, last in terms:

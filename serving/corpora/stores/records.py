@@ -130,7 +130,7 @@ def page(reader: sqlite3.Connection, after: int, limit: int, among: Numbers | No
 def page_of(reader: sqlite3.Connection, numbers: Sequence[int], limit: int, total: int) -> Page:
     """Return a page of the documents with these document numbers, in the same order.
 
-    If there are more than `limit` numbers, there are more pages.
+    The page ends after `limit` documents, or at `PAGE_CHARACTERS`. If documents remain, more pages follow.
     """
     return _page(reader.execute(_NUMBERED, (orjson.dumps([*numbers]).decode(),)), limit, total)
 

@@ -52,8 +52,8 @@ class SqliteStore:
     """A `Store` in a folder. A corpus exists when its file has its final name.
 
     If this version can't serve a file, methods on its corpus raise `Damaged` or `Unhealthy` and name the file. All
-    remaining corpora are served. Only `drop` and `adopt` delete the file of a corpus. If the file is damaged, it gets
-    another name instead.
+    remaining corpora are served. Only `drop` and `adopt` remove the file of a corpus. They delete an intact file, and
+    rename a damaged file.
 
     Only the most recently used files are open, because the number of open files of a process is limited.
 
@@ -68,8 +68,8 @@ class SqliteStore:
         self._lock = threading.Lock()
         self._files: dict[str, CorpusFile] = {}
         self._refused: dict[str, Unhealthy] = {}
-        """Errors of the files that existed at startup and can't be served. Only a damaged file may be replaced by a new
-        corpus of the same name."""
+        """Errors of the files that existed at startup and can't be served. Of these files, only damaged files may be
+        replaced or dropped."""
         self._held = ExitStack()
         try:
             make_folder(folder)
@@ -236,10 +236,13 @@ class SqliteStore:
             raise type(refused)(refused.message)
 
     def _place(self, name: str) -> Path:
-        """Return the path for a new corpus. If this path has a damaged file, also link the file to a second name.
+        """Return the path at which the file of a corpus is created, replaced or deleted.
+
+        If a damaged file has this path, also link the file to a second name.
 
         Raises:
-            Conflict, Damaged: the file at this path must not be replaced.
+            Conflict: the file at this path was added after the server started.
+            Damaged: the file at this path can't be served but is not damaged, so it must stay.
         """
         path = self._folder / f"{name}{SUFFIX}"
         if refused := self._refused.get(name):
@@ -339,7 +342,8 @@ def prepare(name: str, file: Path, bounds: Bounds = BOUNDS, stop: Stop = never) 
     """Check the corpus in `file`, migrate it to the current format, rename it to `name`, and empty its log.
 
     Raises:
-        StoreError: `file` is not a corpus or exceeds `bounds`, or `stop` interrupted the check.
+        StoreError: `file` is missing, not a corpus, damaged, from a later version, or exceeds `bounds`.
+        StoreError: the disk fails, or `stop` interrupted the work.
     """
     if not file.is_file():
         raise StoreError(f"{file}: there is no such file")
@@ -361,7 +365,10 @@ def vectors(file: Path, stop: Stop = never) -> Blocks:
 
 
 def carry(old: Path, new: Path) -> None:
-    """Copy the records of pending uploads from the corpus in `old` to the corpus in `new`. `old` must be closed."""
+    """Copy the records of pending uploads from the corpus in `old` to the corpus in `new`. `old` must be closed.
+
+    From a damaged file, nothing is copied.
+    """
     waiting: list[str] = []
     with suppress(Damaged), closing(CorpusFile(old)) as before:
         waiting = before.accepted()

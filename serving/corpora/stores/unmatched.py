@@ -25,6 +25,8 @@ _A = {"object": "an object", "null": "null"}
 def unmatched(reader: sqlite3.Connection, where: Filter) -> list[str]:
     """Return a warning for each condition that no document can meet, in the order of the filter.
 
+    Equal warnings are returned once, and only the first `MAX_WARNINGS` are returned.
+
     A condition that is true for documents without the field, such as `$exists: false` or null, gives no warning. In an
     empty corpus, no document has any field.
 

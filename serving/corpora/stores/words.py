@@ -70,7 +70,7 @@ def remove(writer: sqlite3.Connection, rows: Iterable[IndexedRow], rules: Rules 
 
 
 def clear(writer: sqlite3.Connection) -> None:
-    """Delete all content of the index.
+    """Delete all content of the index and of the vocabulary.
 
     This also deletes FTS5's records of removals, which would stay until FTS5 merges them.
     """
@@ -79,7 +79,7 @@ def clear(writer: sqlite3.Connection) -> None:
 
 
 def optimize(writer: sqlite3.Connection) -> None:
-    """Merge the index into one segment, which takes a twentieth of the time of indexing."""
+    """Merge the index into one segment. This takes a twentieth of the time of indexing."""
     writer.execute("INSERT INTO words (words) VALUES ('optimize')")
 
 
@@ -194,9 +194,10 @@ def _score(rules: Rules) -> str:
 
 
 def _capped(reader: sqlite3.Connection, asked: Asked, rules: Rules) -> Iterator[tuple[str, float]]:
-    """Yield an expression of the corrections of each word, with the least score that the word itself has in a passage.
+    """Yield the expression and the maximum score of the corrections of each corrected word.
 
-    Corrections are capped at this score, so that a correction never counts more than the word.
+    The maximum is the lowest score of the word itself in any passage, so that a correction never counts more than the
+    word. If no passage has the word, the maximum is infinite.
     """
     for own, corrected in asked.corrections:
         select = f"SELECT {_score(rules)} AS score FROM words WHERE words MATCH ? ORDER BY score LIMIT 1"

@@ -82,8 +82,9 @@ def apply(writer: sqlite3.Connection, write: Write) -> Change:
     """Apply `write` to the corpus.
 
     Raises:
-        Conflict: the corpus has a different fingerprint.
+        Conflict: the corpus has another encoder or dimension.
         Invalid: an id occurs twice.
+        Invalid, TooLarge: the merged metadata of a document can't be stored.
     """
     match write:
         case Removal(ids):
@@ -120,7 +121,7 @@ def stem(writer: sqlite3.Connection, stemming: Stemming) -> None:
 
 
 def stemmed_otherwise(corpus: Corpus, stemming: Stemming) -> Conflict:
-    """Return the error for a corpus with documents that should get another stemming."""
+    """Return the error for a request to change the stemming of a corpus to `stemming` although it has documents."""
     return Conflict(
         f"corpus {corpus.name!r} has documents, indexed with the stemming {corpus.wanted_stemming!r}: create another "
         f"corpus with {stemming!r}, and upload the documents there"
@@ -262,8 +263,8 @@ def check_bound(corpus: Corpus, fingerprint: str | None, dim: int | None) -> Non
 def _bind(writer: sqlite3.Connection, content: Content) -> None:
     """Set the encoder of an empty corpus to that of `content`. A corpus with documents keeps its encoder.
 
-    If the vectors of a corpus come with its documents, the corpus never gets an encoder or another dimension. This also
-    holds for an empty corpus.
+    If the vectors of a corpus come with its documents, the corpus never gets an encoder or another dimension. A corpus
+    with an encoder never gets vectors that come with documents. Both rules also hold for an empty corpus.
 
     Raises:
         Conflict: the corpus has another encoder or dimension.
@@ -386,12 +387,12 @@ def accepted(reader: sqlite3.Connection) -> list[str]:
 
 
 def accept(writer: sqlite3.Connection, job: str) -> None:
-    """Start recording for `job` which documents other requests write or remove."""
+    """Start to record the ids of documents that other requests write or remove, for use by `job`."""
     writer.execute("INSERT OR IGNORE INTO uploads (job) VALUES (?)", (job,))
 
 
 def release(writer: sqlite3.Connection, job: str) -> None:
-    """Stop recording for `job`, because the job has ended."""
+    """Delete the records for `job`, and stop recording. Call this when the job has ended."""
     writer.execute("DELETE FROM uploads WHERE job = ?", (job,))
 
 

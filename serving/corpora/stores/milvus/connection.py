@@ -90,7 +90,7 @@ class Connection:
     _loaded: set[str] = field(default_factory=set)
 
     def load(self, collection: str) -> None:
-        """Load a collection for searches once in this process. Milvus Lite needs this at each start."""
+        """Load a collection for searches, unless this process has loaded it. Milvus Lite needs this at each start."""
         if collection not in self._loaded:
             self.client.load_collection(collection, timeout=LOAD_SECONDS)
             self._loaded.add(collection)
@@ -115,7 +115,8 @@ def connect(text: str) -> Connection:
     """Connect to the Milvus of `--store`, or start a Milvus Lite in this process.
 
     Raises:
-        StoreError: Milvus can't be reached at the address, its version is too old, or the folder can't be used.
+        StoreError: the address is not valid, the server can't be reached or is too old, Milvus Lite is not installed,
+            or its folder can't be used.
     """
     # These loggers log each error with its traceback, although they also raise it.
     for noisy in ("pymilvus", "milvus_lite", "grpc._server"):

@@ -49,7 +49,7 @@ class MilvusCorpora(Writer):
         """Open the corpora on the Milvus of `--store`.
 
         Raises:
-            StoreError: there is no Milvus, its version is too old, or its collections are not ours.
+            StoreError: Milvus can't be used (see `connect` and `Registry`), or another process uses the data folder.
         """
         jobs_of_one_server = settings.data / "corpora"
         with ExitStack() as opened:

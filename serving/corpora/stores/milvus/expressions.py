@@ -1,9 +1,9 @@
 """Translation of filters to expressions of Milvus, over two derived fields of each row.
 
-The operators of Milvus on JSON differ from our filters: they do not search objects within lists, do not know that a
-name may contain a dot, and compare no dates. Each row therefore has two derived fields. `terms` has a hash of each pair
-of path and value. `ranges` has the smallest and the greatest number, string and date at each path. Filters have the
-same results as on a local store. A filter that these fields can't answer is refused.
+The operators of Milvus on JSON differ from our filters. They do not search objects within lists, do not find a name
+with a dot by a dotted path, and do not compare dates. Each row therefore has two derived fields. `terms` has a hash of
+each pair of path and value. `ranges` has the smallest and the greatest number, string and date at each path. Filters
+have the same results as on a local store. A filter that these fields can't answer is refused.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ MAX_RANGES = 65_536
 """Maximum bytes of a JSON field in Milvus."""
 TERM_LENGTH = 24
 _OPERATORS = {"$gt": (">", "high"), "$gte": (">=", "high"), "$lt": ("<", "low"), "$lte": ("<=", "low")}
-"""Milvus's operators, and the end of a field's range that they compare. For example, a list is greater than a number if
-its greatest number is."""
+"""For each operator of filters: the operator of Milvus, and the end of a field's range that it compares. For example,
+`$gt` compares the greatest number of a list, because a list matches if any of its numbers is greater."""
 _ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
 _EVERYTHING, _NOTHING = "passage >= 0", "passage < 0"
 Several = Callable[[str], bool]
@@ -166,9 +166,9 @@ def _compared(where: Compares, path: str, names: list[str], several: Several) ->
 
 
 def _place(value: Any, kind: Kind) -> float | str | None:
-    """Return `value` in the form in which the field `ranges` of a row compares it.
+    """Convert `value` to the form of values in the field `ranges`.
 
-    Return None if `value` is of another kind, or a number whose absolute value is at least 1e300.
+    Return None if `value` is not of this kind, or is a number whose absolute value is at least 1e300.
     """
     if kind == "number":
         return float(value) if is_number(value) and abs(value) < 1e300 else None

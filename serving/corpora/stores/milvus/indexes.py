@@ -78,7 +78,11 @@ def planned(passages: int, target: float, option: str, *, lite: bool) -> list[st
 
 
 def search_parameters(kind: str, measured: Measured | None, k: int, *, most: bool) -> dict[str, int]:
-    """Return the parameters of a search for `k` hits, with the measured effort or, with `most`, the greatest."""
+    """Return the parameters of a search for `k` hits.
+
+    The effort is the measured effort. If it was not measured yet, it is the third of `efforts`. With `most`, it is the
+    greatest effort.
+    """
     found = KINDS[kind]
     if not found.effort:
         return {}

@@ -35,7 +35,7 @@ class Collections:
         """Sizes of the corpora as they were last counted."""
 
     def check_free(self, name: str) -> None:
-        """Raise an error if the alias of a corpus name is already a collection of another program."""
+        """Raise an error if another program has a collection whose name is the alias of this corpus."""
         with self._connection.errors():
             there = self._client.has_collection(alias(name), timeout=TIMEOUT)
             ours = there and self._client.describe_collection(alias(name))["description"] == schema(2).description
@@ -109,6 +109,8 @@ class Collections:
 
     def clean(self, record: Record) -> Record:
         """Delete the collections that the record no longer needs, and point the corpus's alias to `record.table`.
+
+        If the corpus is dropped, delete its alias and its record, too.
 
         Call this after the record is stored. After a crash, the call can be repeated.
         """

@@ -86,10 +86,12 @@ class Recall:
 
 
 def measure(corpus: Rows, kind: str, target: float) -> Measured | None:
-    """Return the lowest effort with which recall@10 reaches `target`, compared with exact search.
+    """Return the lowest effort with which recall@10 reaches `target`, and the measured recall.
 
-    The queries are the passages with the smallest hashes of their primary keys. If no effort reaches the target, return
-    the greatest effort. If the corpus is empty, return None.
+    The hits are compared with those of exact search. The lower confidence limit of the recall must reach `target`. If
+    no effort suffices, return the greatest effort. If the corpus is empty, return None.
+
+    The queries are the passages with the smallest hashes of their primary keys.
     """
     begin = perf_counter()
     names = nsmallest(QUERIES, (row["id"] for block in corpus.each(["id"]) for row in block), key=rows.number)

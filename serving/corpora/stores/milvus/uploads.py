@@ -1,7 +1,8 @@
 """Records of accepted uploads, in a file of this server.
 
-An upload takes effect when it is accepted, so its job must not overwrite later writes of other requests. The records
-are not in Milvus, because Milvus has no transactions. Writes by other servers are not recorded.
+An upload counts as written when it is accepted. Its job, which writes the documents later, must therefore not overwrite
+what other requests wrote since then. The records are not in Milvus, because Milvus has no transactions. Writes by other
+servers are not recorded.
 """
 
 from __future__ import annotations

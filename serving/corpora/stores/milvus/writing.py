@@ -149,6 +149,7 @@ class Writer(Reader):
 
         Raises:
             Conflict: the corpus has documents of another encoder.
+            Conflict: the corpus or `content` has own vectors (`OWN`), and `check_bound` rejects `content`.
         """
         dim = content.vectors.shape[1]
         if record.table and (record.table.fingerprint, record.table.dim) == (content.fingerprint, dim):
