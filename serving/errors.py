@@ -59,9 +59,10 @@ class Unauthenticated(ServiceError, status=401, kind="Unauthorized"):
 
 
 class Forbidden(ServiceError, status=403, kind="Unauthorized"):
-    """The API key lacks the scope, or has no access to the corpus.
+    """The caller is not allowed to make this request.
 
-    On a server without API keys, the caller is not allowed to use the route.
+    For example, the API key lacks the scope, the key has no access to the corpus, or a foreign web page sent the
+    request.
     """
 
 

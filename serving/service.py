@@ -88,7 +88,7 @@ class Service:
         self.library = Library(corpora, self.encoders, self.metrics, self.admitted, self.remedy)
         self.parsing = CorpusThreads(PARSED_AT_ONCE)
         """Threads that wait for the child processes that read uploaded files. They are separate, so that searches never
-        wait for them."""
+        wait for the parsing of a file."""
         self.mapping = CorpusThreads(MAPPED_AT_ONCE)
         """Threads that wait for the child processes that compute maps."""
         self.adapting = CorpusThreads(1)

@@ -36,7 +36,7 @@ async def put(
     """Point an alias to a corpus: 201 if the alias is new, else 200.
 
     Every route accepts an alias in place of a corpus name. Requests that arrive after the answer use the new corpus.
-    409 if a corpus already has this name.
+    409 if a corpus has the same name as the alias.
     """
     corpus = allowed_corpus(check_corpus_name(body.corpus, "corpus"), request)
 

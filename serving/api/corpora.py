@@ -153,9 +153,9 @@ async def delete(name: CorpusName, service: ServiceDep) -> None:
 
 
 def unknown(otherwise: ASGIApp) -> ASGIApp:
-    """Wrap the handler of unknown paths below /corpora/.
+    """Return a handler of unknown paths. It checks the corpus name, and then calls the handler `otherwise`.
 
-    If such a path begins with an illegal corpus name, the wrapped handler raises the error for illegal names. An
+    If the corpus name in a path below /corpora/ is illegal, the returned handler raises the error for illegal names. An
     example is the empty name in `/corpora//documents`.
     """
 

@@ -127,7 +127,7 @@ async def patch(name: CorpusName, id: DocumentId, body: DocumentPatchRequest, se
 
 
 async def _patched(name: str, which: Sequence[str] | Filter, body: DocumentPatchRequest, service: ServiceDep) -> int:
-    """Change the documents in `which`, and return their number.
+    """Change the documents whose ids `which` lists, or that match the filter `which`. Return their number.
 
     If `expires_at` is absent, the expiry stays the same. If it is null, the documents never expire.
     """

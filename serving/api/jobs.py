@@ -101,7 +101,7 @@ def _accepted(job: Job) -> Answer:
 
 
 def response_of(answer: Answer) -> Response:
-    """Return the response with an answer that is stored for repetitions of the request."""
+    """Convert an `Answer` to a response. An `Answer` can be stored for repetitions of its request."""
     return Response(answer.body, answer.status, dict(answer.headers), media_type=JSON)
 
 
@@ -114,7 +114,10 @@ async def submitted(
     spool: Spool | None = None,
     keyed: Keyed | None = None,
 ) -> Response:
-    """Submit a job. Return 202 and the job, or 409 and the id of an equal job that is queued or running."""
+    """Submit a job. Return 202 and the job, or 409 and the id of an equal job that is queued or running.
+
+    With `keyed`, the answer 202 is stored together with the job, for repetitions of the request.
+    """
     answered = (keyed, _accepted) if keyed else None
     try:
         return response_of(_accepted(await jobs.submit(kind, corpus, options, spool=spool, answered=answered)))

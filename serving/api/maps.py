@@ -92,7 +92,7 @@ async def compute(name: CorpusName, service: ServiceDep) -> Response:
 
     A map has up to 50,000 passages. For a larger corpus, the map has a random sample of the passages. The sample stays
     the same until the corpus changes. The previous map is served until the job has finished. 501 if the extra `map` is
-    not installed, or if the store has no maps.
+    not installed, or if the store does not support maps.
     """
     _check_possible(service.library.corpora)
     await service.library.read(lambda corpora: corpora.corpus(name), of=name)

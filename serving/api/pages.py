@@ -38,7 +38,7 @@ _imports = re.compile(r'^import .* from "(.+)";$', re.MULTILINE)
 
 
 def _modules(*names: str) -> list[str]:
-    """Return the names of modules and of all modules that they import, directly or indirectly."""
+    """Return `names` and the names of all modules that the modules `names` import, directly or indirectly."""
     found: set[str] = set()
     ahead = list(names)
     while ahead:

@@ -37,7 +37,7 @@ from serving.service import Service
 VALUES = 20
 """Maximum number of values of a facet in the answer."""
 DEEPEST = 100_000_000
-"""Maximum number of hits on all pages before a cursor. A cursor with a larger number is refused."""
+"""Maximum number of hits before the page that a cursor requests. A cursor with a larger number is refused."""
 
 router = APIRouter(tags=["search"], route_class=Route, dependencies=CLOSED)
 _DOCUMENTED: dict[str, Any] = {"response_model": SearchAnswer, "response_model_exclude_unset": True}
@@ -45,7 +45,7 @@ _DOCUMENTED: dict[str, Any] = {"response_model": SearchAnswer, "response_model_e
 
 @router.post("/corpora/{name}/search", summary="Search a corpus", **_DOCUMENTED)
 async def search(name: CorpusName, body: SearchRequest, service: ServiceDep) -> Response:
-    """Find the passages that best answer a query, several queries, or a vector.
+    """Find the passages that best match a query, several queries, a vector, or examples (`like`).
 
     `dense` searches by meaning. `lexical` searches by words (BM25), and a phrase in double quotes must occur in the
     text. `hybrid` searches by both.
@@ -219,9 +219,9 @@ def _check_combination(body: SearchRequest, options: SearchOptions, *, several: 
 
 
 def _queries(body: SearchRequest, most: int) -> list[str] | Query:
-    """Return the validated texts, or a `Query` that needs no encoder.
+    """Return the texts to search for. For a vector or examples, return a `Query` instead, which needs no encoder.
 
-    Lexical search has no encoder that refuses illegal texts, so this function refuses them.
+    This function refuses illegal texts, because lexical search has no encoder that would refuse them.
     """
     given = [name for name in ("query", "queries", "vector", "like") if getattr(body, name) is not None]
     if given == ["query", "vector"]:

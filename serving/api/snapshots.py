@@ -209,8 +209,8 @@ async def delete(name: CorpusName, id: SnapshotId, service: ServiceDep) -> None:
 async def restore(name: CorpusName, request: Request, service: ServiceDep) -> Response:
     """Start a job that restores an uploaded snapshot or a snapshot that the server has.
 
-    Until the snapshot is completely read and checked, the current corpus answers requests, even if it has another
-    encoder.
+    Until the snapshot is completely read and checked, the current corpus answers requests, even if the corpus
+    and the snapshot have different encoders.
     """
     assert isinstance(request, BoundedRequest), "StreamedRoute passes a BoundedRequest"
     service.library.corpora.check_snapshots()

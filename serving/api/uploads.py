@@ -237,9 +237,9 @@ async def add(
 ) -> Response:
     """Store documents.
 
-    Up to 256 documents are stored before the answer. Either all of them are stored or none, and they are durable and
-    searchable. A larger upload becomes a job. A document with a known id replaces the old document. A document without
-    an id gets one.
+    Up to 256 documents are stored before the answer. Either all of them are stored or none. After the answer 200, they
+    are durable and searchable. A larger upload becomes a job. A document with a known id replaces the old document. A
+    document without an id gets an id.
 
     The content type names the format of the body. In multipart/form-data, the name of the file shows the format. The
     body may be compressed with gzip or zstd. `x-truncated-inputs` is the number of texts or passages that exceed the

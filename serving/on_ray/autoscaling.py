@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 QUEUED_TOKENS = "queued_tokens"
 """Name of the metric that each replica reports: the number of its admitted tokens that are not embedded yet."""
 TARGET_TOKENS = 20_000
-"""Target for the mean number of queued tokens per replica. A few CPUs need about one second for this number."""
+"""Target for the mean number of queued tokens per replica. A few CPUs embed this many tokens in about one second."""
 
 
 def by_queued_tokens(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
-    """Return the number of replicas that gives each replica about `TARGET_TOKENS` queued tokens, and an empty state.
+    """Return the number of replicas at which the mean is about `TARGET_TOKENS` queued tokens per replica.
 
-    Ray Serve then applies the limits and delays of its configuration.
+    Ray Serve then applies the limits and delays of its configuration. The second value is the state that Ray Serve
+    keeps for the next call. It is always empty.
     """
     tokens = sum((context.aggregated_metrics or {}).get(QUEUED_TOKENS, {}).values())
     return max(1, math.ceil(tokens / TARGET_TOKENS)), {}

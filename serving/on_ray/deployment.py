@@ -13,8 +13,8 @@ from serving.settings import Settings
 
 NAME = "isosphere"
 MAX_ONGOING = 1000
-"""Maximum number of concurrent requests of a replica. The replica's own queue limits their tokens, and answers 429 if
-it is full."""
+"""Maximum number of concurrent requests of a replica. The replica's own queue limits the tokens of these requests. If
+the queue is full, the replica answers 429."""
 MAX_WAITING = 1000
 """Maximum number of requests that wait at a proxy for a replica. The proxy answers further requests with 429."""
 RETRY_SECONDS = 2
@@ -105,7 +105,8 @@ def _application(settings: Settings) -> Any:
 def serve(settings: Settings) -> int:
     """Deploy or update the replicas. Return the exit status.
 
-    If this process started Ray, serve until Ctrl-C.
+    If this process started Ray, serve until Ctrl-C. On a cluster that was already running, return when the replicas
+    are deployed.
     """
     try:
         check_exposure(settings, "127.0.0.1" if settings.host == "localhost" else settings.host)

@@ -103,7 +103,12 @@ async def version() -> OllamaVersion:
 
 
 def _asked(body: OllamaRequest, service: Service) -> str:
-    """Return the name of the model that a request names. `num_ctx` must not be below its maximum length."""
+    """Return the name of the served model for a request.
+
+    Raises:
+        NotFound: there is no such model.
+        Invalid: `num_ctx` is below the maximum length of the model.
+    """
     served = _named(body.model, service)
     check_max_tokens(body.options.num_ctx, served.model.manifest.max_length, "options.num_ctx")
     return served.name

@@ -1,7 +1,7 @@
 """Traces: a span for each request, exported by OTLP over HTTP. This module is imported only if traces are configured.
 
 Spans contain counts, routes, statuses, and the ids of the trace and the request. They contain no other data of the
-caller. The names are OpenTelemetry's conventions for HTTP servers.
+caller. The names of requests' spans and of their attributes follow OpenTelemetry's conventions for HTTP servers.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Collector:
 class Traces:
     """Pure ASGI middleware that records a span for each request.
 
-    A span names the route by its template, because a path may quote documents.
+    A span names the route by its template, because a path may contain the id of a document.
     """
 
     def __init__(self, app: ASGIApp, collector: Collector) -> None:

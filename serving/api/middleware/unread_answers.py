@@ -18,15 +18,15 @@ UNCOUNTED = 65_536
 """Answers of at most this many bytes do not count towards the limit. Small answers are therefore always sent, even if
 other clients leave many bytes unread."""
 PIECE = 1 << 18
-"""Maximum bytes given to the connection at a time. The connection then waits until the client has read them."""
+"""Maximum bytes of an answer that the server sends at once. It sends more when the client has read most of them."""
 
 
 class UnreadLimit:
     """Pure ASGI middleware that limits the bytes of unread answers.
 
     It runs after authentication, because an API key can have its own limit. A large answer counts until the client has
-    read it. An answer that exceeds the limit is replaced by an error. The answer to a write is always sent, because the
-    write has already happened.
+    read it. An error replaces the answer to a read if the answer exceeds the limit. The answer to a write is always
+    sent, because the write has already happened.
     """
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
@@ -36,8 +36,8 @@ class UnreadLimit:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle the request.
 
-        The head of an answer is held back until the route sends the first piece of the body. Only if this piece is the
-        whole body, an error can replace the answer.
+        The head of an answer is held back until the route sends the first piece of the body. An error can replace
+        the answer only if this piece is the whole body.
         """
         if scope["type"] != "http":
             await self._app(scope, receive, send)

@@ -34,9 +34,9 @@ class Authentication:
         self._keyring = keyring
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward public and allowed requests, with the key in the scope's state.
+        """Forward public requests and allowed requests. The scope's state of an allowed request contains the key.
 
-        Answer other requests with 401, with 403, or, if the key is over a limit, with 429.
+        Answer 401 if the key is missing or unknown, 403 if the key lacks the scope, and 429 if the key is over a limit.
         """
         if scope["type"] != "http" or _is_public(scope["method"], scope["path"]):
             await self._app(scope, receive, send)

@@ -1,7 +1,8 @@
 """Error responses. Each route belongs to an API that determines the format of its errors.
 
-Native routes use the format of text-embeddings-inference. Routes under /v1 and /openai use OpenAI's format, routes
-under /v2 Cohere's, and routes under /api Ollama's.
+Native routes use the format of text-embeddings-inference. Routes under /v1, /openai, /models and /embeddings use
+OpenAI's format. Routes under /v2 use Cohere's format, and routes under /api use Ollama's format. Routes
+under /models/{id}/pipeline are native.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ _SAID = {
     "dict_type": "must be an object",
     "none_required": "is not supported",
 }
-"""Messages that replace pydantic's messages about Python types or our class names, by pydantic's type of error."""
+"""Messages for some of pydantic's error types. They replace pydantic's own messages, which name Python types or our
+classes."""
 _SHOULD = re.compile("^(Input|List|String) should ")
 _HEADERS = {401: {"www-authenticate": "Bearer"}, 408: {"connection": "close"}}
 _KINDS = {404: "NotFound", 405: "Validation"}

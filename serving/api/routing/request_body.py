@@ -28,7 +28,8 @@ MANY_CONTAINERS = 2500
 """Maximum number of opening brackets in an ordinary body, such as a body with 2,048 lists of token ids. For each key,
 the server processes bodies with more brackets one at a time."""
 KEY_SHARE = 0.75
-"""Maximum share of the limit on body bytes in memory for the bodies of one API key. A key's only body may exceed it."""
+"""The bodies of one API key may use at most this share of the limit on body bytes in memory. A key's only body may use
+more."""
 RETRY_SECONDS = 1
 
 
@@ -81,7 +82,7 @@ class BytesInFlight:
 
 
 class BoundedRequest(Request):
-    """A request whose body is limited while the server reads it. `parse_json` parses the body."""
+    """A request whose body is limited while the server reads it. `json_body.parse_json` parses its JSON."""
 
     held: AsyncExitStack
     """Resources to release after the request is answered. The route sets this attribute."""
@@ -125,7 +126,8 @@ class BoundedRequest(Request):
     async def arrive(self, take: Take, limit: int, in_memory: int) -> None:
         """Pass each received piece of the body to `take`, which keeps at most `in_memory` bytes in memory.
 
-        It raises the same errors as `body`, except those of decompression.
+        The maximum size of the body is `limit`, not `max_body_bytes`. The errors are those of `body`, except those of
+        decompression.
         """
         with self.state.bytes_in_flight.body() as grown:
             await self._arrive(take, limit, lambda size: grown(min(size, in_memory)))

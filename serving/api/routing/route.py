@@ -216,8 +216,8 @@ def check_counts(body: Any, settings: Settings) -> None:
 def _bounded(handle: Work, field: Any, *, typed: bool) -> Handler:
     """Wrap a handler with the limits of a request.
 
-    With `typed`, FastAPI parses the body, so a request with a body must have a content type. Otherwise, the default
-    content type is JSON.
+    With `typed`, FastAPI parses the body, so a request with a body must have a content type. Without `typed`, a missing
+    content type means JSON.
     """
     required = field is not None and field.field_info.is_required()
 

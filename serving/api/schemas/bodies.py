@@ -62,7 +62,7 @@ def listed(value: Any) -> Any:
 
 
 def _input_list(value: Any) -> Any:
-    """Convert OpenAI's four forms of input to two: lists of texts and lists of token id lists."""
+    """Convert OpenAI's four forms of input to two forms: a list of texts, or a list of lists of token ids."""
     if not isinstance(value, str | list):
         raise ValueError("must be a text, a list of texts, a list of token ids, or a list of such lists")
     return [value] if isinstance(value, str) else _id_lists(value)

@@ -89,8 +89,8 @@ class OpenAIEmbeddingsRequest(VectorFields):
         """Return the options of the request.
 
         Raises:
-            Invalid: two fields with the same meaning have different values, or the request has `input_type` or `task`
-                for token ids.
+            Invalid: two fields with the same meaning have different values; or a request with token ids has
+                `input_type` or `task`, which only texts may have.
         """
         roles: dict[str, Role | None] = {"input_type": self.input_type, "task": self.task}
         role: Role | None = agreed(roles)

@@ -19,7 +19,7 @@ Path = Annotated[str, Field(min_length=1, max_length=512)]
 
 
 class LikeRequest(ClosedBody):
-    """Examples for a search: documents that the hits should resemble, and documents that they should not.
+    """Examples for a search: documents that the hits should resemble, and documents that the hits should not resemble.
 
     The examples themselves are never hits.
     """
