@@ -23,7 +23,10 @@ from training.objectives import OBJECTIVES
 from training.objectives.base import PASSAGES_SUFFIX, AugmentationName, Recipe
 
 FALLBACK_PRESET = "bert-base-uncased"
-"""Preset for a backbone whose name matches no preset. Folders that declare a pooling are different (`preset_of`)."""
+"""Preset for a backbone whose name matches no preset.
+
+If the backbone is a folder that declares a pooling, `preset_of` prefers presets with this pooling.
+"""
 
 NOT_SET = ("objective", "backbone", "preset", "params")
 """Fields of a run that `--set` rejects, because they have options of their own."""
@@ -179,9 +182,9 @@ class RunConfig(Configuration):
     teacher: str | None = None
     """Name or folder of the teacher. With None, SimCSE first trains a teacher if the objective needs one."""
     eval_data: str | None = None
-    """Folder in SentEval's layout. If set, STS-B dev chooses the best weights."""
+    """Folder in SentEval's layout. Its dev sets (see `dev_tasks`) choose the best weights, unless `dev_data` is set."""
     dev_data: str | None = None
-    """File of the user's scored pairs. If set, these pairs choose the best weights, and STS-B dev does not."""
+    """File of the user's scored pairs. If set, these pairs choose the best weights, instead of `eval_data`."""
     dev_tasks: DevTasks = "stsb"
     """Dev sets in `eval_data` whose score chooses the best weights: STS-B, or the mean of STS-B and SICK-R."""
     seed: int = 42

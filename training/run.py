@@ -54,11 +54,12 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
     The record goes to `config.run`, progress to `stream`. All inputs are checked before the run's folder is created.
     With several processes, only the first one reports and writes, but all return the outcome.
 
-    After the checks, `force` removes an existing run in `config.run`. If this run trains its own teacher, `force` also
-    removes a run with another configuration in the folder of the teacher's run.
+    After the checks, `force` removes an existing run in `config.run`. A run that trains its own teacher also uses a
+    folder for the teacher's run. If this folder has a run with another configuration, `force` removes that run, too.
 
     Raises:
-        RunError: the folder already has a run; or, with `resume`, it has none; or the bundle can't be written.
+        RunError: `config.run` has a run, and neither `resume` nor `force` is set; or `resume` is set, and there is no
+            run; or the bundle can't be written.
         ValueError: backbone, corpus or data are not usable. The error is of a subclass that this package defines, and
             its message names the file or option.
         LockError: another process works on the run.
@@ -199,7 +200,7 @@ def _headline(training: Training, autocast: torch.dtype | None, resumed: int | N
 
 
 def _pooling(config: RunConfig) -> str:
-    """Describe the run's pooling. If the files of the backbone declare another pooling, describe this pooling, too."""
+    """Describe the run's pooling, and the pooling that the backbone's files declare if it is different."""
     own = read_config(resolve(config.backbone)).get("pooling", config.pooling)
     return f"{config.pooling} pooling" + ("" if own == config.pooling else f" but its files declare {own}")
 
@@ -277,8 +278,10 @@ def teacher_config(config: RunConfig) -> RunConfig:
     """Return the configuration of the teacher's run, with folders beside those of `config`.
 
     The run's preset can name the teacher's backbone. For example, DCLR's presets for large models name a base model of
-    the same family. The teacher then has SimCSE's default preset for this backbone. Otherwise, the teacher has the
-    run's backbone and, if SimCSE has it, the preset with the name of the run's preset.
+    the same family. The teacher then has SimCSE's default preset for this backbone.
+
+    If the preset names no backbone, the teacher has the run's backbone. Its preset is SimCSE's preset with the name of
+    the run's preset. If SimCSE has no such preset, the teacher gets SimCSE's default preset for the backbone.
 
     Raises:
         ConfigError: the user must name a teacher for this objective.
@@ -317,9 +320,10 @@ def is_published(planned: RunConfig, corpus: str) -> bool:
 def _load_named_teacher(
     config: RunConfig, state: State, corpus: Corpus, devices: Devices, *, force: bool
 ) -> Encoder | None:
-    """Load the teacher that the run names. Return None if the objective needs no teacher, or none is named.
+    """Load the teacher that the run names. Return None if the objective needs no teacher, or the run names none.
 
-    If a teacher is needed but not named, SimCSE will train it. Check the inputs of the teacher's run in this case.
+    If a teacher is needed but not named, SimCSE will train it. In this case, check the inputs of the teacher's run.
+    With `force`, also remove a teacher's run that has another configuration.
     """
     if not state.objective.needs.teacher:
         if config.teacher is not None:

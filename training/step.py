@@ -49,7 +49,7 @@ class Step:
 
     It waits only to add new vectors to the cache of a frozen encoder. A step with a non-finite loss changes no weights,
     and neither does any later step. So the loop can read losses later, and still finds the weights from before the
-    diverged step. In fp16, a gradient overflow skips only its own update.
+    diverged step. In fp16, a step whose gradient overflows changes no weights, but later steps do.
     """
 
     def __init__(
@@ -166,6 +166,7 @@ class Step:
                 device=self._devices.device,
                 no_sync=lambda: self._devices.no_sync(self._encode),
             )
+        # These gradients are equal in theory, but can differ in the last bit between devices.
         self._devices.average(weight.grad for weight in state.objective.parameters())
         return values
 
@@ -220,9 +221,9 @@ def encode_twice(
 def adamw(weights: Iterable[Tensor], *, learning_rate: float, weight_decay: float) -> torch.optim.AdamW:
     """Create AdamW with the published betas and eps, which are torch's defaults.
 
-    Torch's fused AdamW skips an update with a non-finite gradient without waiting for the host. Weight decay applies
-    only to matrices, not to norms and biases (Devlin et al.). On CUDA, the learning rate is a tensor on the device,
-    because recorded steps read it there.
+    Torch's fused AdamW skips an update with a non-finite gradient on the device, so the host does not wait. Weight
+    decay applies only to matrices, not to norms and biases (Devlin et al.). On CUDA, the learning rate is a tensor on
+    the device, because recorded steps read it there.
     """
     weights = list(weights)
     replayed = weights[0].is_cuda
@@ -342,8 +343,8 @@ def make_meter(
 def load_start(config: RunConfig, devices: Devices) -> Encoder:
     """Load the whole backbone with frozen weights, as the encoder from before training.
 
-    It gets the pooling of the run. But if the run trains an encoder without layers, the backbone keeps its own pooling,
-    because that encoder imitates the backbone's vectors.
+    The backbone gets the pooling of the run, with one exception: if the run trains an encoder without layers, the
+    backbone keeps its own pooling, because the trained encoder imitates the backbone's vectors.
     """
     return load_frozen(config.backbone, devices, pooling=config.pooling if config.layers != () else None)
 

@@ -34,7 +34,8 @@ WHITENING = ("--set", "power=0.3", "--set", "centred=false")
 def adapt(options: argparse.Namespace) -> int:
     """Train on passages, fit a partial whitening, and compare the encoders on retrieval of held-out passages.
 
-    If the corpus has too few texts for a covariance of full rank, the whitening is omitted.
+    If the corpus has too few texts for a covariance of full rank, the whitening is omitted. With `--promote`, promote
+    the best new encoder if it is better than the initial encoder.
 
     Raises:
         ConfigError: the corpus has single sentences instead of passages, the objective is not supported, or options

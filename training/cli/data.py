@@ -43,7 +43,12 @@ def show(options: argparse.Namespace) -> int:
 
 
 def verify(options: argparse.Namespace) -> int:
-    """Check the named datasets, or all in the folder, up to the first incomplete one, and print their counts."""
+    """Check the named datasets, or all datasets in the folder, and print their counts.
+
+    Raises:
+        DataError: a name is unknown, the folder has no dataset, or a dataset is incomplete or has changed. The check
+            ends at the first such dataset.
+    """
     folder = _folder(options)
     _check_names(options.names)
     recorded = checksums.read(folder)

@@ -24,7 +24,10 @@ TOLD = "a running server loads it after SIGHUP or POST /admin/reload"
 
 
 def promote(options: argparse.Namespace) -> int:
-    """Check the bundle, serve it if it passes, and print all checks. If refused, return 1 and print to stderr."""
+    """Check the bundle, serve it if it passes, and print all checks.
+
+    If the bundle is refused, return 1 and print the checks to stderr.
+    """
     scored = options.data and not options.retrieval
     require = options.require if options.require is not None else REQUIRED if scored else ()
     terms = Terms(margin=options.margin, require=require, reports=options.report, force=options.force)

@@ -35,7 +35,10 @@ def soup(options: argparse.Namespace) -> int:
 
 
 def rebuild_encoder(options: argparse.Namespace) -> int:
-    """Rebuild the encoder. Return 1 if a score differs from the expected one, and 130 after Ctrl-C or SIGTERM."""
+    """Rebuild the encoder.
+
+    Return 1 if a score differs from the expected score by more than its tolerance, and 130 after Ctrl-C or SIGTERM.
+    """
     plan, met = Rebuild.read(options.file), True
     try:
         with terminable():

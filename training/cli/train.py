@@ -163,10 +163,10 @@ def without_conflicts(
     """Return `put`, the settings of `--set`, after checking that no other option sets the same field.
 
     `given` has the fields of the other options. `spelt` maps a field to its option, if the names differ.
+    `put` and `given` may both set the field `run`, because `--out` only implies a folder for the run.
 
     Raises:
-        ConfigError: `put` and `given` set the same field. `--set run` is allowed together with `--out`, because `--out`
-            only implies a folder for the run.
+        ConfigError: `put` and `given` set the same field.
     """
     if twice := sorted(put.keys() & given.keys() - {"run"}):
         option = (spelt or {}).get(twice[0], "--" + twice[0].replace("_", "-"))

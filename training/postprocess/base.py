@@ -79,7 +79,9 @@ class Postprocess(Generic[P]):
 
 
 def check_training(params: Any) -> None:
-    """Check that the learning rate is positive, with a finite first step of Adam, and that batches have a variance.
+    """Check the learning rate and the batch size.
+
+    Adam's first step must be finite, and a batch must have a variance.
 
     Raises:
         ValueError: the learning rate is not above 0, or is above `MOST_RATE`, or the batch size is below 2.
@@ -126,7 +128,10 @@ ENCODED_AT_ONCE = 1024
 def pooled_batches(
     encoder: Encoder, corpus: Corpus, *, size: int, epochs: int = 1, seed: int, stream: TextIO
 ) -> Iterator[Tensor]:
-    """Yield batches (size, D), or less at the end of an epoch, of float32 vectors without dropout, on the CPU."""
+    """Encode shuffled sentences without dropout, and yield batches (size, D) of float32 vectors on the CPU.
+
+    The last batch of an epoch may be smaller.
+    """
     chunk = size * -(-ENCODED_AT_ONCE // size)
     for sentences in sentence_batches(corpus, size=chunk, epochs=epochs, seed=seed, stream=stream):
         vectors = torch.from_numpy(encoder.encode(sentences))

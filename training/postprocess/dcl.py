@@ -62,7 +62,10 @@ def dropout_views(encoder: Encoder, batches: Iterable[list[str]]) -> Iterator[Te
 
 
 def train(batches: Iterable[Tensor], dim: int, params: DCLParams) -> tuple[Tensor, list[float]]:
-    """Train the matrix (D, D) from the identity, and return it with the loss of each batch (2, N, D)."""
+    """Train the matrix (D, D), starting from the identity, on batches of two views (2, N, D).
+
+    Return the matrix and the loss of each batch.
+    """
     matrix = nn.Parameter(torch.eye(dim))
     optimiser = torch.optim.Adam([matrix], lr=params.learning_rate)
     losses: list[float] = []

@@ -30,7 +30,10 @@ class WhiteningParams:
     """Parameters of whitening."""
 
     dims: int | None = None
-    """k, the number of leading directions kept, by default all that vary. The paper: 256 (base) and 384 (large)."""
+    """k, the number of leading directions that are kept. None keeps all directions with variance.
+
+    The paper keeps 256 directions of base models, and 384 of large models.
+    """
     power: float = 1.0
     """Strength of whitening: a variance s becomes s ** (1 - power).
 

@@ -106,7 +106,7 @@ def required(candidate: Bundle, evaluations: Sequence[Evaluation], names: Sequen
 def not_worse(
     candidate: Bundle, judges: Evaluator, *, margin: float, incumbent: Bundle | None, broken: bool, best: float | None
 ) -> Check:
-    """Check that the candidate is at most `margin` points worse than the served bundle and than the best score so far.
+    """Check the candidate's score. It may be at most `margin` points below the served bundle's score and below `best`.
 
     All comparisons use float32 on ONNX Runtime.
 

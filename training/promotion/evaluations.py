@@ -31,8 +31,11 @@ Evaluation = Mapping[str, Any]
 def read_evaluations(bundle: Bundle, files: Sequence[Path]) -> list[Evaluation]:
     """Return the evaluations in `files`, followed by the evaluations in the bundle's own report.
 
+    Repeated evaluations are left out. Evaluations in the bundle's report are left out if they have another fingerprint.
+
     Raises:
-        PromotionError: a file can't be read or shown, is not an evaluation, or is about a different encoder.
+        PromotionError: a file can't be read, is not an evaluation, or can't be shown on a page; or one of `files`
+            evaluates a different encoder.
     """
     own = [bundle.folder / REPORT] if REPORT in bundle.manifest.files else []
     found: list[Evaluation] = []
@@ -54,7 +57,7 @@ def read_evaluations(bundle: Bundle, files: Sequence[Path]) -> list[Evaluation]:
 
 
 def scores(evaluations: Sequence[Evaluation]) -> dict[str, float]:
-    """Return the scores by their names in manifests. Of several evaluations, the first one with a score counts."""
+    """Return the scores by their names in manifests. If several evaluations have a score, the first one counts."""
     return {name: score for each in reversed(evaluations) for name, score in _scores(each)}
 
 

@@ -84,8 +84,8 @@ class Place:
         Readers of `default` always see either the old or the new bundle, even after a crash.
 
         If `default` is a folder, it is exchanged with the link, atomically if the system supports this. The folder is
-        then removed if a copy has the same files. Otherwise it is moved to the folder of copies. Its name there is
-        `unverified` if its verification fails, and `uncopied` if not.
+        then removed if a copy has the same files. A folder without a copy is moved to the folder of copies. Its name
+        there begins with `uncopied` if it passes verification, and with `unverified` if it fails.
         """
         with naming(self.default):
             self._aside.unlink(missing_ok=True)
@@ -105,7 +105,10 @@ class Place:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _beside(self, name: str, suffix: str = "") -> Path:
-        """Return the path beside the served path with this name, and with the served name if it is not `default`."""
+        """Return the path beside the served path with this name and suffix.
+
+        If the served name is not `default`, it becomes part of the name: `promotions-staging.jsonl` for `staging`.
+        """
         own = name if self.default.name == DEFAULT else f"{name}-{self.default.name}"
         return self.default.with_name(own + suffix)
 

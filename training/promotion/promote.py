@@ -31,7 +31,7 @@ class Terms:
     """Conditions of a promotion."""
 
     margin: float = 0.5
-    """Maximum number of points by which the candidate may be below the served bundle."""
+    """Maximum points by which the candidate may be below the served bundle, and below the best bundle so far."""
     require: Sequence[str] = ()
     """Tasks, or families of tasks, that must have a score."""
     reports: Sequence[Path] = ()

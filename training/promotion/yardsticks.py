@@ -72,7 +72,7 @@ class Yardstick(Protocol):
         """
 
     def compare(self, a: Scored, b: Scored) -> Comparison:
-        """Return the difference of `a` and `b` in points, with a bootstrap interval over pairs or queries."""
+        """Return the difference `a` - `b` in points, with a bootstrap interval over pairs or queries."""
         return bootstrap.compare_means(a.values, b.values, LEVEL)
 
     def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Mapping[str, float]:
@@ -124,7 +124,7 @@ class StsYardstick(Yardstick):
 
 
 class SelfRetrievalYardstick(Yardstick):
-    """MRR@10 x 100 of retrieving a held-out sentence's other half."""
+    """MRR@10 x 100 of retrieval between the halves of held-out sentences. Each half is the query for the other half."""
 
     metric = "self-retrieval"
 

@@ -21,7 +21,7 @@ PARTS = {"name": str, "about": str, "base": dict, "grid": dict, "arm": list}
 OF_A_PAPER = {"paper": str, "untestable": str, "figures": list, "published": dict, "reported": dict}
 """Parts of a study file that only a study of a paper's table or figure has, with their types."""
 RESTATED = ("grid", "arm")
-"""Parts of a study that `published` may replace. All other keys of `published` together replace `base`."""
+"""Parts of a study that `published` may replace. All other keys of `published` form the new `base`."""
 STUDIES = Path(__file__).parents[2] / "studies"
 """Folder of the named studies. Names include the subfolder: `dclr/table-2`."""
 NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")
@@ -81,7 +81,11 @@ class Reported:
 
 @dataclass(frozen=True)
 class Study:
-    """A study: a run for each arm and each combination of values of the axes, both the study's and the arm's own."""
+    """A study of one or several arms.
+
+    Each arm has the axes of the study, and can have axes of its own. It has a run for each combination of the
+    values of these axes.
+    """
 
     file: Path
     name: str
@@ -97,7 +101,7 @@ class Study:
     """Changes to the study for `--published`, which uses the backbone of the paper."""
     reported: Reported | None = None
     figures: tuple[str, ...] = ()
-    """Ids of the report's figures that repeat the paper's figure. An entry can be the beginning of several ids."""
+    """Ids, or beginnings of ids, of the report's figures that repeat the paper's figure."""
 
     @classmethod
     def read(cls, file: Path) -> Self:
@@ -205,7 +209,7 @@ class Study:
 
     @cached_property
     def cached_trials(self) -> list[Trial]:
-        """Every run, as `trials` returned them at the first access. Inputs that change later are not read again."""
+        """All runs, as `trials` returned them at the first access. Inputs that change later are not read again."""
         return self.trials()
 
     def _trial(self, arm: Arm, axes: Mapping[str, Any], contents: InputDigests) -> Trial:

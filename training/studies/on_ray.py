@@ -29,10 +29,12 @@ POLL_SECONDS = 0.2
 
 
 def share(nodes: Sequence[Mapping[str, float]], *, threads: int | None, device: str) -> dict[str, Any]:
-    """Return the resources that Ray reserves for a run: one GPU if the cluster has GPUs, and `threads` CPUs.
+    """Return the resources that Ray reserves for a run.
 
-    By default, a run has all CPUs of the smallest node. If runs use GPUs, a run has the smallest number of CPUs per GPU
-    among the nodes with GPUs.
+    A run gets one GPU if the cluster has GPUs and the device is not the CPU. It gets `threads` CPUs.
+
+    If `threads` is None, a run without a GPU gets as many CPUs as the smallest node has. A run with a GPU gets the
+    smallest number of CPUs per GPU among the nodes with GPUs.
 
     Args:
         nodes: resources of each node, by Ray's names.

@@ -20,7 +20,10 @@ from training.studies.trial import SEED, label_of
 
 
 def page(name: str, about: str, *summaries: Summary) -> str:
-    """Return an HTML page with a table for each summary. Parts without a metric are from the first summary."""
+    """Return an HTML page with the tables of each summary, a table of geometry, and figures.
+
+    The table of geometry is from the first summary.
+    """
     geometry = table.geometry_grid(summaries[0])
     main = [
         *(part for summary in summaries for part in (_result(summary), _tasks(summary))),
@@ -70,7 +73,10 @@ OWN_FIGURES = {"STSB": "STS-B", "SICKR": "SICK-R"}
 
 
 def figures(summary: Summary, *others: Summary) -> list[Element]:
-    """Draw every figure for which there are results, those without a metric from the first summary."""
+    """Draw every figure for which there are results.
+
+    Nearest neighbours, learning curves and geometry are drawn only once, from the first summary.
+    """
     compared = [part for each in (summary, *others) for part in (_arms(each), *_gains(each), *_sweeps(each))]
     return [*compared, *_nearest(summary), *_curves(summary), *_planes(summary)]
 
@@ -216,7 +222,7 @@ def _scale(name: str, values: Sequence[float]) -> Axis:
 
 
 def _curves(summary: Summary) -> Iterable[Element]:
-    """Draw the learning curves of the best arms, each the mean over seeds at each step, as in DCLR's figure 4."""
+    """Draw the learning curves of the best arms, as in DCLR's figure 4. Each point is a mean over seeds."""
     shown = _best(summary)
     for name, (title, axis, _) in QUANTITIES.items():
         series = [

@@ -346,7 +346,10 @@ def _drawn(study: Study, results: Sequence[Result]) -> list[Element]:
 
 
 def _drawing(study: Study, results: Sequence[Result], file: str, drawn: Sequence[Element]) -> list[str]:
-    """Return the Markdown that shows a study's figures, or that says why there are none."""
+    """Return the Markdown that shows a study's figures, or that says why they are not drawn yet.
+
+    The list is empty if the study has no figures.
+    """
     if not study.figures:
         return []
     if not drawn:
@@ -403,7 +406,10 @@ def _differences(compared: Sequence[Line]) -> list[Element]:
 
 
 def _earlier(study: Study, results: Path) -> list[str]:
-    """Return a table of earlier results, with a row for each backbone. These results compare SimCSE with one method."""
+    """Return a table of a study's earlier results, with a row for each backbone.
+
+    Only a study that compares SimCSE with one method can have earlier results. The list is empty if there are none.
+    """
     labels = list(dict.fromkeys(trial.label for trial in study.cached_trials))
     if labels[:1] != [BASELINE] or len(labels) != 2 or not study.reported or _by_transfer(study):
         return []
@@ -422,7 +428,10 @@ def _earlier(study: Study, results: Path) -> list[str]:
 
 
 def _relabelled(results: Sequence[Result], labels: Mapping[str, str]) -> list[Result]:
-    """Select results by their labels, and give them new arms. `labels` maps each new arm to such a label."""
+    """Select results by their labels, and give them new arms.
+
+    `labels` maps each new arm to the label of the results that it gets.
+    """
     arms = {label: arm for arm, label in labels.items()}
     return [replace(each, arm=arms[each.label], axes={}) for each in results if each.label in arms]
 

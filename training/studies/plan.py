@@ -89,7 +89,7 @@ def study_folder(source: Path, out: Path | None) -> Path:
 def plan_of(source: Path, folder: Path) -> Plan:
     """Return the plan in the study's folder or, if the folder has none, the plan of the study's file `source`.
 
-    A plan of a file has a corpus or evaluation data only if the file names them.
+    If the plan is from the file, its runs have a corpus or evaluation data only if the file names them.
 
     Raises:
         StudyError: see `Plan.load` and `Study.trials`.

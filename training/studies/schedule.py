@@ -103,7 +103,10 @@ class Processes:
             return Failure(trial, folder / LOG, code) if code and not self._stopped else None
 
     def stop(self) -> None:
-        """Stop all runs. Those that have begun finish their step and save a checkpoint. All others exit at once."""
+        """Stop all runs. No further run starts.
+
+        A run that has begun finishes its step and saves a checkpoint. A process whose run has not begun exits at once.
+        """
         with self._lock:
             self._stopped = True
             for process in self._live:

@@ -32,7 +32,7 @@ DEV = "STSB-dev"
 COSINES, GOLDS = "cosines", "golds"
 PREDICTED, LABELS = "predicted", "labels"
 FOUND, RELEVANT = "answers", "judgements"
-"""Pairs of kinds of stored arrays. The first kind is from the encoder, and the second is from human judgements.
+"""Kinds of stored arrays, two on each line. The first is from the encoder, and the second is from human judgements.
 
 `COSINES` and `GOLDS` are for STS pairs, `PREDICTED` and `LABELS` for transfer examples, `FOUND` and `RELEVANT` for
 queries.
@@ -53,8 +53,8 @@ class TrialScores:
     scores: Mapping[str, float]
     """Scores by task, x 100.
 
-    STS tasks have "all" Spearman, and the name of STS-B dev is `DEV`. Transfer tasks have accuracy. Collections have a
-    score for each of the `MEASURES`, under names such as `scifact nDCG@10`.
+    STS tasks have "all" Spearman. STS-B dev is one of them, under the name `DEV`. Transfer tasks have accuracy.
+    Collections have a score for each of the `MEASURES`, under names such as `scifact nDCG@10`.
     """
     geometry: Mapping[str, float]
     """Measures of `training.evaluation.geometry.of_pairs` on STS-B dev, or {} without STS-B dev."""

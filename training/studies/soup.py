@@ -280,7 +280,7 @@ class SoupRecipe:
         """Return the weights of `count` encoders, scaled to a sum of 1.
 
         Raises:
-            SoupError: the number of weights differs.
+            SoupError: the recipe has weights, but their number is not `count`.
         """
         weights = self.weights or (1.0,) * count
         if len(weights) != count:
@@ -320,7 +320,10 @@ def greedy(count: int, score: Callable[[Shares], float]) -> Shares:
 
 
 def with_start(shares: Shares, share: float) -> Shares:
-    """Append the initial encoder's share, 1 - alpha of WiSE-FT and 1 - lambda of task arithmetic, to scaled shares."""
+    """Scale the shares of tuned encoders to a sum of 1 - `share`, and append the initial encoder's `share`.
+
+    `share` is 1 - alpha of WiSE-FT and 1 - lambda of task arithmetic.
+    """
     return (*(each * (1 - share) for each in shares), share)
 
 

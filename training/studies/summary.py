@@ -56,7 +56,7 @@ class Metric:
     unit: str
     tasks: tuple[str, ...]
     called: str
-    """Name of the tasks in the phrase "mean of 7 …"."""
+    """Words after the number in a phrase such as "mean of 7 tasks"."""
     examples: str
     """Name of the examples that the bootstrap resamples."""
     fixed: str
@@ -75,7 +75,9 @@ class Metric:
         return tuple(task for task in self.tasks if task in found) or stand_in
 
     def arrays(self, results: Sequence[Result], study: Path, tasks: Sequence[str]) -> tuple[dict[str, Arrays], Arrays]:
-        """Return each run's arrays by task, and the human judgements by task, which must be equal in all runs.
+        """Return the encoder's arrays by run id and task, and the human judgements by task.
+
+        Runs without this metric's file are left out. The human judgements must be equal in all runs.
 
         Raises:
             StudyError: a file is damaged or lacks a task, or the human judgements of two runs differ.
@@ -167,7 +169,7 @@ class SeedScores:
 
     @property
     def error(self) -> float | None:
-        """Return the standard error of the mean, or None for one seed."""
+        """Return the standard error of the mean: 0 for an untrained encoder, and None for a single training seed."""
         if self.seedless:
             return 0.0
         return None if self.deviation is None else self.deviation / math.sqrt(len(self.values))
@@ -191,19 +193,22 @@ class Row:
     dev: SeedScores | None
     """Score on the metric's dev task, or None if there is no such task or a result lacks it."""
     interval: tuple[float, float] | None
-    """Bootstrap interval of the mean, over examples, or None if no per-example scores are stored."""
+    """Bootstrap interval of the mean over examples, or None if the per-example scores of a run are missing."""
     gain: Comparison | None
     """Gain over the baseline arm, or None for the baseline itself.
 
-    If the per-example scores of either arm are not stored on this machine, the gain has the interval of Welch's t-test
-    over seeds, or is None if either arm has one seed.
+    The gain has a bootstrap interval if this machine has the per-example scores of this arm and the baseline. Without
+    these scores, it has the interval of Welch's t-test over seeds, or is None if `noise` is None.
     """
     noise: float | None
-    """Smallest gain that is significant over seeds (see `welch`), or None if either arm has one seed."""
+    """Smallest gain that is significant over seeds (see `welch`).
+
+    It is None if this arm or the baseline was trained with only one seed.
+    """
 
     @property
     def verdict(self) -> str:
-        """The verdict on the gain, in words. A bootstrap's gain is also compared with the noise over seeds."""
+        """The verdict on the gain, in words. A gain with a bootstrap interval is also compared with `noise`."""
         if self.gain is None:
             return ""
         if self.undecided:
@@ -373,7 +378,7 @@ def welch(mine: SeedScores, theirs: SeedScores, level: float = LEVEL) -> float |
     """Return the smallest difference of the means that Welch's t-test (1947) finds significant.
 
     Degrees of freedom are Satterthwaite's. Against an untrained encoder, the test is a one-sample t-test. The result is
-    None if an arm has only one seed, and 0 if scores vary in neither arm.
+    None if an arm was trained with only one seed. It is 0 if the scores of neither arm vary.
     """
     if mine.error is None or theirs.error is None:
         return None

@@ -12,7 +12,10 @@ MEAN, DEV = HEAD.index("mean"), HEAD.index("STS-B dev")
 
 
 def table(*summaries: Summary) -> str:
-    """Return tables of scores, explanations and single tasks of each summary, and the geometry of the first."""
+    """Format a table of scores and a table of single tasks for each summary, with explanations.
+
+    The last table has the geometry of the first summary.
+    """
     parts = []
     for summary in summaries:
         parts.append(_aligned(grid(summary), explanation(summary)))

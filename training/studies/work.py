@@ -109,7 +109,10 @@ def _run_config(trial: Trial, folder: Path, stream: TextIO) -> RunConfig:
 
 
 def _seconds_of_steps(metrics: Path, sentences: int, batch_size: int) -> float:
-    """Return the seconds of all steps, also of a resumed run, from the recorded sentences per second."""
+    """Compute the duration of all steps in seconds from the recorded sentences per second.
+
+    Steps from before a resumption count, too.
+    """
     whole, rest = divmod(sentences, batch_size)
     epoch = [batch_size] * whole + [rest] * bool(rest)
     lines = map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
