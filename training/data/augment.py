@@ -121,12 +121,12 @@ class Augmentation:
     """An encoder pass with one of the `AUGMENTATIONS`. The encoder's dropout stays on.
 
     * `token-shuffling`: the position ids of all tokens, special ones included, are shuffled. Token ids stay.
-    * `token-swapping`: neighbouring tokens are swapped. This is EDA's random swap (Wei and Zou, EMNLP 2019), restricted
-      to neighbours. Distant swaps leave only the bag of words. Swaps of neighbours leave most phrases intact.
+    * `token-swapping`: neighbouring tokens swap position ids. This is EDA's random swap (Wei and Zou, EMNLP 2019),
+      restricted to neighbours. Distant swaps leave only the bag of words. Swaps of neighbours keep most phrases intact.
     * `token-cutoff`, `feature-cutoff`: random tokens or columns of the embedding layer's output are set to zero.
     * `span-cutoff`: attention and mean pooling are restricted to one contiguous span. ConSERT also sets the ids outside
       the span to zero. Here these ids stay, but no token attends to them. So [CLS] pooling works. RoBERTa computes
-      positions from ids, so its positions of the span also stay.
+      positions from ids, so the tokens of the span keep their positions.
     """
 
     name: str

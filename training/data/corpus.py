@@ -133,8 +133,8 @@ def open_corpus(
     """Open files, folders or glob patterns as a corpus. If `files` is empty, open CPython's documentation.
 
     Text (plain, .gz or .xz) has a sentence per line. A table has sentences in `column`, by default `text` or
-    `sentence`. With `passages` a table's column `title` is read too, the documentation is not split into sentences, and
-    single sentences are left out.
+    `sentence`. With `passages`, a table's column `title` is read too, the documentation is not split into sentences,
+    and texts that are not passages (see `is_passage`) are left out.
 
     Raises:
         CorpusError: a file is missing, damaged, a pipe, not UTF-8 or not text, or there are too few sentences.

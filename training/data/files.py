@@ -408,9 +408,9 @@ def download_from_hub(url: str, endings: Collection[str]) -> str:
 HEAD = 1 << 14
 """Number of bytes from which the format of a file is detected."""
 ROWS = 4
-"""Number of rows, including the header, that must match for a file to count as a table.
+"""Number of rows, including the header, that must have the same number of columns in a table.
 
-In a file with fewer rows, all must match.
+If a file has fewer rows, all of its rows must have the same number of columns.
 """
 SIGNATURES = {
     b"%PDF-": "a PDF",

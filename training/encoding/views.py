@@ -81,7 +81,8 @@ class ViewEncoder(nn.Module):
     ) -> None:
         """Initialise the module.
 
-        `autocast` is the dtype of matrix products, and None means float32. `augmentation` changes the last view.
+        `autocast` is the dtype of matrix products, and None means float32. `augmentation` changes the last
+        dropout view.
         """
         super().__init__()
         self.encoder = encoder
@@ -93,8 +94,10 @@ class ViewEncoder(nn.Module):
         """Encode the n sentences of all passes to (V, n, D) views.
 
         If the objective needs clean views, which are computed without dropout, they are the last ones. Positive pairs
-        of two texts have two clean views, one for each text. The result is float32 under any `autocast`. If possible, a
-        single run of the encoder computes all views except an augmented one.
+        of two texts have two clean views, one for each text. The result is float32 under any `autocast`.
+
+        An augmented view, and a first view with different texts, need a run of the encoder each. If possible, a single
+        run computes all other views.
         """
         plain, clean = self.needs.views - (self.augmentation is not None), self.needs.clean
         with autocast(self.encoder, self.autocast):

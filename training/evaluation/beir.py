@@ -35,7 +35,7 @@ class Collection:
 
     @property
     def missing(self) -> int:
-        """Return the number of judgements whose relevant document is not in the collection.
+        """Return the number of judgements of relevant documents that are not in the collection.
 
         No search can find these documents.
         """
@@ -57,7 +57,10 @@ def collections(data: Path) -> dict[str, Path]:
 
 
 def part(name: str) -> tuple[str, str]:
-    """Return collection and split of a name: `scifact:train` has the split `train`, `scifact` the test split."""
+    """Return the collection and the split of a name.
+
+    `scifact:train` has the split `train`. A name without a split, such as `scifact`, has the split `test`.
+    """
     collection, _, split = name.partition(":")
     return collection, split or TEST
 

@@ -66,7 +66,8 @@ def resample(runs: Sequence[Tasks], golds: Tasks, resamples: int = RESAMPLES, *,
     the human scores (n,) of each task.
 
     Raises:
-        EvaluationError: the numbers of cosines and human scores differ, or values are not finite, or are all equal.
+        EvaluationError: the numbers of cosines and human scores of a task differ; a value is not finite; or all cosines
+            or all human scores of a task are equal.
     """
     _check(runs, golds)
     judges = {task: [weighted_spearman(run[task], scores) for run in runs] for task, scores in golds.items()}

@@ -156,7 +156,7 @@ def gain(start: Encode, result: Encode, collection: Collection) -> Iterator[str]
 def examples(before: SearchResult, after: SearchResult, collection: Collection) -> list[dict[str, Any]]:
     """Return the queries whose scores changed most, with the first passages found before and after training, as JSON.
 
-    `own` is true if the query was taken from this passage. Long texts are shortened.
+    The field `own` is true if the query was taken from the passage that was found. Long texts are shortened.
     """
 
     def first(found: SearchResult, query: str) -> dict[str, Any]:

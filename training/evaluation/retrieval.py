@@ -40,7 +40,10 @@ class RetrievalScore:
     queries: int
     documents: int
     missing: int = 0
-    """Number of judgements whose relevant document the collection lacks. It counts as relevant, but is never found."""
+    """Number of judgements of relevant documents that are not in the collection.
+
+    These documents count as relevant, but no search can find them.
+    """
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain dictionary. `missing` is included only if it is above 0."""

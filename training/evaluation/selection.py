@@ -31,7 +31,10 @@ class Selection:
     criterion: str
     """Description of the score in words."""
     scores: Callable[[Encode], Mapping[str, float]]
-    """Function that computes the score and the geometry of DCLR's figure 4, which needs labels for alignment."""
+    """Function that computes the score and the logged measures, such as uniformity and effective rank.
+
+    Alignment is measured only on STS-B dev, because it needs pairs of similar sentences.
+    """
 
 
 def by_stsb_dev(data: Path) -> Selection:

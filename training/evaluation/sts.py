@@ -56,7 +56,7 @@ def evaluate(encode: Encode, tasks: Mapping[str, Subsets]) -> dict[str, TaskScor
 
     Raises:
         EvaluationError: a vector is not finite.
-        ConstantError: all cosines of a subset are equal, so that the correlation is undefined.
+        ConstantError: all cosines or all human scores of a subset are equal, so that the correlation is undefined.
     """
     return score(cosines(encode, tasks), tasks)
 
@@ -83,7 +83,7 @@ def score(cosines: Cosines, tasks: Mapping[str, Subsets]) -> dict[str, TaskScore
     """Return the scores of each task, from the `cosines` of its pairs.
 
     Raises:
-        ConstantError: all cosines of a subset are equal.
+        ConstantError: all cosines or all human scores of a subset are equal.
     """
     return {
         task: aggregate(
@@ -101,7 +101,7 @@ def aggregate(
     """Return a task's scores, from the cosines (n,) and human scores (n,) of each of its subsets.
 
     Raises:
-        ConstantError: the cosines, or the human scores, of a subset are all equal.
+        ConstantError: all cosines or all human scores of a subset are equal.
     """
     subsets = {name: _correlation(cosines[name], golds[name], where=f"{task} {name}") for name in cosines}
     together = _correlation(
@@ -135,8 +135,8 @@ def table(scores: Mapping[str, TaskScore]) -> str:
 def _cosines(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the cosine of each row of `a` with the same row of `b`.
 
-    Cosines are rounded, so that all pairs of two equal sentences have the same rank. Without rounding, the last bits
-    would order them.
+    Cosines are rounded, so that all pairs of identical sentences have the same rank. Without rounding, the ranks of
+    these pairs would depend on the last bits of their cosines.
     """
     cosines: NDArray[np.float64] = np.einsum("nd,nd->n", a, b).round(12)
     return cosines

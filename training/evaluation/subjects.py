@@ -68,7 +68,7 @@ class Subject:
 
     @property
     def variant(self) -> str:
-        """Return the precision, with the runtime unless it is ONNX Runtime or torch, the usual ones."""
+        """Return the precision. The runtime is included if it is neither ONNX Runtime nor torch."""
         return _variant(str(self.facts["engine"]).split()[0], str(self.facts["precision"]))
 
 
@@ -83,9 +83,9 @@ def open_subject(
 ) -> Subject:
     """Open the encoder to evaluate.
 
-    `source` is a name, a path or a server's URL. Bundles, `minilm` and its adapters run as ONNX graphs. All other local
-    encoders run on torch. If `by_torch` or `pooling` is set, every local encoder runs on torch. `key` is the API key of
-    a server.
+    `source` is a name, a path or a server's URL. If `by_torch` or `pooling` is set, every local encoder runs on torch.
+    Without these options, bundles, `minilm` and its adapters run as ONNX graphs, and all other local encoders run on
+    torch. `key` is the API key of a server.
 
     Raises:
         SubjectError: the options contradict each other, or this machine can't run the bundle with them.
@@ -178,7 +178,10 @@ def _variant(runtime: str, precision: str) -> str:
 
 
 def _file(opened: Bundle, precision: str) -> Path:
-    """Return the graph's file that is loaded for a precision: its own, or the fp32 graph, which is then converted."""
+    """Return the file of the graph in a precision.
+
+    If the bundle has no such file, return the file of the fp32 graph, which is converted when it is loaded.
+    """
     return opened.graphs.get(precision, opened.onnx)
 
 

@@ -190,7 +190,7 @@ def _precisions(subject: Subject, tasks: Mapping[str, Subsets]) -> dict[str, dic
 
 
 def tables(evaluation: Mapping[str, Any]) -> str:
-    """Format a table for each evaluated task, with blank lines between."""
+    """Format a line about the encoder and a table for each evaluated task, separated by blank lines."""
     subject = evaluation["subject"]
     known = ("kind", "pooling", "transform", "dim", "engine", "precision", "device")
     facts = ", ".join(f"{name} {subject[name]}" for name in known if subject.get(name) is not None)

@@ -56,8 +56,8 @@ class Devices:
     def own_seed(self, seed: int) -> int:
         """Return the seed for random numbers that differ between processes, such as dropout.
 
-        The first process gets `seed`. The others get hashes of it, which differ from the seeds of runs with nearby
-        seeds.
+        The first process gets `seed`. Every other process gets a hash of `seed` and of the process's rank. The hashes
+        differ from the seeds of runs with nearby seeds.
         """
         return int(np.random.SeedSequence((seed, self.rank)).generate_state(1)[0]) if self.rank else seed
 
@@ -104,9 +104,9 @@ class Devices:
         return [RandomState(cpu[rank], None if cuda is None else cuda[rank]) for rank in range(self.count)]
 
     def average(self, gradients: Iterable[Tensor | None]) -> None:
-        """Replace each gradient by its mean over the processes.
+        """Replace each gradient or other tensor by its mean over the processes. Values of None are skipped.
 
-        The gradients are equal in theory, but can differ in the last bit between devices.
+        Gradients of an objective are equal in theory, but can differ in the last bit between devices.
         """
         if self._group is not None:
             for gradient in gradients:
@@ -127,7 +127,7 @@ class Devices:
     def wait_for(self, file: Path) -> None:
         """Wait until every process reaches this point, and check that all processes see `file`.
 
-        The first process has written the file.
+        The first process must have written the file before this call.
 
         Raises:
             HardwareError: a process does not see the file, because its machine does not share the folder.

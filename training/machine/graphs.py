@@ -36,7 +36,7 @@ Shapes = tuple[torch.Size, ...]
 
 log = logging.getLogger(__name__)
 G = TypeVar("G")
-"""Type of a computation's inputs: nested tuples and lists of tensors, and values that depend only on their shapes."""
+"""Type of a computation's inputs: nested tuples and lists of tensors, and values that follow from tensor shapes."""
 
 
 class RecordedGraph(NamedTuple):
@@ -73,8 +73,8 @@ class CudaGraphs(Generic[G]):
         `compute` must be the same in every call.
 
         Raises:
-            Failed: the computation waits for the host, so it can't be recorded; the message has a setting that avoids
-                recording.
+            Failed: the computation can't be recorded, for example because it waits for the device; the message has a
+                setting that avoids recording.
         """
         tensors = _tensors(given)
         shapes = tuple(each.shape for each in tensors)

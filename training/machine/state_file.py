@@ -70,7 +70,7 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Te
     """Restore the optimiser's moments from a file.
 
     Raises:
-        ValueError: the moments have another weight's shape. Torch's fused AdamW does not check shapes, and would write
+        ValueError: a weight and its moments differ in shape. Torch's fused AdamW does not check shapes, and would write
             beyond the end of the moments.
     """
     slots: dict[int, dict[str, Tensor]] = {}

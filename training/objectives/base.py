@@ -61,13 +61,16 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def report(self) -> dict[str, float]:
-        """Return figures of the last batch, which are logged with each evaluation. Before a batch, return {}."""
+        """Return figures of the last batch, which are logged with each evaluation.
+
+        Before the first batch, return {}.
+        """
         return {}
 
     def measured(self) -> dict[str, Tensor]:
-        """Return scalars of the last batch, on its device and without gradient, which are logged with each step.
+        """Return scalars of the last batch, which are logged with each step. `MEASURED` lists their names.
 
-        `MEASURED` lists their names.
+        The scalars are on the batch's device and have no gradient.
         """
         return {}
 

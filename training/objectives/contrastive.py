@@ -188,8 +188,8 @@ def _steepest(noise: Tensor, anchors: Tensor, log_shares: Tensor) -> Tensor:
 
     The loss is the sum over i of -log exp s(h_i, h'_i) / sum_m exp s(h_i, n_m). Its gradient is the sum over i of p_im
     (h_i - cos(h_i, n_m) n_m) / tau |n_m|, with h_i and n_m scaled to unit length. p_im (N, M) is the share of n_m in
-    row i. The shares of a column are scaled by a softmax over the column, which does not change the direction and
-    cannot underflow.
+    row i. For each m, a softmax over i divides p_im by its sum over i. This division keeps the direction, and prevents
+    underflow.
     """
     unit_anchors, unit_noise = F.normalize(anchors, dim=1), F.normalize(noise, dim=1)
     shares = log_shares.softmax(dim=0)

@@ -63,7 +63,7 @@ class Distillation(Objective):
     covariance: Tensor
     """Sum of s_i^T t_i over all sentences so far, (D, D')."""
     isometry: Tensor
-    """R, (D, D'). The first batch determines D'. Before it, this buffer and `covariance` have the shape (D, 0)."""
+    """R, (D, D'). The first batch determines D'. Until then, this buffer and `covariance` have the shape (D, 0)."""
 
     def __init__(self, params: DistillationParams, dim: int) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class Distillation(Objective):
 
 
 def _polar(matrix: Tensor) -> Tensor:
-    """Return U V^T of the singular value decomposition (D, D') without negligible directions."""
+    """Return U V^T of the singular value decomposition of `matrix` (D, D'), without negligible directions."""
     u, values, vh = torch.linalg.svd(matrix, full_matrices=False)
     shown: Tensor = u * (values > NEGLIGIBLE * values.max()) @ vh
     return shown.contiguous()

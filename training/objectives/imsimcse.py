@@ -135,7 +135,10 @@ class ImSimCSE(Objective):
         return terms
 
     def report(self) -> dict[str, float]:
-        """Return the rank of the cross-correlation of the last batch, or nothing if Barlow Twins is not active."""
+        """Return the rank of the cross-correlation of the last batch.
+
+        Before the first batch, or if Barlow Twins is not active, return {}.
+        """
         if self._correlated is None:
             return {}
         return {"correlation_rank": rank_of_cross_correlation(*self._correlated, centred=self.params.barlow_centred)}

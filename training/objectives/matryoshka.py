@@ -70,7 +70,7 @@ class Matryoshka(Objective):
 
     @property
     def _whole(self) -> Objective:
-        """The objective on untruncated vectors. The others have the same needs."""
+        """The objective on untruncated vectors. The objectives on truncated vectors have the same needs."""
         return cast(Objective, self.objectives[-1])
 
 

@@ -71,7 +71,7 @@ class Batches:
             yield Batch(chunks, len(hidden.labels), sentence_lengths(ids, self._model.vocabulary.cls), end)
 
     def held_out(self) -> list[MaskedTokens]:
-        """Pack the held-out sentences in order and mask them. The last sequence may be shorter."""
+        """Pack and mask the held-out sentences that monitor training, in order. The last sequence may be shorter."""
         ids, length = concatenate(self._encode(self._corpus.census.monitored)), self._config.max_length
         rng = np.random.default_rng(HELD_OUT_SEED)
         whole, rest = np.split(ids, [len(ids) - len(ids) % length])

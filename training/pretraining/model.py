@@ -220,7 +220,7 @@ Start = tuple["BertForMaskedLM", "PreTrainedTokenizerBase", Origin]
 
 
 def build_model(config: PretrainConfig, device: torch.device) -> MaskedLM:
-    """Build the model before its first step on `device`.
+    """Build the model on `device`, with its weights from before the first step.
 
     Random weights are drawn from torch's CPU generator.
 
@@ -315,10 +315,11 @@ def _check(config: PretrainConfig, architecture: BertConfig, vocabulary: int) ->
 
 
 def _check_weights(bert: BertForMaskedLM, missing: Set[str], unexpected: Set[str], folder: Path) -> None:
-    """Check the loaded weights.
+    """Check the loaded weights. The whole head may be missing.
 
     Raises:
-        SourceError: the head is incomplete or has its own output embeddings, or there are weights that no BERT has.
+        SourceError: the head has output embeddings or biases of its own; the head is incomplete; other weights are
+            missing; or there are weights that no BERT has.
     """
     words, head = bert.bert.embeddings.word_embeddings, bert.cls.predictions
     if head.decoder.weight is not words.weight or head.decoder.bias is not head.bias:

@@ -41,7 +41,7 @@ from training.run import check_writable, run_environment
 from training.step import adamw, set_learning_rate
 
 RECORD = "pretraining.json"
-"""Record of the run in its output folder."""
+"""Name of the file in the model's folder that records the run."""
 
 
 def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> State:

@@ -119,7 +119,10 @@ def _place(files: list[str], draft: Path, folder: Path) -> None:
 
 @contextmanager
 def _draft(folder: Path) -> Iterator[Path]:
-    """Create `folder`, without what a killed process left in it, and remove it after the `with` block."""
+    """Create an empty `folder`, and remove it after the `with` block.
+
+    If a killed process has left the folder, its content is removed first.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     try:

@@ -52,8 +52,8 @@ def check_evaluations(evaluations: Sequence[Mapping[str, Any]]) -> list[Evaluate
     Equal names are numbered.
 
     Raises:
-        ReportError: there are no evaluations; or an evaluation has an unsupported format, or a part of it has a wrong
-            type.
+        ReportError: there are no evaluations; an evaluation has an unsupported format or no subject; or a part of an
+            evaluation has a wrong type or a value that a page can't show.
     """
     if not evaluations:
         raise ReportError("no evaluation to report")
@@ -97,9 +97,9 @@ SIZE = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 
 
 NUMBER, TEXT, FACT = "a number", "text", "text or a number"
-"""Shapes of single values, by their names in messages."""
+"""Shapes of single values, as error messages name them."""
 REQUIRED = frozenset(("c", "test", "edges", "share"))
-"""Names of the fields that their object must have, in whichever shape they are. All others may be missing or null."""
+"""Names of required fields, in every shape that has these fields. All other fields may be missing or null."""
 
 
 @dataclass(frozen=True)

@@ -200,7 +200,7 @@ QUANTITIES = {
 
 
 def curve(judged: Sequence[Evaluated]) -> Element | None:
-    """Draw a plot per quantity, because two scales in one would suggest a relation. DCLR's Figure 4 is included."""
+    """Draw a plot for each quantity, because two scales in one plot would suggest a relation."""
     figures = [figure for name in QUANTITIES if (figure := _panel(name, judged)) is not None]
     if not figures:
         return None
@@ -243,7 +243,7 @@ def _said(chosen: Sequence[tuple[Evaluated, int]]) -> str:
 
 
 def _chosen(chosen: Sequence[tuple[Evaluated, int]]) -> Extra:
-    """Draw a vertical line at each chosen step. Only a single line is labelled."""
+    """Draw a vertical line at each chosen step. If there is only one line, label it."""
 
     def drawn(frame: Frame) -> list[Element]:
         marks = [svg.upright(frame, step, f"chosen {each.mark}") for each, step in chosen]

@@ -23,7 +23,7 @@ def render(evaluations: Sequence[Mapping[str, Any]]) -> str:
     """Return an HTML page about the first evaluation, compared with the remaining evaluations.
 
     Raises:
-        ReportError: `evaluations` is empty, or an evaluation has an unsupported format.
+        ReportError: see `check_evaluations`.
     """
     judged = check_evaluations(evaluations)
     parts = [part for make in (sts, transfer, retrieval, geometry, curve, speed) if (part := make(judged)) is not None]

@@ -128,7 +128,7 @@ def lines(caption: Caption, plane: Plane, series: Sequence[Series], *, dots: boo
 
 
 def points(caption: Caption, plane: Plane, named: Sequence[Series]) -> Element:
-    """Draw a labelled dot for each series that has only one point."""
+    """Draw a labelled dot for each series. Every series must have exactly one point."""
     frame = Frame(plane.x, plane.y, left=56, right=100, height=200)
     places = [(frame.across(x), frame.up(y)) for each in named for x, y in each.points]
     heights = svg.spread([y for _, y in places], LABEL_GAP, within=(frame.top, frame.foot))

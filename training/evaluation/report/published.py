@@ -30,13 +30,13 @@ FAMILIES = {
     "roberta": ROBERTA,
     "roberta-large": ROBERTA_LARGE,
 }
-"""Beginnings of hub names, with the papers' name of the most similar backbone. The longest beginning counts."""
+"""Beginnings of hub names, with the papers' name of the most similar backbone. The longest match counts."""
 
 # Sources of the rows.
 
 LISTED = "as listed in github.com/Doragd/Awesome-Sentence-Embedding, README"
 TWICE = f"{LISTED}, and in github.com/Jiahao004/DistillCSE, README"
-"""Source of the rows that both lists contain. The mean of each row was checked against its task scores."""
+"""Source of the rows that are in both READMEs. The mean of each row was checked against its task scores."""
 SIMCSE = "Gao et al. 2021 (SimCSE)"
 SIMCSE_STS, SIMCSE_TRANSFER = f"{SIMCSE}, Table 5", f"{SIMCSE}, Table E.1"
 DCLR = "Zhou et al. 2022 (DCLR)"
@@ -150,12 +150,18 @@ TRANSFER_ROWS = (
 
 
 def reported(backbone: str) -> str | None:
-    """Return the papers' name of a backbone, such as `BERT-base` for `bert-base-uncased`, or None if none has it."""
+    """Return the papers' name of a backbone, such as `BERT-base` for `bert-base-uncased`.
+
+    Return None if no paper reports results for this backbone.
+    """
     return REPORTED.get(_own_name(backbone))
 
 
 def family(backbone: str) -> str | None:
-    """Return the papers' name of the most similar backbone, or None: `BERT-base` also for `bert-base-cased`."""
+    """Return the papers' name of the most similar backbone, such as `BERT-base` for `bert-base-cased`.
+
+    Return None if the papers report no similar backbone.
+    """
     name = _own_name(backbone)
     beginnings = [each for each in FAMILIES if name == each or name.startswith(f"{each}-")]
     return FAMILIES[max(beginnings, key=len)] if beginnings else None
@@ -179,8 +185,7 @@ def papers(backbones: Iterable[str]) -> dict[str, Any]:
 def nearest_rows(rows: Sequence[Row], backbones: Iterable[str]) -> list[Row]:
     """Return the rows of the backbones' families. If no family has rows, return the rows of BERT-base.
 
-    A row's `backbone` is a name that papers use. If it differs from `reported(backbone)`, the row is for a similar
-    backbone.
+    Some rows may be for backbones that are only similar. `unreported` returns the backbones without rows of their own.
     """
     families = set(map(family, backbones))
     return [row for row in rows if row.backbone in families] or [row for row in rows if row.backbone == BERT]

@@ -22,7 +22,10 @@ UNIT_VECTORS = (
     "logistic regression on vectors that are not normalised."
 )
 REACH = 12
-"""Lower end of a dot plot, in points below the lowest mean. More would hide differences between seeds."""
+"""The dot plot leaves out papers' rows more than this number of points below the lowest evaluated encoder.
+
+A longer axis would hide differences between seeds.
+"""
 
 
 def sts(judged: Sequence[Evaluated]) -> Element | None:

@@ -88,7 +88,7 @@ def decades(label: str, values: Iterable[float], *, most: int = 6) -> Axis:
 
 
 def sizes(label: str, values: Iterable[int]) -> Axis:
-    """Make a logarithmic axis with the measured sizes, which are at least two, as ticks."""
+    """Make a logarithmic axis whose ticks are the measured sizes. There must be at least two different sizes."""
     ticks = sorted(set(values))
     return Axis(label, tuple(map(float, ticks)), tuple(map(str, ticks)), logarithmic=True)
 
