@@ -39,8 +39,9 @@ PAGE = 1000
 def run(verb: str, given: argparse.Namespace, rest: Sequence[str]) -> int:
     """Run a command and return its exit status.
 
-    `given` has the options of the command, and `rest` has options of the server. The status is 1 if the work failed,
-    and 2 after a mistake of the user. In both cases, one line on stderr gives the reason.
+    `given` has the options of the command, and `rest` has options of the server. The status is 1 if the work failed, 2
+    after a mistake of the user or another error, and 130 after Ctrl-C. An error that ends the command is one line on
+    stderr.
     """
     name = f"isosphere {CALLED.get(verb, verb)}"
     try:

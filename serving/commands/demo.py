@@ -33,8 +33,8 @@ these documents."""
 MAX_DOCUMENTS = 8_000
 MAX_PARAGRAPHS = 2
 MIN_CHARACTERS, MAX_CHARACTERS = 30, 200
-"""Minimum and maximum characters of a paragraph. 200 characters have about 50 tokens. Longer paragraphs are cut at the
-end of a sentence, and shorter paragraphs are left out."""
+"""Minimum and maximum characters of a paragraph. 200 characters have about 50 tokens. Longer paragraphs are cut, at
+the end of a sentence if possible, and shorter paragraphs are left out."""
 OPTIONS = Options(format="ndjson", on_error="skip").model_dump()
 """Options of the upload. With `on_error=skip`, documents that exceed the server's limits are left out."""
 
@@ -132,7 +132,7 @@ def _lines(left: Event) -> list[bytes]:
 
 
 def _documents() -> Iterator[Document]:
-    """Yield paragraphs as documents. Each document has the names of its module and object in its metadata."""
+    """Yield up to `MAX_DOCUMENTS` paragraphs as documents. The metadata has the names of the module and the object."""
     seen: Counter[str] = Counter()
     for section, paragraph in islice(_paragraphs(), MAX_DOCUMENTS):
         name = f"{section.module}:{section.name}"
@@ -142,7 +142,10 @@ def _documents() -> Iterator[Document]:
 
 
 def _paragraphs() -> Iterator[tuple[Section, str]]:
-    """Yield the first `MAX_PARAGRAPHS` paragraphs of each docstring, and all paragraphs of the language reference."""
+    """Yield the first `MAX_PARAGRAPHS` paragraphs of each docstring, and all paragraphs of the language reference.
+
+    Of these paragraphs, those with fewer than `MIN_CHARACTERS` are left out.
+    """
     for section in sections():
         kept = None if section.module == "topics" else MAX_PARAGRAPHS
         for paragraph in section.text.split("\n\n")[:kept]:

@@ -134,7 +134,10 @@ class Folder:
         round.added += 1
 
     async def _store(self, file: str, digest: str, round: Round) -> bool:
-        """Store the documents of a file. Return True if all of them were stored."""
+        """Store the documents of a file. Return whether this succeeded, with or without skipped rows.
+
+        If the job of the file fails or is cancelled, remove the documents that it has stored.
+        """
         about = {WATCHED: {"folder": self._name, "file": file, "sha256": digest}}
         try:
             options = self._prepare(Path(file), about)
@@ -158,7 +161,7 @@ class Folder:
         return {f"{WATCHED}.folder": self._name, f"{WATCHED}.file": file}
 
     def _look(self, age: float) -> tuple[dict[str, str], set[str]]:
-        """Return the digest of each file that can be ingested, and the files that may still be incomplete."""
+        """Return the digests of files that can be ingested, and the files that are unreadable or may be incomplete."""
         present, unsettled = dict[str, str](), set[str]()
         for path in self._files():
             name = path.as_posix()

@@ -37,7 +37,10 @@ async def ingest(settings: Settings, given: argparse.Namespace) -> int:
 
 
 async def _ingest_file(settings: Settings, given: argparse.Namespace, file: BinaryIO, called: str) -> int:
-    """Ingest a file in a job, as the server does. After a kill, the next server or command resumes the job."""
+    """Ingest a file in a job, as the server does. After a kill, the next server or command resumes the job.
+
+    If no document was stored, delete the corpus that this call created.
+    """
     options = _options(given, given.file)
     _ = options.chunking  # raise the error for wrong options before the file is read
     async with _destination(settings, given) as destination:

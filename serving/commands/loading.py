@@ -27,8 +27,8 @@ Opened = tuple[Settings, Sequence[Model]]
 def begin(settings: Settings) -> Future[Opened]:
     """Configure the log, and open the bundles in the background. Then load the first encoder, also in the background.
 
-    The future has a result when the bundles are open. Its errors are those of `with_bundles` and `opened_models`.
-    In the result, the first call of the first model's `load` waits for the encoder that is already being loaded.
+    The future has a result when the bundles are open. Its errors are those of `with_bundles` and `opened_models`. The
+    first encoder is already being loaded then. The first call of its model's `load` waits until it is loaded.
     """
     logs.configure(settings.log_format)
     _limit_tokenizers(settings)  # here, because the environment must not change while other threads read it

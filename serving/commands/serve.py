@@ -84,9 +84,10 @@ def _reachable(host: str) -> str:
 
 
 async def _announce(service: Service, address: str) -> None:
-    """Print example commands.
+    """Print example commands when the service is ready.
 
-    When a corpus has documents, also print an example search. Fill the demo corpus meanwhile.
+    When a corpus has documents, also print an example search. Meanwhile, fill the demo corpus, unless `--no-demo` is
+    set. Warn of corpora whose encoder is not served.
     """
     await service.loaded.wait()
     if service.health.state != "ready":

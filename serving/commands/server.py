@@ -230,9 +230,9 @@ class _Parser(httptools.HttpRequestParser):
 class Connection(HttpToolsProtocol):
     """uvicorn's connection, with a timer that closes it if the head of a request takes more than `HEAD_SECONDS`.
 
-    The timer starts with the connection, and with the first byte after an answer. The timer also starts when an answer
-    is sent before the whole body of its request has arrived. The rest of this body must then arrive within the same
-    time, and is discarded.
+    The timer starts when the connection is opened, and when the first byte after an answer arrives. The timer also
+    starts when an answer is sent before the whole body of its request has arrived. The rest of this body must then
+    arrive within the same time, and is discarded.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

@@ -27,14 +27,14 @@ log = logging.getLogger(__name__)
 FAILURES = 3
 """Consecutive failed batches after which an engine counts as failing."""
 RESERVED_SECONDS = 1.0
-"""Duration, in seconds, of three states. For this long after an interactive request, bulk work leaves one of several
-streams free. For this long after requests of different keys, interactive batches are small; see `SMALL_PART`. For this
-long after requests of different connections, no batch runs on the event loop; see `ON_THE_LOOP`."""
+"""Number of seconds that three measures last. After an interactive request, bulk work leaves one of several streams
+free. After requests of different keys, interactive batches are small; see `SMALL_PART`. After requests of different
+connections, no batch runs on the event loop; see `ON_THE_LOOP`."""
 BULK_TURN = 8
 """Number of consecutive interactive batches after which waiting bulk work gets the next batch."""
 CULPRITS = 8
-"""Maximum number of requests that fail one by one while a failed batch is retried. If no request has succeeded by then,
-the engine is assumed to be broken, and the other requests fail without a retry."""
+"""Maximum number of requests that fail one by one while a failed batch is retried. If this number is reached and no
+request has succeeded, the engine is assumed to be broken. The other requests then fail without a retry."""
 KEY_SHARE = 0.75
 """Maximum share of the queue's token limit that the requests of one API key may use. A key's only request may exceed
 this share."""
@@ -44,9 +44,9 @@ start the batch and to wake the event loop afterwards. This is a tenth of a shor
 the event loop blocks every request, including `/livez`. An orchestrator then restarts the server."""
 NOBODY: Mapping[Caller | None, int] = {}
 SMALL_PART = 8
-"""Divisor of a batch's token budget, to shorten the wait of other requests. It applies for `RESERVED_SECONDS` in two
-cases: to interactive batches after requests of different keys, and to bulk batches on a single stream after an
-interactive request."""
+"""Divisor of a batch's token budget, to shorten the wait of other requests. It always applies to a batch in the extra
+thread (see `Batcher`). It applies to interactive batches for `RESERVED_SECONDS` after requests of different keys. If
+the engine has a single stream, it also applies to bulk batches for `RESERVED_SECONDS` after an interactive request."""
 
 
 class Embed(Protocol):
@@ -69,7 +69,8 @@ class Batcher:
     the event loop must stay free to read the requests that form the next batch.
 
     A running batch can't be stopped, and a long text takes many times as long as a short text. With `overtaking`, an
-    interactive batch may therefore run in an extra thread, while all streams are busy with batches of other owners.
+    interactive batch may therefore run in an extra thread while all streams are busy. This batch has only texts of API
+    keys that have no text in a running batch. The `owner` of a request is its API key.
     """
 
     def __init__(
@@ -284,7 +285,7 @@ class Batcher:
     def _overtake(self) -> None:
         """Start an interactive batch in the extra thread if all streams are busy.
 
-        The batch has only texts of owners that have no running batch.
+        The batch has only texts of owners that have no text in a running batch.
         """
         if not self._overtaking or self._closed or self._shared.idle or self._shared.overtaken:
             return
@@ -301,7 +302,7 @@ class Batcher:
             await self._run(batch, alone=True)
 
     def _counted(self, batch: Sequence[Item]) -> AbstractContextManager[None]:
-        """Return a context manager that counts the batch's owners as owners of a running batch.
+        """Return a context manager that registers the owners of the batch's texts while the batch runs.
 
         Without `overtaking`, the context manager does nothing.
         """

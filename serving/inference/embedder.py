@@ -46,7 +46,7 @@ KINDS = {
 NO_PROMPT = {"default_prompt": None, "default_prompt_name": None}
 """Server settings for a cross-encoder. They switch off the default prompt, because a cross-encoder has no prompts."""
 TOKENS_SHARE = 8
-"""Divisor of the configured cache bytes for the token cache, which gets `1 / TOKENS_SHARE` of them. The vector cache
+"""Divisor of the configured cache bytes. The token cache gets `1 / TOKENS_SHARE` of these bytes, and the vector cache
 gets the remaining bytes."""
 
 
@@ -119,10 +119,13 @@ class Embedder:
 
         In error messages, `field` names the inputs, and `at` maps an input's index to the input's name.
 
-        Token ids are embedded unchanged. `beside` is the number of inputs that do not count towards the limit on texts,
-        such as the query of a reranking request. `prompts` has one prompt for each input. A caller may split a large
-        list of texts into several calls. It then numbers the calls from 0, and passes the number as `part`. The key's
-        rate limit can refuse only part 0.
+        Token ids get no prompt and no special tokens. They are truncated like texts. `beside` is the number of inputs
+        that do not count towards the limit on texts, such as the query of a reranking request. `prompts` has one prompt
+        for each input.
+
+        A caller may split a large list of texts into several calls. It then numbers the calls from 0, and passes the
+        number as `part`. The key's rate limit can refuse only part 0. The limits on the texts and the tokens of one
+        request do not apply to parts.
         """
         check_kind(self.manifest, ENCODER)
         with self._metrics.request(len(inputs)):

@@ -107,10 +107,12 @@ class Encoders:
         return served
 
     def cross_encoder(self, name: str | None) -> ServedModel:
-        """Return the cross-encoder of this name. None returns the first cross-encoder.
+        """Return the model of this name. None returns the first cross-encoder.
 
-        A model of this name is returned even if it is not a cross-encoder. `Embedder.score` then refuses the pairs of
-        texts.
+        If the model of this name is not a cross-encoder, `Embedder.score` refuses the pairs of texts later.
+
+        Raises:
+            NotFound: the name is unknown, or `name` is None and the server has no cross-encoder.
         """
         if name is not None:
             return self.named(name)
@@ -124,7 +126,10 @@ class Encoders:
         )
 
     def scorer(self, name: str | None, method: Method | None) -> tuple[ServedModel, Method]:
-        """Return the model that scores texts for a query, and the scoring method, by default that of the model."""
+        """Return the model that scores texts for a query, and the scoring method.
+
+        If `method` is None, a cross-encoder scores pairs of texts, and an encoder uses the cosine.
+        """
         served = self.cross_encoder(name) if method == "cross_encoder" else self.requested(name)
         crosses = served.model.manifest.kind == CROSS_ENCODER
         return served, method or ("cross_encoder" if crosses else "cosine")
@@ -175,9 +180,10 @@ class Encoders:
         return await self._change(lambda: self._add(folder))
 
     def remove(self, name: str) -> None:
-        """Stop serving a model after its running requests are completed.
+        """Stop serving a model. Its encoder is closed after its running requests are completed.
 
         Raises:
+            NotFound: the name is unknown.
             Conflict: the model is the default, or a change is running.
         """
         served = self.named(name)

@@ -29,8 +29,8 @@ class EngineError(RuntimeError):
 class Engine(Protocol):
     """A loaded model.
 
-    Up to `streams` threads call `embed` at the same time. On a CPU, one extra thread may call `embed` with `alone`.
-    Meanwhile, other threads may call the other methods, such as `tokenize`.
+    Up to `streams` threads call `embed` at the same time. On a CPU, one extra thread may call `embed` while all streams
+    are busy. At any time, other threads may call the other methods, such as `tokenize`.
     """
 
     name: str

@@ -94,7 +94,8 @@ class Request:
     def take(self, row: int, vector: Floats, norm: Floats | np.float32) -> int:
         """Store the vector (D,) of one text, or the vectors (L, H) of its tokens, with their norms.
 
-        After the last missing text, complete the answer. Return the number of tokens that are no longer queued.
+        After the last missing text, complete the answer. Return the number of tokens by which this call shortens the
+        queue.
         """
         if self._answer is None:
             last = self._places[-1]
@@ -137,23 +138,25 @@ class _Line:
 class FairQueue:
     """Fair scheduler of texts. The owner that has waited longest since its last batch leads the next batch.
 
-    Each batch is led by a request of that owner. The batch starts with the request's longest waiting text. It is filled
-    with texts of nearly the same length from any request, so that there is little padding. Among texts of the same
-    length, the batch prefers texts of the requests whose turn is next.
+    An owner leads a batch by one of its requests. The batch starts with this request's longest waiting text. It is
+    filled with texts of nearly the same length from any request, so that there is little padding. Among texts of the
+    same length, the batch prefers texts of the requests whose turn is next.
 
     Requests of one owner take turns, oldest first. In its turn, a request may lead several batches. The turn ends when
     the request's own tokens in these batches would fill one batch, including the allowed padding. The request then
     moves to the end of its owner's requests.
 
-    The wait for the first text of a request is bounded. Before this text, its owner leads at most one batch for each
-    earlier request of the same owner. An earlier request does not count if it led the owner's last batch before the new
-    request arrived. Before each batch of the owner, every other owner leads at most one batch. With a single owner, let
-    Q be the number of tokens that were queued when the request arrived. The batches before its first text then have at
-    most 2 Q tokens, plus one batch. A request of any size therefore delays a later request with a single text by at
-    most one batch, and no sequence of requests delays a text forever.
+    The wait for the first text of a request has two bounds. First, its owner leads at most one batch before this text
+    for each earlier request of the same owner. An earlier request does not count if it led the owner's last batch
+    before the later request arrived. Before each batch of the owner, every other owner leads at most one batch. By this
+    bound, a request of any size delays a later request with a single text by at most one batch.
 
-    To keep the bound, a new request may lead a batch out of turn. After a batch led in turn, only requests that arrived
-    before its end may lead out of turn. After them, the next batch is led in turn again.
+    The second bound holds with a single owner. Let Q be the number of tokens that were queued when the request arrived.
+    The batches before its first text then have at most 2 Q tokens, plus one batch. No sequence of requests delays a
+    text forever.
+
+    To keep the first bound, a new request may lead a batch out of turn. After a batch led in turn, only requests that
+    arrived before its end may lead out of turn. After them, the next batch is led in turn again.
     """
 
     def __init__(self, max_batch_tokens: int) -> None:
@@ -233,7 +236,7 @@ class FairQueue:
     def _line(self, owner: Hashable) -> _Line:
         """Return the scheduling state of an owner.
 
-        Delete the state of idle owners whose last batch is older than that of every waiting owner.
+        Delete the state of each idle owner whose last batch is older than the last batch of every waiting owner.
         """
         waiting = {request.owner for request in self._requests}
         longest = min(self._lines[one].last for one in waiting)
@@ -276,9 +279,9 @@ class FairQueue:
     def _in_turn(self) -> Iterator[Item]:
         """Yield the waiting texts in the order in which the window takes them.
 
-        In the first round, each of the first requests adds one text, so that requests with few texts get into the
-        window. Then each request in turn adds up to `TEXTS_IN_TURN` texts, so that the requests whose turn is next are
-        completed.
+        Only the first `WINDOW` requests take part. Initially, each of the first `WINDOW / 2` requests adds one text, so
+        that requests with few texts get into the window. Then each request in turn adds up to `TEXTS_IN_TURN` texts, so
+        that the requests whose turn is next are completed.
         """
         half, requests = WINDOW // 2, list(enumerate(self._requests[:WINDOW]))
         for place, one in requests[:half]:
@@ -367,7 +370,7 @@ class EngineSlots:
 
     @contextmanager
     def running(self, owners: Iterable[Hashable]) -> Iterator[None]:
-        """Count the `owners` of a batch as owners of a running batch while the `with` block runs."""
+        """Register the `owners` of a batch's texts while the `with` block runs the batch."""
         counted = Counter(owners)
         self.owners += counted
         try:

@@ -81,7 +81,7 @@ class Prompts:
         return "" if options.by_the_bundle else self._default
 
     def of_a_search(self, texts: int, options: EmbedOptions) -> list[str]:
-        """Return the prompt for a query, followed by the prompts for its documents. `texts` is their number."""
+        """Return the prompt for a query, followed by one prompt for each of `texts` documents."""
         asking = self.before(replace(options, role="search_query"))
         answering = self.before(replace(options, role="search_document"))
         return [asking, *[answering] * texts]

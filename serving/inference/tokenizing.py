@@ -40,7 +40,7 @@ class _Turn:
 
 
 class Tokenizing:
-    """Queue of the tokenizer.
+    """Queue of the tokenizer, with a cache of the tokens of recent texts.
 
     Each request is split into turns of about `TOKENIZED_AT_ONCE` characters. The requests alternate, oldest first.
     Small turns of several requests are merged into one call.

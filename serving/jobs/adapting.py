@@ -47,7 +47,7 @@ MOST_KEPT = 5
 NICE = 10
 """Amount by which the niceness of the child process exceeds that of the server, so that requests are served first."""
 GRACE_SECONDS = 10.0
-"""Seconds that a cancelled child process has to finish its step and save a checkpoint."""
+"""Maximum seconds that a cancelled child process may take to finish its step and save a checkpoint."""
 INHERITED = ("CUDA_VISIBLE_DEVICES", "HOME", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "XDG_CACHE_HOME")
 """Environment variables that the child process inherits."""
 RESULT = "result.json"
@@ -87,7 +87,7 @@ class Adaptations:
         return self.working / job.corpus / job.id
 
     def check_room(self, job: Job) -> None:
-        """Raise `Conflict` if the server already keeps `MOST_KEPT` encoders for the corpus of a new job.
+        """Raise `Conflict` if the server keeps `MOST_KEPT` encoders that other jobs made for the corpus of a job.
 
         Nothing is deleted to make room, because a server may be started with any of these encoders.
         """
@@ -104,7 +104,7 @@ class Adaptations:
         shutil.rmtree(self.work(job), ignore_errors=True)
 
     def sweep(self, unfinished: Callable[[str], Sequence[str]]) -> None:
-        """Delete the work folders of ended jobs. `unfinished` returns the ids of a corpus's other jobs."""
+        """Delete the work folders of ended jobs. `unfinished` returns the ids of a corpus's unfinished jobs."""
         for folder in self.working.glob("*/*"):
             if folder.name not in unfinished(folder.parent.name):
                 shutil.rmtree(folder, ignore_errors=True)

@@ -186,7 +186,11 @@ class Running:
         self._pace.add(job.done)
 
     def error(self, place: str, message: str) -> None:
-        """Report an error in one part of the job. The job continues. The next checkpoint stores the error."""
+        """Report an error in one part of the job. The job continues.
+
+        The next checkpoint or report stores the error. Beyond `MAX_ERRORS` or `MAX_ERROR_BYTES`, the error is only
+        counted.
+        """
         self._error_count += 1
         if len(self._errors) < MAX_ERRORS:
             error = error_of(place, message)

@@ -253,8 +253,9 @@ class Jobs:
     async def deleting(self, corpus: str) -> AsyncIterator[None]:
         """Cancel the jobs of a corpus that is being deleted, so that no old job changes a new corpus of the same name.
 
-        Running jobs of the kinds in `beside` are not cancelled, unless their kind is also in `alone`. Jobs of the kinds
-        in `alone` would take long. While the block runs, new jobs for the corpus are refused.
+        A running job continues if its kind is in `beside` and not in `alone`, because it changes no documents. All
+        other jobs of the corpus are cancelled. These include jobs of the kinds in `alone`, because they would take
+        long. While the block runs, new jobs for the corpus are refused.
 
         Raises:
             Unhealthy: the server is shutting down, and the next server process would resume the jobs.

@@ -100,8 +100,8 @@ class JobKinds:
     async def _upload(self, running: Running) -> dict[str, Any]:
         """Store the upload.
 
-        The acceptance is recorded again, because the record is missing if the corpus was restored, or was damaged when
-        the server started.
+        The acceptance is recorded again, because the record may be missing. It is missing if the corpus was restored
+        after the acceptance. It is also missing if the corpus was damaged when the server started.
         """
         await retry_while_busy(
             lambda: self.library.run(lambda _: self.upload_order.accept(running.job), of=running.job.corpus)

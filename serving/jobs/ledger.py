@@ -297,7 +297,7 @@ class Requests:
             self._under_way.discard(place)
 
     async def note(self, keyed: Keyed, answer: Answer) -> None:
-        """Store an answer. When this method returns, the answer is on disk."""
+        """Store an answer, unless it is too large (see `keep`). When this method returns, the answer is on disk."""
 
         def work() -> None:
             with self._ledger.transaction() as connection:
@@ -308,7 +308,8 @@ class Requests:
     def keep(self, connection: sqlite3.Connection, keyed: Keyed, answer: Answer, job: str | None = None) -> None:
         """Store an answer, and delete expired answers. The caller must have begun a transaction.
 
-        `job` is the id of the job that the request submitted, if any.
+        An answer that alone exceeds the limit on a caller's answers is not stored. `job` is the id of the job that the
+        request submitted, if any.
         """
         now, headers = time.time(), json.dumps(dict(answer.headers))
         # Answers from the future are deleted, too, because the clock may have been wrong.

@@ -22,9 +22,9 @@ BLOCK = 512
 async def reembed(library: Library, encoders: Encoders, running: Running) -> dict[str, Any]:
     """Embed a corpus with the encoder `model` of the job's options, and then replace the corpus's vectors.
 
-    Documents that are written meanwhile are also embedded before the vectors are replaced. After a restart, the job
-    embeds only passages that have no new vector. If the encoder's bundle is replaced meanwhile, the job starts again
-    with the new bundle.
+    Without `model`, the default encoder is used. Documents that are written meanwhile are also embedded before the
+    vectors are replaced. After a restart, the job embeds only passages that have no new vector. If the encoder's bundle
+    is replaced meanwhile, the job starts again with the new bundle.
     """
     while True:
         with encoders.requested(running.job.options.get("model")).ready_embedder.held() as embedder:

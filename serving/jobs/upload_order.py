@@ -52,9 +52,9 @@ class UploadOrder:
     def begin(self, unfinished: Callable[[str], Sequence[str]]) -> None:
         """Correct the records when the server starts.
 
-        Delete the records of jobs that are not unfinished, and record the unfinished jobs. `unfinished` returns the ids
-        of a corpus's unfinished uploads. The records are wrong if a server was killed between its writes to the ledger
-        and to the corpus.
+        Delete the records of ended uploads, and record the unfinished uploads that have no record. `unfinished` returns
+        the ids of a corpus's unfinished uploads. The records are wrong if a server was killed between its write to the
+        ledger and its write to the corpus. Errors are logged.
         """
         for name in self._store.names():
             try:

@@ -78,10 +78,11 @@ def check_corpus_name(name: str, field: str = "corpus") -> str:
 
 
 def check_document_id(name: str, field: str) -> str:
-    """Return `name`, or raise `Invalid` unless it is 1 to 512 bytes of UTF-8 without NUL, and neither `.` nor `..`.
+    """Return `name`, or raise `Invalid` if it is not a valid document id.
 
-    Clients remove `.` and `..` from a URL path, even if they are percent-encoded (RFC 3986, 5.2.4). A request for the
-    document `..` would otherwise act on its corpus.
+    A document id has 1 to 512 bytes in UTF-8, and no NUL. The names `.` and `..` are not valid, because clients remove
+    them from a URL path, even if they are percent-encoded (RFC 3986, 5.2.4). A request for the document `..` would act
+    on its corpus.
     """
     if "\x00" in name:
         raise Invalid("must not contain NUL", field=field)
@@ -125,7 +126,7 @@ def check_count(given: int, limit: int, field: str, of: str = "texts") -> None:
 
 
 def check_max_tokens(asked: int | None, read: int, field: str) -> None:
-    """Raise `Invalid` if a request limits texts to `asked` tokens, which are fewer than the model's `read` tokens."""
+    """Raise `Invalid` if a request limits texts to fewer tokens (`asked`) than the model reads (`read`)."""
     if asked is not None and asked < read:
         raise Invalid(
             f"must be at least {read}, the number of tokens that the model reads: truncate texts to fewer tokens "

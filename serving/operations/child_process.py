@@ -33,7 +33,8 @@ def running(
     """Run a module as a child process while the `with` block runs.
 
     The process works in `folder`, and inherits the open files in `descriptors`. It does not inherit the server's
-    environment variables, such as tokens. Ctrl-C does not stop it.
+    environment variables, which may contain tokens, but gets the `variables`. Ctrl-C does not stop it. At the end of
+    the block, the process is killed if it still runs.
     """
     environment = {
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),

@@ -83,7 +83,8 @@ def inflated(body: bytes, coding: str, limit: int) -> bytes:
     """Return the decompressed `body`. Stop as soon as the output exceeds `limit` bytes.
 
     Raises:
-        TooLarge: the output exceeds `limit` bytes or `MAX_RATIO` times the body's size, or the body has too many parts.
+        TooLarge: the output exceeds `limit` bytes, the ratio of output size to body size is too high (see `MAX_RATIO`
+            and `ANY_RATIO`), or the body has too many parts (see `MAX_PARTS`).
         Malformed: the body does not match `coding`, or is incomplete.
     """
     return b"".join(_checked(io.BytesIO(body), len(body), coding, limit))

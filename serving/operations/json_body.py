@@ -21,8 +21,8 @@ TOO_DEEP = f"nested deeper than {MAX_DEPTH}"
 MAX_CONTAINERS = 1_000_000
 """Maximum number of lists and objects in a body. A list takes two bytes in the body, and 100 to 200 bytes in memory."""
 MAX_VALUES = 200_000
-"""Maximum number of commas in a body, not counting commas between allowed token ids. Even values of unknown fields are
-parsed, and parsing blocks other threads."""
+"""Maximum number of commas in a body, in addition to one comma for each allowed token id. Even values of unknown fields
+are parsed, and parsing blocks other threads."""
 LEAST, MOST = -(2**63), 2**64 - 1
 """Range of integers that can be stored. orjson reads and writes exactly this range."""
 FITS = "from -2^63 to 2^64 - 1"

@@ -30,10 +30,11 @@ limited to `CPU_SHARE`."""
 CPU_SHARE = 0.2
 """Share of a CPU that the long work of a key may use while short requests of other keys wait."""
 CPU_BURST = int(0.01 * SECOND / CPU_SHARE)
-"""Nanoseconds in which a key earns 10 ms of CPU time. Its long work may use as much in advance."""
+"""Nanoseconds in which a key earns 10 ms of CPU time. Long work waits only if its key has used more than these 10 ms in
+advance."""
 PATIENT: ContextVar[bool] = ContextVar("patient", default=False)
-"""True for work that may wait in its key's queues without a time limit. No connection waits for the result, as in
-jobs."""
+"""True for work that may wait in its key's queues without a time limit, such as jobs. No connection waits for the
+result of this work."""
 LOOK_AGAIN = 1_000_000_000
 """Nanoseconds between two checks of the key file. A revoked key stays valid for at most this time."""
 GRACE_SECONDS = 10.0
@@ -126,7 +127,7 @@ def _version(path: Path) -> Version:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits of an API key. None means no limit."""
+    """Limits of an API key. Except for `jobs`, None means no limit."""
 
     requests_per_second: float | None = None
     tokens_per_second: float | None = None
@@ -312,7 +313,7 @@ class Bucket:
 
 
 class LoopTurn:
-    """FIFO queue for a key's steps on the event loop. If no step waits, a step runs immediately."""
+    """FIFO queue for a key's steps on the event loop. At most one step runs in each iteration of the loop."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()

@@ -84,7 +84,7 @@ class CancelToken:
     def give_way(self) -> None:
         """Wait for short requests of other keys if this key has exceeded its share of a CPU.
 
-        The check happens once every `SLICE_SECONDS`.
+        The check happens at most once every `SLICE_SECONDS`.
         """
         if self._caller and perf_counter() >= self._slice_ends:
             self._count()
@@ -97,7 +97,7 @@ class CancelToken:
             self._slice_ends = perf_counter() + SLICE_SECONDS
 
     def _count(self) -> None:
-        """Add the CPU time of the thread since the last call."""
+        """Count the CPU time that the thread has used since the last call, for the work and for its key."""
         before, self._counted = self._counted, thread_time()
         self.cpu_seconds += self._counted - before
         if self._caller:
