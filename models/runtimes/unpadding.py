@@ -101,7 +101,7 @@ class _Rewriting:
         for one in self.inputs:
             one.output(0).get_tensor().set_names({one.get_friendly_name()})
         self._unpadded = {_key(start): self._unpad(start, start.get_partial_shape()[2].get_length())}
-        """Outputs (T, H) of real tokens, by the key of the old output (N, L, H) with the same tokens and padding."""
+        """Outputs (T, H) with only real tokens, by the key of the original output (N, L, H), which has padding, too."""
         self._replaced: set[tuple[str, int]] = set()
         """Keys of outputs that no longer have padding, because their operators now process only real tokens."""
         self._padded: dict[tuple[str, int], Output] = {}
