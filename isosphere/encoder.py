@@ -47,9 +47,9 @@ def load(
 
     Raises:
         ValueError: `engine`, `device` or `threads` is not valid.
-        SourceError, AdapterError: the encoder does not exist or is damaged, or there is no cache folder for it.
-        BundleError: the folder contains no complete bundle of an encoder, or the export of the adapter failed or needs
-            torch.
+        SourceError, AdapterError: the encoder does not exist or is damaged, or this user has no cache folder.
+        BundleError: the folder contains no complete bundle of an encoder, the export of a bundle failed, or the export
+            needs torch.
         RuntimeUnavailable: the engine can't run on this machine, or not in this precision.
     """
     if engine is not None and engine not in RUNTIMES:

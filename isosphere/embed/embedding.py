@@ -45,7 +45,7 @@ BYTES = {"int8": quantization.int8, "uint8": quantization.uint8}
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of the command. Each field has the name of its option."""
+    """Options of the command, by their names, and the number of rows of a part."""
 
     text_column: str | None = None
     id_column: str | None = None

@@ -202,7 +202,7 @@ def refuse_foreign(folder: Path) -> None:
     Such files would be deleted when the folder is replaced.
 
     Raises:
-        AdapterError: `folder` is a link, is neither empty nor an adapter, or contains such files; nothing has changed.
+        AdapterError: `folder` is a link, or contains anything but the files of an adapter; nothing has changed.
     """
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return

@@ -64,7 +64,7 @@ CODE = "such code is never run"
 
 
 class SourceError(Refused):
-    """No usable weights exist under a name. The message lists the places that were searched."""
+    """No encoder exists under a name, or the encoder can't be used. The message has the reason."""
 
 
 class Module(NamedTuple):
@@ -166,7 +166,7 @@ def modules(folder: Path) -> list[Module]:
     """Return the modules that a folder's modules.json lists, or an empty list without a modules.json.
 
     Raises:
-        SourceError: the file is not a list of modules, or names a module that needs its own code.
+        SourceError: the file is not a list of modules, or names a module that needs code from the folder.
     """
     listed = read_json(file) if (file := folder / MODULES).is_file() else []
     found = []
@@ -283,7 +283,7 @@ def manifest_of(name: str) -> Manifest | None:
     """Return the manifest of the bundle or adapter called `name`, or None for an encoder without a manifest.
 
     Every file of an adapter or a local bundle is checked. For a bundle from the hub, only the manifest is read, because
-    only the files that match `WANTED` are downloaded.
+    some files, such as the graph, are not downloaded (see `WANTED`).
 
     Raises:
         SourceError: the encoder does not exist.

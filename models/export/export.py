@@ -65,7 +65,7 @@ GOLDEN_SENTENCES = (
 
 
 class ExportError(Failed):
-    """The exported graph's vectors differ from the encoder's vectors."""
+    """The exported graph's results differ from torch's, or torch's vectors differ from earlier golden vectors."""
 
 
 def export(

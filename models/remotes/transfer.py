@@ -38,7 +38,7 @@ def publish(source: Package, remote: Remote, *, replace: bool = False) -> int:
 
     Raises:
         Refused: the package is an adapter without adapter.json; the remote contains files that belong to no package;
-            or it contains a different package, and `replace` is false.
+            or the remote contains a different package, and `replace` is false.
         RemoteError: the remote fails, or its bytes are wrong after the upload.
     """
     if source.manifest is None:

@@ -24,7 +24,7 @@ class Graph:
     `threads=None` means all CPUs that the quota allows.
 
     Raises:
-        BundleError: the bundle has no graph of this precision; the message names the available ones.
+        BundleError: the bundle is a cross-encoder, or has no graph of this precision.
         RuntimeUnavailable: the runtime can't run on this machine or in this precision.
     """
 
