@@ -9,7 +9,7 @@ from training.data.files import COLUMN_ADVICE, COLUMNS, CorpusError, File, OnBad
 from training.data.files import rows as table_rows
 
 LINE = "text"
-"""Name of the only column of a text file, which contains the line."""
+"""Name of the only column of a text file. The column contains the lines."""
 
 
 class Row(NamedTuple):

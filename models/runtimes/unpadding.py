@@ -48,8 +48,8 @@ def gather_indices(mask: Ids) -> dict[str, NDArray[np.int32]]:
 def simplify(graph: Any) -> None:
     """Rewrite the attention of `graph` in place, so that OpenVINO computes the same with fewer operators.
 
-    A reshape that splits or merges heads gets a constant shape. The product of queries and keys transposes the keys
-    itself, so that OpenVINO can compute this transposition as a part of attention.
+    A reshape that splits or merges heads gets a constant shape. After the rewriting, the product of queries and keys
+    transposes the keys itself, so that OpenVINO can compute this transposition as a part of attention.
     """
     from openvino import opset13
 
