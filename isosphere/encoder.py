@@ -41,14 +41,15 @@ def load(
 
     `name` is `minilm`, an encoder of this project (`default`, `simcse`, …), or the folder of a bundle or adapter.
 
-    The first use of `minilm` or an adapter writes its bundle to the user's cache folder. `engine` is `onnxruntime` or
-    `openvino`, and `precision` is `fp32`, `bf16` or `fp16`, as for the server. None selects the fastest
+    The first use of `minilm` or an adapter writes its bundle to the user's cache folder. `engine` is `onnxruntime`,
+    `openvino` or `tensorrt`, and `precision` is `fp32`, `bf16` or `fp16`, as for the server. None selects the fastest
     combination, which is measured once on each machine. `threads=None` uses all CPUs.
 
     Raises:
         ValueError: `engine`, `device` or `threads` is not valid.
-        SourceError: the encoder does not exist.
-        BundleError: the folder contains no complete bundle, or its encoder must be exported first.
+        SourceError, AdapterError: the encoder does not exist or is damaged, or this user has no cache folder.
+        BundleError: the folder contains no complete bundle of an encoder, the export of a bundle failed, or the export
+            needs torch.
         RuntimeUnavailable: the engine can't run on this machine, or not in this precision.
     """
     if engine is not None and engine not in RUNTIMES:

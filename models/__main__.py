@@ -1,4 +1,4 @@
-"""Entry point of `python -m models`, for export to bundles and adapters and for their exchange with the hub."""
+"""Entry point of `python -m models`, which exports bundles and adapters and exchanges them with the hub."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ PLACE = "hf://org/name or org/name on the hub, a URL that fsspec supports (s3://
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    The exit code is 0 for success, 1 for a failure and 2 for bad input. An error is printed as one line.
+    The exit code is 0 for success, 1 for a failure, 2 for bad input and 141 for a closed stdout. An error is printed as
+    one line.
     """
     arguments = parser().parse_args(argv)
     try:

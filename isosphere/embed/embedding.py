@@ -45,7 +45,7 @@ BYTES = {"int8": quantization.int8, "uint8": quantization.uint8}
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of the command. Each field has the name of its option."""
+    """Options of the command, by their names, and the number of rows of a part."""
 
     text_column: str | None = None
     id_column: str | None = None
@@ -93,9 +93,10 @@ def embed(encoder: Encoder, files: Sequence[str], out: Path, options: Options, *
         stream: receives the progress.
 
     Raises:
-        Refused: an input or an option can't be used, another process is writing `out`, another command wrote `out`
-            while the inputs were checked, or `out` was written by another command and `force` is false.
-        OSError: the disk failed.
+        Refused: an input or an option can't be used; an input changed during the run; another process is writing
+            `out`, or wrote it while the inputs were checked; or `out` exists, this command did not write it, and
+            `force` is false.
+        OSError: a file can't be read or written.
     """
     parts, manifest = out.with_name(f".{out.name}.parts"), out.with_name(f"{out.name}.json")
     job = Job(encoder, _inputs(files, out, parts), options)
@@ -137,7 +138,7 @@ class Job:
     options: Options
 
     def wanted(self) -> dict[str, Any]:
-        """Return everything that determines the output: options, encoder, and path, size and mtime of each input."""
+        """Return everything that determines the output: encoder, options, and each input's path, size and mtime."""
         inputs = [[str(path), (stat := path.stat()).st_size, stat.st_mtime_ns] for path in self.paths]
         return {**made_by(self.encoder), **asdict(self.options), "inputs": inputs}
 

@@ -70,9 +70,12 @@ class Parquet:
                 self._widen(self._arrow.field(name, self._arrow.array([row.kept[i] for row in batch]).type))
 
     def merge(self, learned: Any, first: str, last: str) -> None:
-        """Widen the column types so that they also fit the schema `learned`.
+        """Widen the column types so that they also fit `learned`, the schema of a group of files.
 
-        Error messages name `first` and `last`, the first and the last file with values of the schema.
+        Error messages name the first and the last file of the group, `first` and `last`.
+
+        Raises:
+            Refused: no type fits all values of a column.
         """
         for field in learned:
             with self._naming(field.name, first, last):

@@ -9,7 +9,7 @@ from training.data.files import COLUMN_ADVICE, COLUMNS, CorpusError, File, OnBad
 from training.data.files import rows as table_rows
 
 LINE = "text"
-"""Name of the only column of a text file, which contains the line."""
+"""Name of the only column of a text file. The column contains the lines."""
 
 
 class Row(NamedTuple):
@@ -57,7 +57,7 @@ def _values(
 
 
 def _wrong(text: Any, own_id: Any, kept: Sequence[Any]) -> str:
-    """Return a message about invalid values of a row, which is empty if all values are valid."""
+    """Return a message about an invalid value of a row, or an empty text if all values are valid."""
     if not isinstance(text, str):
         return f"the text is {text!r:.40}, not a string"
     if not isinstance(own_id, str | int | None) or isinstance(own_id, bool):

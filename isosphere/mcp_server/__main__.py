@@ -26,7 +26,7 @@ Its tools search, fetch and list. With --write, other tools store and delete doc
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve the tools until the assistant disconnects, and return the exit status."""
+    """Serve the tools until the assistant disconnects or, with `--http`, until Ctrl-C. Return the exit status."""
     given = parser().parse_args(arguments)
     try:
         asyncio.run(_serve(given))
@@ -61,7 +61,7 @@ async def _serve_http(http: httpx2.AsyncClient, listening: socket.socket, given:
     """Serve the tools over streamable HTTP, without sessions, so that clients don't notice a restart.
 
     Raises:
-        Refused: other machines can reach the address, so anyone there could use the key.
+        Refused: a key is given, but other machines can reach the address, so everyone there could use the key.
     """
     import uvicorn
 

@@ -202,7 +202,7 @@ def refuse_foreign(folder: Path) -> None:
     Such files would be deleted when the folder is replaced.
 
     Raises:
-        AdapterError: `folder` contains such files; nothing has changed.
+        AdapterError: `folder` is a link, or contains anything but the files of an adapter; nothing has changed.
     """
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
@@ -216,7 +216,8 @@ def load(folder: Path) -> Adapter:
     """Read an adapter and check everything that can be checked without the base.
 
     Raises:
-        AdapterError: a file is missing, damaged, not listed, or uses a feature of peft that is not supported.
+        AdapterError: a file is missing or damaged, or the adapter uses a feature of peft that is not supported.
+        BundleError: adapter.json is not a valid manifest, or does not list a required file.
     """
     if (weights := folder / WEIGHTS).is_file() and lfs_pointer(weights):
         raise AdapterError(f"{weights}: {LFS}")
@@ -419,7 +420,7 @@ def _biases(adapter: Adapter) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 def _bias_name(key: str) -> str | None:
-    """Return the name of a bias in the base for a tensor's name in peft's file. Return None for other tensors.
+    """Return the name of the base's bias that the tensor `key` of peft's file replaces, or None if `key` is no bias.
 
     Peft stores whole biases, not differences.
     """

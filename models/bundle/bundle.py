@@ -149,9 +149,9 @@ class Bundle:
 
     @property
     def matryoshka(self) -> Sequence[int]:
-        """Numbers of dimensions to which vectors can be truncated after Matryoshka training.
+        """Numbers of dimensions to which vectors can be truncated, as config.json says.
 
-        The numbers are read from config.json.
+        The sequence is empty without Matryoshka training.
 
         Raises:
             BundleError: the entry is not a list of dimensions.
@@ -195,7 +195,8 @@ def load(folder: Path) -> Bundle:
     A link to a folder is resolved once, so that later reads use this bundle even if the link changes.
 
     Raises:
-        BundleError: the manifest is missing or invalid, or a file is missing, altered or not listed.
+        BundleError: the manifest is missing or invalid, a file is missing, altered or not listed, or the fingerprint
+            does not match the files.
     """
     if folder.is_symlink():
         folder = folder.parent / folder.readlink()
@@ -257,8 +258,8 @@ def dumped(manifest: Manifest) -> str:
 def fingerprint(folder: Path, manifest: Manifest) -> str:
     """Return a hash of everything that determines the encoder's vectors.
 
-    The hash covers weights, architecture, tokenizer, pooling, length, transform and prompts. An empty prompt counts as
-    no prompt.
+    The hash covers weights, architecture, tokenizer, pooling, maximum length, transform, prompts and kind. An empty
+    prompt counts as no prompt.
 
     The content of ONNX files and the bundle's name are excluded, so that corpora need not be re-embedded after a second
     export of the same encoder. Merged weights are represented by the hashes of base and adapter, because the last bits

@@ -219,7 +219,7 @@ def _teacher(teacher: Mapping[str, Any]) -> str:
 
 
 def _mixed(run: Mapping[str, Any]) -> str:
-    """Return a paragraph about the encoders whose weights were averaged."""
+    """Return a table of the encoders whose weights were averaged, or an empty text without averaging."""
     match run:
         case {"ingredients": [*ingredients]}:
             rows = [row for each in ingredients if (row := _ingredient(each))]

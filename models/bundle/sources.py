@@ -64,7 +64,7 @@ CODE = "such code is never run"
 
 
 class SourceError(Refused):
-    """No usable weights exist under a name. The message lists the places that were searched."""
+    """No encoder exists under a name, or the encoder can't be used. The message has the reason."""
 
 
 class Module(NamedTuple):
@@ -166,7 +166,7 @@ def modules(folder: Path) -> list[Module]:
     """Return the modules that a folder's modules.json lists, or an empty list without a modules.json.
 
     Raises:
-        SourceError: the file is not from sentence-transformers, or names a module with code of its own.
+        SourceError: the file is not a list of modules, or names a module that needs code from the folder.
     """
     listed = read_json(file) if (file := folder / MODULES).is_file() else []
     found = []
@@ -185,9 +185,9 @@ def modules(folder: Path) -> list[Module]:
 
 
 def backbone_folder(folder: Path) -> Path:
-    """Return the folder of the transformer module.
+    """Return the folder with the files of the transformer.
 
-    Early versions of sentence-transformers use the subfolder `0_Transformer`.
+    This is usually `folder` itself. Early versions of sentence-transformers use the subfolder `0_Transformer`.
 
     Raises:
         SourceError: see `modules`.
@@ -213,7 +213,7 @@ def read_object(file: Path, *, required: bool = False) -> dict[str, Any]:
     """Parse a JSON object of a module. A missing file counts as an empty object, unless it is `required`.
 
     Raises:
-        SourceError: the file is not an object of JSON, or is missing and `required`; the message names the file.
+        SourceError: the file is not an object of JSON, or a `required` file is missing; the message names the file.
     """
     if not file.is_file():
         if required:
@@ -280,9 +280,10 @@ def weights_sha256(folder: Path) -> str:
 
 
 def manifest_of(name: str) -> Manifest | None:
-    """Return the manifest of the bundle or adapter called `name`, or None for any other encoder.
+    """Return the manifest of the bundle or adapter called `name`, or None for an encoder without a manifest.
 
-    Every file of a local folder is checked. For a bundle on the hub, only files that match `WANTED` are checked.
+    Every file of an adapter or a local bundle is checked. For a bundle from the hub, only the manifest is read, because
+    some files, such as the graph, are not downloaded (see `WANTED`).
 
     Raises:
         SourceError: the encoder does not exist.

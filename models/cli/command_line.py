@@ -38,10 +38,10 @@ class Parser(argparse.ArgumentParser):
         self._passes_on = passes_on
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse arguments, but refuse unknown options first.
+        """Refuse unknown options, then parse the arguments.
 
-        Without this check, the words after an unknown option would be parsed as other arguments and cause a misleading
-        error.
+        A parser with subcommands or with `passes_on` refuses no options, because another parser reads them. Without the
+        check, the words after an unknown option would be parsed as other arguments and cause a misleading error.
         """
         if not (self._passes_on or verbs(self)):
             words = takewhile(lambda word: word != "--", sys.argv[1:] if args is None else args)
@@ -108,7 +108,7 @@ def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]
 
 
 def quieten() -> None:
-    """Disable progress bars of transformers and the hub, and reports on weights that pooling does not need.
+    """Disable progress bars of transformers and the hub, and transformers' warnings, for example about unused weights.
 
     The function sets environment variables, which the libraries read when they are imported, and which child processes
     inherit. It does not import the libraries, because that takes seconds and not every command needs them. Libraries

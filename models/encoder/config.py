@@ -1,4 +1,4 @@
-"""Settings of an encoder in a folder: pooling, length and prompts."""
+"""Settings of an encoder in a folder, such as pooling, maximum length and prompts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ AFTER_POOLING = ("Dense", "Normalize", "Dropout")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read pooling, length and prompts from Isosphere's manifest or, without one, from sentence-transformers' files.
+    """Read an encoder's settings: pooling, maximum length, prompts, and the transform or modules after the pooling.
+
+    The settings are in Isosphere's manifest or, without a manifest, in sentence-transformers' files. An adapter without
+    a manifest has the settings of its base.
 
     Raises:
         SourceError: a file can't be read, or describes an unsupported encoder; the message names the file.
@@ -74,7 +77,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _bundled(file: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Read pooling, length and prompts from the content of a manifest. Error messages name `file`.
+    """Read the settings from the content of a manifest. Error messages name `file`.
 
     The folder need not be a complete bundle. So `models.bundle.bundle.load`, which checks all files, is not used.
     """

@@ -173,7 +173,10 @@ class Encoder(nn.Module):
         return (*output.hidden_states[:-1], output.last_hidden_state) if averaged else (output.last_hidden_state,)
 
     def pooled(self, layers: Sequence[Tensor], attention_mask: Tensor) -> Tensor:
-        """Return pooled vectors (N, D), in float32 or wider. `layers` is a result of the method `layers`."""
+        """Pool the hidden states, apply the transform, and return vectors (N, D) in float32 or wider.
+
+        `layers` is a result of the method `layers`.
+        """
         vectors = pool(self.pooling, [full_precision(each) for each in layers], attention_mask)
         return vectors if self.transform is None else self.transform(vectors)
 
@@ -211,7 +214,7 @@ class Encoder(nn.Module):
     def save(self, folder: Path) -> None:
         """Save weights, architecture and tokenizer in the Hugging Face format, and the transform's weights.
 
-        The bundle's manifest describes pooling and transform.
+        The pooling, and the kind and sizes of the transform, are not saved here. Export writes them to the manifest.
         """
         try:
             self.backbone.save_pretrained(folder, max_shard_size="100GB")
@@ -277,7 +280,7 @@ def dropout_off(encoder: nn.Module) -> Iterator[None]:
 
 
 def fast_linear_layers() -> AbstractContextManager[Any]:
-    """Return a context in which oneDNN computes linear layers in float32, on processors from AMD.
+    """Return a context in which oneDNN computes the float32 linear layers on processors from AMD.
 
     By default, torch uses Intel's MKL, which does not use AVX-512 on AMD's processors. On a Zen 4, oneDNN takes less
     than half the time. Gradients can't pass through these layers. On other processors and under autocast, the context
@@ -383,7 +386,7 @@ def linear_layers(backbone: nn.Module) -> dict[str, nn.Linear]:
 def keep_layers(backbone: PreTrainedModel, kept: Sequence[int]) -> None:
     """Keep only the layers `kept`, counted from 0, in their order.
 
-    All other weights stay the same.
+    The weights of the kept layers, and all weights outside the layers, stay the same.
 
     Raises:
         Refused: a layer does not exist or is named twice, the order differs from the backbone's, or the layers of

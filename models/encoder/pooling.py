@@ -27,7 +27,7 @@ def mean(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
 
 
 def mean_of_layers(hidden_states: Sequence[Tensor], mask: Tensor, layers: tuple[int, int]) -> Tensor:
-    """Average the outputs of two layers, over layers and tokens."""
+    """Average the outputs of two layers over the tokens and over the two layers."""
     first, second = layers
     return _mean_over_tokens((hidden_states[first] + hidden_states[second]) / 2, mask)
 

@@ -56,7 +56,8 @@ def tokenizer(folder: Path, *, lowers: bool = False) -> PreTrainedTokenizerBase:
     """Load the tokenizer in `folder`. `lowers` means that the encoder's settings require lower-cased texts.
 
     Raises:
-        SourceError: the tokenizer is case-sensitive although `lowers` is set, or adds no special tokens to a text.
+        SourceError: the tokenizer is case-sensitive although `lowers` is set, adds no special tokens to a text, or has
+            no valid maximum length.
     """
     # Imported late, because the import takes seconds and is needed only to load encoders.
     from transformers import AutoTokenizer
@@ -98,8 +99,8 @@ def encoder_class(folder: Path) -> Any:
 def weights(kind: Any, folder: Path, **options: Any) -> tuple[Any, Set[str], Set[str]]:
     """Load the weights in `folder` in float32 as a model of `kind`, a class of transformers.
 
-    Return the model, the names of tensors that the files lack, which have random values, and the names of tensors in
-    the files that the model does not have.
+    Return the model and two sets of tensor names. The first set has the tensors that are missing in the files, so their
+    values in the model are random. The second set has the tensors of the files that the model does not have.
 
     Raises:
         SourceError: the shape of a tensor does not agree with config.json.

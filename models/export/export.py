@@ -65,7 +65,7 @@ GOLDEN_SENTENCES = (
 
 
 class ExportError(Failed):
-    """The exported graph's vectors differ from the encoder's vectors."""
+    """The exported graph's results differ from torch's, or torch's vectors differ from earlier golden vectors."""
 
 
 def export(
@@ -102,9 +102,9 @@ def export(
         ExportError: ONNX Runtime's vectors differ from torch's by more than `PARITY`, torch's vectors differ from the
             golden vectors of `previous`, or the float16 graph loses too much accuracy.
         Refused: `exporter` is not installed, or does not support this backbone.
-        SourceError: a vector of `encoder` is zero, or all vectors have the same direction.
-        bundle.BundleError: `folder` contains files that are not part of a bundle, or the new bundle is invalid, for
-            example its name.
+        SourceError: a vector of `encoder` is zero or not finite, or all vectors have the same direction.
+        bundle.BundleError: `folder` contains files that are not part of a bundle, a prompt leaves no room for a text,
+            or the new bundle is invalid, for example its name.
         OSError: the bundle can't be written; the message names `folder`.
     """
     check_prompts(encoder)
@@ -208,10 +208,10 @@ def check_prompts(encoder: Encoder) -> None:
 
 
 def check_vectors(encoder: Encoder) -> None:
-    """Check that the vectors of different texts have different directions.
+    """Check that each vector has a direction, and that not all vectors have the same direction.
 
     Raises:
-        SourceError: a vector is zero, or all vectors have the same direction.
+        SourceError: a vector is zero or not finite, or all vectors have the same direction.
     """
     vectors = encoder.encode(GOLDEN_SENTENCES)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -260,10 +260,10 @@ def check_parity(encoder: Encoder, file: Path) -> float:
 
 
 def _torch_and_onnx(encoder: Encoder, file: Path) -> Iterator[tuple[str, Embedded, Embedded, float]]:
-    """Yield the results of torch, and of ONNX Runtime with the graph `file`, for several batches of test texts.
+    """Encode several batches of test texts with torch, and with ONNX Runtime and the graph `file`.
 
-    Each batch also has a name, and the largest difference in any component of the token vectors, divided by the length
-    of torch's token vector.
+    For each batch, yield its name, torch's result, ONNX Runtime's result, and the difference of the token vectors. This
+    is the largest difference in any component, divided by the length of torch's token vector.
     """
     session, graph = Session(file, [CPU], cpus.available()), UnitVector(encoder)
     long = " ".join(GOLDEN_SENTENCES * (encoder.max_length // 40 + 1))

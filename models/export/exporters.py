@@ -1,8 +1,8 @@
 """Exporters from a torch module to an ONNX file: torch's exporter, or optimum's (see ADR 0013).
 
-The graphs of both exporters have the same interface: `input_ids` and `attention_mask` (N, L) to `sentence_embedding`
-(N, D), `norm` (N,) and `token_embeddings` (N, L, H), float32, with dynamic batch and length. Importing this module does
-not load torch.
+The graphs of both exporters have the same interface. The inputs are `input_ids` and `attention_mask` (N, L). The
+outputs are `sentence_embedding` (N, D), `norm` (N,) and `token_embeddings` (N, L, H) in float32. N and L are dynamic.
+Importing this module does not load torch.
 """
 
 from __future__ import annotations

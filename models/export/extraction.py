@@ -68,9 +68,10 @@ def extract(
     None means all layers.
 
     Raises:
-        AdapterError: the encoders differ in architecture or vocabulary, or the rank is out of range.
-        Refused: the base does not have these layers.
-        SourceError, BundleError: an encoder can't be read, or `folder` contains files that do not belong to an adapter.
+        AdapterError: the encoders differ in architecture or vocabulary, the rank is out of range, or `folder` contains
+            files that do not belong to an adapter.
+        Refused: the base does not have these layers, or `data` lacks a file.
+        SourceError, BundleError: an encoder can't be read.
     """
     tuned, start = Encoder.load(source), Encoder.load(base)
     if layers is not None:
@@ -203,7 +204,7 @@ def _linear_modules(start: Encoder, rank: int) -> list[str]:
 
 
 def _factors(tuned: Encoder, start: Encoder, modules: Sequence[str], rank: int) -> dict[str, NDArray[np.float64]]:
-    """Factor the difference of each module's weight W (out, in) into B (out, rank) times A (rank, in)."""
+    """Approximate the difference of each module's weights (out, in) by B (out, rank) times A (rank, in)."""
     factors: dict[str, NDArray[np.float64]] = {}
     for module in modules:
         after, before = (each.backbone.get_parameter(f"{module}.weight").detach().double() for each in (tuned, start))
@@ -218,8 +219,8 @@ def _factors(tuned: Encoder, start: Encoder, modules: Sequence[str], rank: int) 
 def _rounded(factors: Mapping[str, NDArray[np.float64]], dtype: str) -> tuple[dict[str, NDArray[Any]], float]:
     """Round A and B of all modules to one of `DTYPES`, and return the rounded factors and the scaling of B A.
 
-    float8 has only four bits of exponent. All numbers are therefore first multiplied by the same power of two, the
-    largest that keeps every number within the range of float8.
+    float8 has only four bits of exponent. For float8, all numbers are therefore first multiplied by the same power of
+    two, the largest that keeps every number within the range of float8.
     """
     if dtype == "float16":
         return {name: factor.astype(np.float16) for name, factor in factors.items()}, 1

@@ -35,7 +35,7 @@ def write(encoder: Encoder, folder: Path) -> None:
     other layers, followed by the mean over tokens. An affine transform becomes `Dense` without an activation function.
     A static encoder becomes `StaticEmbedding`, which reads no special tokens and does not truncate long texts.
 
-    If the format can't describe the encoder, only a modules.json is written, with which other programs fail with an
+    If the format can't describe the encoder, only a modules.json is written. It makes other programs fail with an
     error.
     """
     if isinstance(encoder.transform, Flow):

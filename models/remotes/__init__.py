@@ -19,8 +19,9 @@ def open_remote(
     `message` is the message of the commit.
 
     Raises:
-        ValueError: the scheme is unknown, its driver is missing, or an option for the hub is given but `place` is not
-            on the hub.
+        ValueError: the scheme is unknown, its driver is missing, a place on the hub contains a user, the revision is
+            given twice, or an option for the hub is given for another place.
+        RemoteError: the server of a URL does not answer, or refuses this user.
     """
     if repository := _on_the_hub(place):
         from models.remotes.hub import Hub

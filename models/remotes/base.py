@@ -95,9 +95,9 @@ def without_user(url: str) -> str:
 def secrets(url: str) -> Set[str]:
     """Return the texts that messages must not contain: the URL's password, and `user:password` or a user alone.
 
-    Each of them is returned in two forms: as written, and percent-decoded. Pieces of the password between `/`, `?`, `#`
-    and `@` are returned, too. If such a character is not percent-encoded, a library may take one piece for the whole
-    password, and name it in a message.
+    Each text is returned as written and percent-decoded. If the password contains `/`, `?`, `#` or `@`, the pieces
+    between these characters are returned, too. A library may take one piece for the whole password, and name it in a
+    message.
     """
     users = {user.removesuffix("@") for user in USER.findall(url)}
     passwords = {user.partition(":")[2] for user in users}

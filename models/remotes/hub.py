@@ -86,6 +86,9 @@ class Hub:
 
         The repository and the branch are created if they are missing. A new branch begins as a copy of the default
         branch. In this case, the commit also deletes the copied files that are not uploaded.
+
+        Raises:
+            RemoteError: the hub refuses the commit, or the repository is public although it should be private.
         """
         with as_remote_error(self):
             if new := self._commit is None:
@@ -109,7 +112,7 @@ class Hub:
             self._look_again(made.oid)
 
     def _begun(self) -> Collection[str]:
-        """Create the branch of the revision, and return the files that it has copied from the default branch.
+        """Create the branch of the revision, if one is given. Return the files copied from the default branch.
 
         Raises:
             RemoteError: someone else created the branch in the meantime, so it is not a copy.

@@ -37,7 +37,8 @@ def publish(source: Package, remote: Remote, *, replace: bool = False) -> int:
     therefore can't be pulled.
 
     Raises:
-        Refused: the remote contains a different bundle and `replace` is false, or files that belong to no bundle.
+        Refused: the package is an adapter without adapter.json; the remote contains files that belong to no package;
+            or the remote contains a different package, and `replace` is false.
         RemoteError: the remote fails, or its bytes are wrong after the upload.
     """
     if source.manifest is None:

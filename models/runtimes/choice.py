@@ -1,7 +1,7 @@
 """Choice of the fastest runtime and precision for a bundle on this machine, by measurements that are cached.
 
-A pair of runtime and precision is only chosen if it reproduces the vectors of the float32 reference, and if the bundle
-does not exclude it.
+If several pairs of runtime and precision are possible, a pair is chosen only if it reproduces the vectors of the
+float32 reference and the bundle does not exclude it. If only one pair is possible, it is chosen without these checks.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Choice:
-    """A chosen pair of runtime and precision, and the measurements of all candidates."""
+    """A chosen pair of runtime and precision, and the measurements of all pairs."""
 
     pair: Pair
     measured: Sequence[Measured] = ()
-    """Measurements of all candidates, which are empty if there was only one candidate."""
+    """Measurements of all pairs of this machine. Empty if there was only one candidate."""
 
     def next_best(self, bundle: Bundle, error: Exception, *, among: Sequence[Pair]) -> Choice | None:
         """Return the choice of the next fastest pair in `among`, because the chosen pair failed with `error`.
@@ -48,7 +48,7 @@ class Choice:
         """Return a JSON row for each measured pair.
 
         A row has the pair's measurements and two more fields, `chosen` and `why_not`. For the chosen pair, `why_not` is
-        None. For any other pair, it is the reason.
+        None. For any other pair, it is the reason why the pair was not chosen.
         """
         return [asdict(row) | {"chosen": row.pair == self.pair, "why_not": self._why_not(row)} for row in self.measured]
 
@@ -139,10 +139,10 @@ def candidates(bundle: Bundle, options: Options, *, runtime: str | None, precisi
 
 
 def fastest(measured: Sequence[Measured], *, among: Sequence[Pair]) -> Pair:
-    """Return the fastest pair that may serve the bundle.
+    """Return the fastest pair in `among` that may serve the bundle.
 
     Raises:
-        RuntimeUnavailable: no pair may serve the bundle.
+        RuntimeUnavailable: no pair in `among` may serve the bundle.
     """
     faithful = [row for row in measured if row.faithful and row.pair in among]
     if not faithful:

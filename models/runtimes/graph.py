@@ -24,7 +24,7 @@ class Graph:
     `threads=None` means all CPUs that the quota allows.
 
     Raises:
-        BundleError: the bundle has no graph of this precision; the message names the available ones.
+        BundleError: the bundle is a cross-encoder, or has no graph of this precision.
         RuntimeUnavailable: the runtime can't run on this machine or in this precision.
     """
 
@@ -149,7 +149,10 @@ def scores(bundle: Bundle, pairs: Sequence[TextPair]) -> Floats:
 
 
 def golden_difference(bundle: Bundle) -> float:
-    """Return the largest difference between computed scores and the golden scores in the manifest."""
+    """Return the largest difference between computed scores and the golden scores in the manifest.
+
+    See `largest_difference`.
+    """
     golden = bundle.manifest.golden
     found = scores(bundle, [(one.text, one.text_pair or "") for one in golden])
     return largest_difference(found, [one.vector[0] for one in golden])

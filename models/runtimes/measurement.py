@@ -219,9 +219,9 @@ def rank_loss(vectors: NDArray[np.float32], reference: NDArray[np.float32]) -> f
     """Return the rank loss of unit vectors (N, D) in comparison with `reference` (N, D).
 
     The cosines between all pairs of rows are computed for each of the two arrays. The rank loss is 100 × (1 - Spearman
-    correlation of these two lists). This is the loss in points on an STS task whose human scores are the reference's
-    cosines. If all cosines of the reference are equal, the loss is 0. If only the cosines of `vectors` are all equal,
-    the loss is 100.
+    correlation of the two lists of cosines). This is the loss in points on an STS task whose human scores are the
+    reference's cosines. If all cosines of the reference are equal, the loss is 0. If only the cosines of `vectors` are
+    all equal, the loss is 100.
     """
     pairs = np.triu_indices(len(vectors), k=1)
     ours, theirs = (_ranks((each.astype(np.float64) @ each.T)[pairs]) for each in (vectors, reference))

@@ -48,8 +48,8 @@ def gather_indices(mask: Ids) -> dict[str, NDArray[np.int32]]:
 def simplify(graph: Any) -> None:
     """Rewrite the attention of `graph` in place, so that OpenVINO computes the same with fewer operators.
 
-    A reshape that splits or merges heads gets a constant shape. The product of queries and keys transposes the keys
-    itself, so that OpenVINO can compute this transposition as a part of attention.
+    A reshape that splits or merges heads gets a constant shape. After the rewriting, the product of queries and keys
+    transposes the keys itself, so that OpenVINO can compute this transposition as a part of attention.
     """
     from openvino import opset13
 
@@ -101,7 +101,7 @@ class _Rewriting:
         for one in self.inputs:
             one.output(0).get_tensor().set_names({one.get_friendly_name()})
         self._unpadded = {_key(start): self._unpad(start, start.get_partial_shape()[2].get_length())}
-        """Outputs (T, H) of real tokens, by the key of the old output (N, L, H) with the same tokens and padding."""
+        """Outputs (T, H) with only real tokens, by the key of the original output (N, L, H), which has padding, too."""
         self._replaced: set[tuple[str, int]] = set()
         """Keys of outputs that no longer have padding, because their operators now process only real tokens."""
         self._padded: dict[tuple[str, int], Output] = {}

@@ -1,9 +1,9 @@
 """Embedding of the texts in files to a folder of Parquet files, on a Ray cluster.
 
-As in `isosphere embed`, a first pass checks and counts all rows, and a second pass embeds them in parts of 4,096 rows.
-Here, all nodes take part in both passes. The input files are divided into shards. One task reads each shard and sends
-its parts to actors, which embed them. Each part becomes a file, which is written atomically. If the command is
-repeated, only missing parts are computed. Ray also repeats the missing parts after the loss of a node.
+As on one machine, a first pass checks and counts all rows, and a second pass embeds them in parts of 4,096 rows.
+All nodes of the cluster take part in both passes. The input files are divided into shards. One task reads each shard
+and sends its parts to actors, which embed them. Each part becomes a file, which is written atomically. If the command
+is repeated, only missing parts are computed. Ray also repeats the missing parts after the loss of a node.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Made(NamedTuple):
 def embed(
     model: Model, places: Sequence[str], out: str, options: Options, *, address: str | None, force: bool, stream: TextIO
 ) -> Made:
-    """Embed the texts at `places` and write the vectors to the folder `out`. Both may be paths or URLs.
+    """Embed the texts at `places` and write the vectors to the folder `out`. Places and `out` are paths or URLs.
 
     Args:
         address: address of a Ray cluster. None means the address in `RAY_ADDRESS`. If that is not set, Ray is started
@@ -61,9 +61,11 @@ def embed(
         stream: receives the progress.
 
     Raises:
-        Refused: an input, an option or the cluster can't be used, another process is writing `out`, another command
-            wrote `out` while the inputs were checked, or `out` was written by another command and `force` is false.
-        Failed, OSError: a place does not answer, or a disk failed.
+        Refused: an input, an option or the cluster can't be used; an input changed during the run; another process is
+            writing `out`, or wrote it while the inputs were checked; `out` contains files of another kind; or a command
+            with other options or inputs wrote `out`, and `force` is false.
+        Failed: a URL does not answer, Ray failed, or parts were not written.
+        OSError: a file can't be read or written.
     """
     folder = Folder(out if is_url(out) else str(Path(out).absolute()))
     files = [

@@ -49,10 +49,12 @@ def is_url(place: str) -> bool:
 
 
 def list_files(places: Sequence[str]) -> list[Path | Url]:
-    """Return the files of paths, folders, patterns and URLs. Each file occurs once.
+    """Return the files at `places`. Each file occurs once.
+
+    A place is a file, a folder or a pattern, given as a path or a URL.
 
     Raises:
-        CorpusError: a folder or a pattern has no files.
+        CorpusError: a URL does not exist, or a folder or a pattern has no files to read.
         RemoteError: a URL does not answer.
         ValueError: the scheme of a URL is unknown, or its driver is not installed.
     """
@@ -87,7 +89,11 @@ def _files_at(url: str) -> list[Url]:
 
 
 def _is_read(path: str) -> bool:
-    """Return whether a file of an input folder is read. Hidden files and files in hidden folders are not read."""
+    """Return whether a file of an input folder is read.
+
+    Its suffix must be in `IN_FOLDERS`, and a suffix in `OPENERS` may follow. Files and folders whose names begin with
+    `.` or `_` are skipped.
+    """
     name = PurePosixPath(path)
     kind = (name.with_suffix("") if name.suffix.lower() in OPENERS else name).suffix.lower()
     return kind in IN_FOLDERS and not any(part.startswith((".", "_")) for part in name.parts)

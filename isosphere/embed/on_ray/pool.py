@@ -27,22 +27,25 @@ class Pool(NamedTuple):
     cpus: float
     """CPUs that Ray reserves for each actor.
 
-    The number is less than `threads`, so that some CPUs remain for the tasks that read. If actors reserved all CPUs, a
-    job would wait forever for its input.
+    If no GPUs are used, the number is less than `threads`, so that some CPUs remain for the tasks that read. If actors
+    reserved all CPUs, a job would wait forever for its input.
     """
     gpus: int
 
 
 def derive(nodes: Sequence[Resources], free: Resources, *, threads: int | None, device: str) -> Pool:
-    """Return the pool of actors: one for each GPU, or one for each `threads` CPUs of a node.
+    """Return the pool of actors, as many as the free CPUs allow.
+
+    If GPUs are used, there is at most one actor for each free GPU. If no GPUs are used, there is at most one actor for
+    each `threads` CPUs of a node.
 
     Args:
         nodes: resources of each node, by Ray's names.
         free: sum over all nodes of the resources that are not reserved by other jobs.
-        threads: threads of an actor. None means all CPUs of the smallest node.
+        threads: threads of an actor. None means one thread if GPUs are used, or else all CPUs of the smallest node.
 
     Raises:
-        Refused: the cluster is too small, or it has no GPU and `device` is cuda.
+        Refused: too few CPUs are free for an actor, or `device` is cuda and no GPU is free.
     """
     cpus = [int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1]
     unreserved = free.get("CPU", 0) - READ_CPUS

@@ -47,6 +47,9 @@ def read(shard: dict[str, Any], options: Options, there: Collection[str]) -> Ite
     Args:
         shard: names of the shard's parts, and its pickled files.
         there: parts that existed when the job began. If Ray repeats the task, the value is the same.
+
+    Raises:
+        Refused: a file changed since the first pass, so the number of parts differs.
     """
     (names,), (pickled,) = shard["parts"], shard["files"]
     files = pickle.loads(pickled)
