@@ -37,7 +37,7 @@ def not_installed(error: ModuleNotFoundError) -> str:
         ModuleNotFoundError: the missing module is part of this project, so `error` is raised again.
     """
     package = (error.name or "").partition(".")[0]
-    if package in ("", "models", "training", "serving"):
+    if package in ("", "isosphere", "models", "training", "serving"):
         raise error
     installs = "`make setup` or, without a checkout, `pip install 'isosphere[train,data]'`"
     return f"the package {package} is not installed: {installs}"
