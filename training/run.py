@@ -280,8 +280,8 @@ def teacher_config(config: RunConfig) -> RunConfig:
     The run's preset can name the teacher's backbone. For example, DCLR's presets for large models name a base model of
     the same family. The teacher then has SimCSE's default preset for this backbone.
 
-    If the preset names no backbone, the teacher has the run's backbone. Its preset is SimCSE's preset with the name of
-    the run's preset. If SimCSE has no such preset, the teacher gets SimCSE's default preset for the backbone.
+    If the preset names no backbone, the teacher has the run's backbone. If SimCSE has a preset of the same name as the
+    run's preset, the teacher gets that preset. Otherwise, it gets SimCSE's default preset for the backbone.
 
     Raises:
         ConfigError: the user must name a teacher for this objective.

@@ -112,7 +112,9 @@ class Measured:
 
 
 def measure(bundle: Bundle, options: Options) -> Sequence[Measured]:
-    """Measure every pair that runs on this machine, beginning with the reference. The texts are the bundle's probes.
+    """Measure every available pair of runtime and precision, beginning with the reference.
+
+    The texts are the bundle's probes. If a pair fails, its row has the error.
 
     Raises:
         RuntimeUnavailable: no runtime works on this machine.

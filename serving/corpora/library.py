@@ -220,8 +220,8 @@ class Library:
         """Return the best passages for each text, or for one `Query` that needs no encoder.
 
         Raises:
-            Conflict: the queries and the corpus were embedded by different bundles, or texts are to be embedded for a
-                corpus with own vectors.
+            Conflict: the queries and the corpus were embedded by different bundles, or the queries need an encoder, but
+                the corpus has none, because callers computed its vectors.
         """
         if isinstance(queries, Query) or options.mode == "lexical":
             with self._admitted():

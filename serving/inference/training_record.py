@@ -99,7 +99,10 @@ def _count(value: Any) -> int | None:
 
 
 def _line(value: Any) -> str | None:
-    """Return a text as one printable line without control characters, or None for a value of another type."""
+    """Return a text as one printable line without control characters.
+
+    Return None if nothing printable is left, or if the value is not a text.
+    """
     if not isinstance(value, str):
         return None
     return " ".join("".join(one if one.isprintable() else " " for one in value).split()) or None

@@ -142,7 +142,7 @@ def _read(body: bytes) -> Any:
 def _integer(digits: str) -> int:
     """Parse an integer.
 
-    If it has too many digits for Python, return another integer outside the storable range.
+    If it has so many digits that Python may refuse it, return another integer outside the storable range.
     """
     if len(digits) < sys.int_info.str_digits_check_threshold:
         return int(digits)

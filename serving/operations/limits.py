@@ -313,7 +313,7 @@ class Bucket:
 
 
 class LoopTurn:
-    """FIFO queue for a key's steps on the event loop. At most one step runs in each iteration of the loop."""
+    """FIFO queue for a key's steps on the event loop. Each iteration of the loop runs at most one step of the key."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()

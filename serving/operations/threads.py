@@ -270,10 +270,10 @@ class CorpusThreads:
         self._going.cancel()
 
     def containers(self) -> AbstractAsyncContextManager[None]:
-        """Let only one request of the key at a time have a body with many lists and objects in memory.
+        """Limit the caller's key to one request at a time that holds a body with many lists and objects.
 
-        Other requests with such a body wait until the `with` block ends. Python's garbage collector scans all these
-        bodies together, and blocks all threads meanwhile.
+        Other requests of the key with such a body wait until the `with` block ends. Python's garbage collector scans
+        all these bodies together, and blocks all threads meanwhile.
         """
         return self._share("containers")
 

@@ -10,7 +10,7 @@ from training.postprocess import POSTPROCESSES
 
 
 def show(_options: argparse.Namespace) -> int:
-    """Print the names of objectives, presets, post-processings and tasks."""
+    """Print objectives with their presets and ablations, post-processings, and the names of tasks."""
     for name, recipe in OBJECTIVES.items():
         print(f"{name}: {recipe.summary}")
         for preset, values in recipe.presets.items():

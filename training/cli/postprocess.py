@@ -23,7 +23,7 @@ from training.postprocess import POSTPROCESSES
 
 
 def postprocess(options: argparse.Namespace) -> int:
-    """Fit the transform and export the bundle. Evaluate it if there is evaluation data."""
+    """Fit the transform, evaluate the encoder if there is evaluation data, and export the bundle."""
     destination.refuse_foreign(options.out)
     if options.max_length is not None and options.max_length < MIN_LENGTH:
         raise ConfigError(f"--max-length {options.max_length} leaves no room between the special tokens")

@@ -206,11 +206,11 @@ def _narrow(_module: nn.Module, _inputs: Any, embedded: Tensor) -> Tensor:
 
 
 def _look_up_sparsely(encoder: Encoder) -> None:
-    """Keep the gradient of the word embeddings sparse until all passes of a step have contributed.
+    """Keep the gradient of the word embeddings sparse within a backward pass.
 
-    For each pass, torch would write a dense gradient of the whole table, nearly all zeros, into new memory. Here the
-    dense gradient is written once per backward pass into a reused buffer. The next backward pass overwrites the buffer,
-    so callers must copy a gradient that they want to keep.
+    For each forward pass, torch would write a dense gradient of the whole table, nearly all zeros, into new memory.
+    Here the sparse gradients of all forward passes are summed first. The sum is then written into a dense buffer. The
+    buffer is reused after `zero_grad`, so callers must copy a gradient that they want to keep.
     """
     words = encoder.backbone.get_input_embeddings()
     if not isinstance(words, nn.Embedding) or not words.weight.requires_grad:
@@ -267,7 +267,7 @@ class Dropout(nn.Dropout):
 def exempting(module: nn.Module, share: int | None) -> Iterator[None]:
     """Exempt the last 1/`share` of the rows from every `Dropout` of `module` inside the `with` block.
 
-    None exempts no rows.
+    If `share` is None, no row is exempt.
     """
     dropouts = [each for each in module.modules() if isinstance(each, Dropout)]
     for each in dropouts:

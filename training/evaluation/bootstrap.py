@@ -111,7 +111,8 @@ def weighted_spearman(cosines: Values, golds: Values) -> Callable[[NDArray[np.fl
 
     If all drawn cosines or all drawn human scores are equal, the correlation is 0. Tied values get their mean rank.
     This rank is w + (v + 1) / 2, where w is the total weight of smaller values, and v is the total weight of equal
-    values. All sums are exact in float64, because they are multiples of 1/4 and far below 2^53.
+    values. Ranks are multiples of 1/2, so sums of products of two ranks are multiples of 1/4. These sums are exact in
+    float64, because they are far below 2^53.
     """
     rank_cosines, rank_golds = _ranker(cosines), _ranker(golds)
 

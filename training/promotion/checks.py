@@ -106,9 +106,9 @@ def required(candidate: Bundle, evaluations: Sequence[Evaluation], names: Sequen
 def not_worse(
     candidate: Bundle, judges: Evaluator, *, margin: float, incumbent: Bundle | None, broken: bool, best: float | None
 ) -> Check:
-    """Check the candidate's score. It may be at most `margin` points below the served bundle's score and below `best`.
+    """Check the candidate's score against two scores: the served bundle's score, and `best`.
 
-    All comparisons use float32 on ONNX Runtime.
+    It may be at most `margin` points below each of them. All comparisons use float32 on ONNX Runtime.
 
     Args:
         broken: True if the served bundle fails verification.

@@ -73,7 +73,7 @@ class TrialScores:
     """
 
     def save(self, folder: Path) -> None:
-        """Write the arrays to the folder. Kinds without a task are left out."""
+        """Write the arrays to the files of `KINDS` in the folder. A file without arrays is not written."""
         for file, kinds in KINDS.items():
             stored = {kind: self.arrays.get(kind, {}) for kind in kinds}
             if any(stored.values()):

@@ -66,7 +66,7 @@ class Trial:
 
     @property
     def has_data(self) -> bool:
-        """True if the run names a corpus or evaluation data. The id then covers these data."""
+        """True if the run names a corpus or evaluation data. The hash `id` then depends on their content."""
         return bool(self.config.corpus or self.config.eval_data)
 
     def _digest(self, config: RunConfig, inputs: Mapping[str, str]) -> str:

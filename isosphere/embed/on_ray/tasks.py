@@ -72,9 +72,9 @@ class Writer:
         self._lock = threading.Lock()
 
     def __call__(self, part: dict[str, Any]) -> dict[str, list[Any]]:
-        """Embed the rows of a part and write them.
+        """Embed the rows of a part, and write them with their vectors to the part's file.
 
-        Return the part's name, counts, and the digest of the file.
+        Return the part's name, counts, and the digest of this file.
         """
         name, rows = str(part["part"][0]), pickle.loads(part["rows"][0])
         vectors = vectors_of(self._encoder, [row.text for row in rows], self._options)

@@ -79,7 +79,7 @@ def unrepeated(rows: Iterable[Checked]) -> Iterator[Checked]:
 def read_upload(
     given: Iterable[Row], settings: Settings, rule: VectorRule, *, skip_errors: bool, naming: Naming = random_names
 ) -> Upload | None:
-    """Read an upload that is stored before the request is answered.
+    """Read an upload that is small enough to be stored at once, without a job.
 
     Return its documents and, with `skip_errors`, its bad rows. If the upload has too many documents or too many
     characters, return None.

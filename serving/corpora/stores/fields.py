@@ -117,7 +117,7 @@ def posted(metadata: Mapping[str, Any]) -> KeysView[tuple[str | None, Value]]:
 
 
 def posted_date(date: bytes) -> bytes:
-    """Return the posting of a point in time. `date` is a result of `filters.instant`."""
+    """Return a point in time as postings contain it. `date` is a result of `filters.instant`."""
     return DATES + date
 
 
@@ -129,7 +129,7 @@ def text_after(prefix: str) -> str:
 
 
 def stored(value: Any) -> Value:
-    """Return the posting of a JSON value: the value itself, or a blob. Equal JSON values have equal postings."""
+    """Return a JSON value as postings contain it: the value itself, or a blob. Equal JSON values give equal results."""
     if value is None:
         return NULL
     if isinstance(value, bool):

@@ -206,10 +206,11 @@ def _documents(reader: sqlite3.Connection, bounds: Bounds) -> Iterator[str]:
 
 
 def _passages(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
-    """Yield an error if a passage is not a part of its document's text, or if the passages exceed `MAX_TIMES`.
+    """Yield an error if a passage is not a part of its document's text, or if the passages are too long together.
 
-    A document has one passage, which may be the whole text, or several passages, which are spans. The document's number
-    is the key of its first passage.
+    All passages of a document may have at most `MAX_TIMES` times the length of its text. If a document has several
+    passages, all of them are spans. A single passage is a span or the whole text. The document's number is the key of
+    its first passage.
     """
     if ("passages", "document") in _columns(reader):
         wrong = reader.execute(

@@ -103,7 +103,7 @@ def _first(connection: sqlite3.Connection) -> None:
 
 
 def _second(connection: sqlite3.Connection) -> None:
-    """Add columns and tables for patches, unfinished renames, word settings, the vocabulary, expiry and the map.
+    """Add columns and tables for patches, unfinished renames, words, the vocabulary, expiry and the map of passages.
 
     `_index_words` fills the vocabulary.
     """

@@ -192,7 +192,7 @@ def _corrections(
 
 
 def _by_stems(words: Sequence[str], stemming: Stemming, known: Callable[[str], bool]) -> list[Term]:
-    """Return a term for each stem of `words` that is not `known`, up to `MAX_ADDED` terms."""
+    """Return a term for each stem of `words` for which `known` is false, up to `MAX_ADDED` terms."""
     found: dict[str, Term] = {}
     for word, stem in zip(*_words_and_stems(" ".join(words), stemming), strict=True):
         if not known(stem):

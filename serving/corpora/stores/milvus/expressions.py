@@ -166,7 +166,7 @@ def _compared(where: Compares, path: str, names: list[str], several: Several) ->
 
 
 def _place(value: Any, kind: Kind) -> float | str | None:
-    """Convert `value` to the form of values in the field `ranges`.
+    """Convert `value` to the form in which the field `ranges` stores it.
 
     Return None if `value` is not of this kind, or is a number whose absolute value is at least 1e300.
     """
