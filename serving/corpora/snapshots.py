@@ -46,7 +46,7 @@ MAX_MANIFEST = 65_536
 MAX_RATIO = 200
 """Maximum compression ratio of an uploaded snapshot. Normal snapshots have a ratio of about three. A much higher ratio
 is a sign of a decompression bomb."""
-ANY_RATIO = 1 << 28
+RATIO_EXEMPT_BYTES = 1 << 28
 """Unpacked size, in bytes, up to which any compression ratio is accepted. Even a harmless text that is repeated a
 thousand times has an extreme ratio."""
 LEVEL = 3
@@ -153,7 +153,7 @@ class Snapshots:
         Raises:
             Invalid: `file` does not begin like a snapshot.
             TooLarge: the unpacked size exceeds the limit of a restore, or an uploaded file unpacks to more than
-                `ANY_RATIO` bytes and has a compression ratio above `MAX_RATIO`.
+                `RATIO_EXEMPT_BYTES` bytes and has a compression ratio above `MAX_RATIO`.
         """
         with _opened(file) as packed:
             unpacked = _described(packed).content.bytes
@@ -162,7 +162,7 @@ class Snapshots:
                 f"unpacks to {unpacked} bytes, more than the {self._bounds.restored_bytes} of --max-restore-bytes",
                 field="snapshot",
             )
-        if sent and unpacked > max(ANY_RATIO, MAX_RATIO * size):
+        if sent and unpacked > max(RATIO_EXEMPT_BYTES, MAX_RATIO * size):
             raise TooLarge(f"unpacks to more than {MAX_RATIO} times its size", field="snapshot")
         return unpacked
 

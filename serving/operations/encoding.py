@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAX_RATIO = 100
 """Maximum ratio of decompressed size to compressed size. Text has a ratio of about 10. A much higher ratio is a sign of
 a decompression bomb."""
-ANY_RATIO = 1_000_000
+RATIO_EXEMPT_BYTES = 1_000_000
 """Decompressed size, in bytes, up to which any ratio is allowed."""
 MAX_PARTS = 1000
 """Number of gzip members or zstd frames above which `PART_BYTES` applies. Decompression of even an empty member costs
@@ -84,7 +84,7 @@ def inflated(body: bytes, coding: str, limit: int) -> bytes:
 
     Raises:
         TooLarge: the output exceeds `limit` bytes, the ratio of output size to body size is too high (see `MAX_RATIO`
-            and `ANY_RATIO`), or the body has too many parts (see `MAX_PARTS`).
+            and `RATIO_EXEMPT_BYTES`), or the body has too many parts (see `MAX_PARTS`).
         Malformed: the body does not match `coding`, or is incomplete.
     """
     return b"".join(_checked(io.BytesIO(body), len(body), coding, limit))
@@ -131,7 +131,7 @@ def _checked(packed: BinaryIO, size: int, coding: str, limit: int) -> Iterator[b
             unpacked += len(piece)
             if unpacked > limit:
                 raise TooLarge(f"the body unpacks to more than the {limit} bytes of one request")
-            if unpacked > max(ANY_RATIO, MAX_RATIO * size):
+            if unpacked > max(RATIO_EXEMPT_BYTES, MAX_RATIO * size):
                 raise TooLarge(f"the body of {size} bytes unpacks to more than {MAX_RATIO} times as much")
             yield piece
     except (EOFError, zlib.error, zstd.ZstdError) as error:

@@ -77,6 +77,11 @@ def test_a_pipeline_refuses_as_its_own_route(refuses: Refuses) -> None:
     refuses((422, "Validation", "inputs.sentences: "), "POST", f"{PIPELINE}/sentence-similarity", json=body)
 
 
+@pytest.mark.parametrize("path", ["/models/org/other/report", "/modelsfoo"])
+def test_a_report_and_an_unknown_path_refuse_in_the_native_format(refuses: Refuses, path: str) -> None:
+    refuses((404, "NotFound", ""), "GET", path)
+
+
 def test_token_ids_are_embedded_as_they_are(client: TestClient) -> None:
     (pieces,) = client.post("/tokenize", json={"inputs": "one two"}).json()
     ids = [piece["id"] for piece in pieces]

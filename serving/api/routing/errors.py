@@ -2,7 +2,7 @@
 
 Native routes use the format of text-embeddings-inference. Routes under /v1, /openai, /models and /embeddings use
 OpenAI's format. Routes under /v2 use Cohere's format, and routes under /api use Ollama's format. Routes
-under /models/{id}/pipeline are native.
+under /models/{id}/pipeline and /models/{id}/report are native.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from serving.operations.json_body import FITS
 log = logging.getLogger(__name__)
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-_OPENAI_PATHS = ("/v1/", "/openai/", "/embeddings", "/models")
+_OPENAI_PATH = re.compile("/(v1|openai)/|/(embeddings|models)(?=/|$)(?!/.+/(pipeline/|report$))")
 _SAID = {
     **dict.fromkeys(("model_type", "model_attributes_type"), "must be a JSON object"),
     "missing": "is required",
@@ -70,7 +70,7 @@ def family_of(path: str) -> Family:
         return Family.COHERE
     if path.startswith("/api/"):
         return Family.OLLAMA
-    if path.startswith(_OPENAI_PATHS) and "/pipeline/" not in path:
+    if _OPENAI_PATH.match(path):
         return Family.OPENAI
     return Family.NATIVE
 

@@ -21,7 +21,7 @@ from serving.corpora.ingest.lines import lines
 from serving.corpora.ingest.rows import Row, json_value, row_bytes
 from serving.errors import Empty, Invalid, Malformed, ServiceError, TooLarge, Unhealthy, UnsupportedMedia
 from serving.operations.child_process import reaped, running
-from serving.operations.encoding import ANY_RATIO, MAX_RATIO
+from serving.operations.encoding import MAX_RATIO, RATIO_EXEMPT_BYTES
 from serving.operations.files import disk_errors
 from serving.operations.threads import check_cancelled
 from serving.settings import Settings
@@ -71,7 +71,7 @@ def read(stream: BinaryIO, format: str, settings: Settings, *, source: str, spli
     }
     with _on_disk(stream) as file:
         size = os.fstat(file.fileno()).st_size
-        most = min(settings.max_upload_bytes, max(ANY_RATIO, MAX_RATIO * size))
+        most = min(settings.max_upload_bytes, max(RATIO_EXEMPT_BYTES, MAX_RATIO * size))
         arrow = {"ARROW_DEFAULT_MEMORY_POOL": "system", "ARROW_IO_THREADS": "1"}
         with running("serving.readers", format, json.dumps(options), stdin=file, variables=arrow) as child:
             assert child.stdout is not None

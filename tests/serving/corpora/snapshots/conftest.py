@@ -27,5 +27,5 @@ def corpora(tmp_path: Path) -> Iterator[Corpora]:
 
 @pytest.fixture
 def snapshots(corpora: Corpora, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Snapshots:
-    monkeypatch.setattr(of_snapshots, "ANY_RATIO", 1 << 20)  # so that a bomb need not be one of a gigabyte
+    monkeypatch.setattr(of_snapshots, "RATIO_EXEMPT_BYTES", 1 << 20)  # so that a bomb need not be one of a gigabyte
     return Snapshots(corpora, tmp_path / "snapshots")

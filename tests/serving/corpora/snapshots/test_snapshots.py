@@ -47,7 +47,7 @@ def test_one_that_packs_well_comes_back(
     for name, file in (("again", own), ("elsewhere", sent)):
         snapshots.restore(name, file, Progress())
         assert ids(corpora, name) == ["a", "b", "c"]
-    monkeypatch.setattr(of_snapshots, "ANY_RATIO", 1000)
+    monkeypatch.setattr(of_snapshots, "RATIO_EXEMPT_BYTES", 1000)
     snapshots.restore("c", own, Progress())
     with pytest.raises(TooLarge, match="unpacks to more than 1 times"):
         snapshots.restore("c", sent, Progress())
