@@ -26,7 +26,8 @@ from serving.corpora.ingest.rows import EXPIRES_AT, VECTOR
 from serving.corpora.ports import StoreError
 from serving.corpora.search import Hit, Mode, SearchOptions, shown
 from serving.corpora.values import Document
-from serving.errors import ServiceError, shortened
+from serving.errors import Backend as EngineFailed
+from serving.errors import InsufficientStorage, ServiceError, Unhealthy, shortened
 from serving.inference.engine import EngineError
 from serving.operations import logs
 from serving.operations.clock import timestamp
@@ -40,8 +41,7 @@ def run(verb: str, given: argparse.Namespace, rest: Sequence[str]) -> int:
     """Run a command and return its exit status.
 
     `given` has the options of the command, and `rest` has options of the server. The status is 1 if the work failed, 2
-    after a mistake of the user or another error, and 130 after Ctrl-C. An error that ends the command is one line on
-    stderr.
+    if an input or option can't be used, and 130 after Ctrl-C. An error that ends the command is one line on stderr.
     """
     name = f"isosphere {CALLED.get(verb, verb)}"
     try:
@@ -64,7 +64,7 @@ def run(verb: str, given: argparse.Namespace, rest: Sequence[str]) -> int:
         return status
     except (SettingsError, Refused, EngineError, StoreError, ServiceError, Failed) as error:
         print(f"{name}: {error}", file=sys.stderr)
-        return 1 if isinstance(error, Failed) else 2
+        return 1 if isinstance(error, (Failed, EngineFailed, Unhealthy, InsufficientStorage)) else 2
     except KeyboardInterrupt:
         print(
             f"{name}: stopped; committed documents are kept, and the same command continues the work", file=sys.stderr

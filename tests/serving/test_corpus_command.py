@@ -119,7 +119,6 @@ def test_the_file_that_is_wrong_is_named_and_nothing_is_kept(
         ("ingest", ["-", "--corpus", "c", "--watch"], "--watch: - is not a folder"),
         ("ingest", ["{file}", "--corpus", "c", "--metadata", "[]"], "metadata: must be a JSON object"),
         ("ingest", ["{file}", "--corpus", "c", "--url", "here"], "--url: 'here' must begin with http"),
-        ("ingest", ["{file}", "--corpus", "c", "--url", "http://127.0.0.1:9"], "http://127.0.0.1:9: "),
         ("ingest", ["{file}", "--corpus", "../c"], "corpus name"),
         ("ingest", ["{file}", "--corpus", "c", "--chunk-tokens", "3"], "chunk_tokens"),
         ("ingest", ["{file}", "--corpus", "c", "--chunk-tokens", "5000"], "the encoder of the corpus reads"),
@@ -142,6 +141,13 @@ def test_a_wrong_argument_is_one_line(
     said = capsys.readouterr().err.splitlines()
     assert len([line for line in said if line.startswith(f"isosphere {CALLED.get(verb, verb)}: ")]) == 1
     assert says in said[-1]
+
+
+def test_a_server_that_can_not_be_reached_is_a_failure_and_no_mistake(
+    command: Command, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("ingest", str(file), "--corpus", "c", "--url", "http://127.0.0.1:9") == 1
+    assert "isosphere ingest: http://127.0.0.1:9: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["search", "a", "--corpus", "c"], ["export", "--corpus", "c"], ["verify"]])
@@ -167,7 +173,7 @@ def test_an_upload_that_can_not_be_kept_makes_no_corpus(
 
     assert command("ingest", str(file), "--corpus", "c") == 0
     monkeypatch.setattr(Spool, "write", full)
-    assert command("ingest", str(file), "--corpus", "d") == 2
+    assert command("ingest", str(file), "--corpus", "d") == 1
     assert "no space left" in capsys.readouterr().err
     assert command("export", "--corpus", "d") == 2
 
