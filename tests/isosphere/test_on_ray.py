@@ -209,6 +209,15 @@ def test_the_state_of_a_url_changes_with_its_content(tmp_path: Path) -> None:
     assert state(file) != before
 
 
+def test_a_folder_at_a_url_says_how_many_files_it_leaves_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("a.txt", "b.txt.gz", "_log/0.jsonl", "_SUCCESS", "read.me"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("a")
+    url = f"file://{tmp_path}"
+    assert [str(file) for file in list_files([url])] == [f"{url}/a.txt", f"{url}/b.txt.gz"]
+    assert [record.args for record in caplog.records] == [(url, 3, "_SUCCESS")]
+
+
 def test_a_place_that_can_not_be_opened_is_named_without_its_password() -> None:
     with pytest.raises(ValueError, match="nofs"):
         list_files(["nofs://user:secret@host/a.txt"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from models.remotes.base import as_remote_error, secrets, without_user
 from models.remotes.filesystem import open_filesystem
 from training.data.files import IN_FOLDERS, OPENERS, CorpusError, resolve_files
 
+log = logging.getLogger(__name__)
 SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:(//|:)", re.IGNORECASE)
 MAGIC = re.compile(r"[*?\[]")
 
@@ -80,7 +82,11 @@ def _files_at(url: str) -> list[Url]:
         if magic:
             found = fs.glob(root.rstrip("/") + url.removeprefix(base))
         elif fs.isdir(root):
-            found = [path for path in fs.find(root) if _is_read(path.removeprefix(root))]
+            inside = fs.find(root)
+            found = [path for path in inside if _is_read(path.removeprefix(root))]
+            if found and (others := sorted({*inside} - {*found})):
+                name = PurePosixPath(others[0]).name
+                log.warning("%s: %d files are left out, such as %s", without_user(url), len(others), name)
         else:
             found = [root] if fs.exists(root) else []
     if not found:
