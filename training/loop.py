@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from models.encoder.encoder import Encoder
 from models.errors import Failed
 from training.checkpoints import checkpoint
-from training.checkpoints.checkpoint import Best, CheckpointError, Resumable, Snapshot, State
+from training.checkpoints.checkpoint import CHECKPOINT, Best, CheckpointError, Resumable, Snapshot, State
 from training.checkpoints.progress import Progress
 from training.checkpoints.record import Record, WriteMetrics, fsync_metrics
 from training.config import RunConfig
@@ -253,11 +253,11 @@ class Training:
         """Store a diverged step for replay. Return a remark if the task is too easy to learn from."""
         if not is_finite(values) and not self._is_fp16_overflow(values):
             file, folder = save_divergence(self.state, taken, self.folder, self.devices), shlex.quote(str(self.folder))
-            raise DivergedError(
-                f"step {taken.step}: {format_terms(values)}; {file} has the weights and the batch: "
-                f"isosphere replay {folder} shows its terms, "
-                f"isosphere finish {folder} exports the best weights from before it"
-            )
+            says = f"step {taken.step}: {format_terms(values)}; {file} has the weights and the batch: "
+            says += f"isosphere replay {folder} shows its terms"
+            if (self.folder / CHECKPOINT).is_file():
+                says += f", isosphere finish {folder} exports the best weights from before it"
+            raise DivergedError(says)
         if taken.step == EASY_AT and values.get("info_nce", EASY) < EASY:
             return (
                 f"the task is too easy, so there is little to learn: InfoNCE is {values['info_nce']:.2g} after "

@@ -236,20 +236,24 @@ def _check_folders(config: RunConfig, *, resume: bool, force: bool = False) -> N
         record.stored_config(folder, RunConfig)
     else:
         record.check_no_run(folder, replace=REPLACE)
-        if not force and _is_trained(out):
-            raise RunError(f"--out {out} contains the encoder of an earlier run: {REPLACE}, or choose another --out")
+        if not force:
+            refuse_trained(out)
     check_writable(out)
 
 
-def _is_trained(out: Path) -> bool:
-    """Return whether a folder has trained weights that would be lost if the folder were replaced.
+def refuse_trained(out: Path, advice: str = f"{REPLACE}, or choose another --out") -> None:
+    """Check that a folder has no trained weights, which would be lost if the folder were replaced.
 
-    A bundle that was merged from an adapter does not count, because it can be made again from the adapter.
+    A bundle that was merged from an adapter is accepted, because it can be made again from the adapter.
+
+    Raises:
+        RunError: the folder contains a trained encoder.
     """
     if not (out / bundle.MANIFEST).exists():
-        return False
+        return
     manifest = bundle.read_manifest(out / bundle.MANIFEST)
-    return manifest.run is not None and manifest.adapter is None
+    if manifest.run is not None and manifest.adapter is None:
+        raise RunError(f"--out {out} contains the encoder of an earlier run: {advice}")
 
 
 def check_writable(out: Path) -> None:
@@ -296,8 +300,7 @@ def teacher_config(config: RunConfig) -> RunConfig:
         known = name if name in OBJECTIVES["simcse"].presets else None
         simcse = from_preset("simcse", backbone=config.backbone, preset=known)
     shared = {name: getattr(config, name) for name in TEACHER_FIELDS}
-    if config.positives is not None:
-        shared["augmentation"] = config.augmentation
+    shared["augmentation"] = "none" if config.positives is None else config.augmentation
     return simcse.override({**shared, "out": f"{config.out}-teacher", "run": f"{config.run}-teacher"})
 
 
@@ -332,7 +335,14 @@ def _load_named_teacher(
             )
         return None
     if config.teacher is not None:
-        return load_frozen(config.teacher, devices)
+        teacher = load_frozen(config.teacher, devices)
+        widths = {state.encoder.dim, *(config.matryoshka or ())}
+        if state.objective.needs.same_width and widths != {teacher.dim}:
+            raise ConfigError(
+                f"aligned: 0 needs vectors of the teacher's {teacher.dim} dimensions, but the student has vectors of "
+                f"{', '.join(map(str, sorted(widths)))}: set aligned=6000"
+            )
+        return teacher
     planned = teacher_config(config)
     if devices.first and not is_published(planned, corpus.census.digest):
         _check_teacher_backbone(planned.backbone)

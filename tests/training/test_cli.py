@@ -122,6 +122,7 @@ def test_train_leaves_a_bundle_and_a_run(tiny_backbone: Path, corpus_file: Path,
         (["evaluate", "minilm", "--data", "x", "--tasks", "sts,chess"], "no task 'chess'; there is sts, transfer"),
         (["evaluate", "minilm", "--data", "nowhere"], "nowhere: no such folder"),
         (["evaluate", "minilm", "--data", "x", "--pooling", "average"], "pooling 'average' is not one of cls"),
+        (["train", "simcse", "--set", "dev_tasks=stsb+sickr"], "dev_tasks: needs --eval-data without --dev-data"),
     ],
 )
 def test_bad_arguments_are_one_clear_line_and_exit_code_2(arguments: list[str], message: str, capsys: Capture) -> None:

@@ -59,12 +59,16 @@ def test_cosines_are_the_same_in_the_teachers_space(dim: int, more: int, seed: i
         )
 
 
-def test_without_an_isometry_the_teacher_must_be_as_wide_and_no_start_is_needed() -> None:
-    objective = Distillation(DistillationParams(share=1, aligned=0), 4)
-    assert not objective.needs.start
-    own, teacher = torch.randn(3, 4), torch.randn(3, 6)
-    with pytest.raises(ValueError, match=r"^aligned: .* has 4 dimensions and the teacher 6"):
-        objective(Views(noisy=own[None], teacher=teacher), RNG)
+def test_without_an_isometry_the_teacher_must_be_as_wide_and_no_start_is_needed(
+    other_bundle: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    assert not Distillation(DistillationParams(share=1, aligned=0), 4).needs.start
+    monkeypatch.chdir(tmp_path)
+    command = ["train", "distillation", "--backbone", str(other_bundle), "--corpus", str(corpus_file)]
+    command += ["--teacher", str(other_bundle), "--preset", "minilm", "--set", "aligned=0", "--set", "share=1"]
+    assert cli.main([*command, "--set", "matryoshka=4"]) == 2, "a prefix is narrower than the teacher"
+    assert "aligned: 0 needs vectors of the teacher's" in capsys.readouterr().err
+    assert not Path("runs").exists()
 
 
 def test_it_is_sought_until_so_many_sentences_were_seen_and_stays() -> None:

@@ -59,6 +59,15 @@ def diverged(make_config: MakeConfig, fitted: Fit, broken_at: Callable[[int], No
     return config
 
 
+def test_a_run_that_diverged_before_its_first_checkpoint_can_not_be_finished(
+    make_config: MakeConfig, fitted: Fit, broken_at: Callable[[int], None]
+) -> None:
+    broken_at(2)
+    with pytest.raises(DivergedError) as diverged:
+        fitted(make_config())
+    assert "isosphere replay" in str(diverged.value) and "isosphere finish" not in str(diverged.value)
+
+
 def finish(config: RunConfig) -> Outcome:
     return run.finish(config, io.StringIO())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -241,6 +242,12 @@ def test_adapt_trains_whitens_and_compares(
     assert record.stored_config(tmp_path / "runs" / "adapted-trained", RunConfig).augmentation == "cloze"
     assert (bundle.load(tmp_path / "adapted").manifest.run or {})["postprocess"] == "whitening"
     assert main(command) != 0, "the run is there"
+    held = Path("adapted/manifest.json").read_bytes()
+    other = ["adapt", str(passages), "--backbone", str(tiny_backbone), "--max-steps", "2"]
+    shutil.move("adapted", "mine")
+    assert main([*other, "--out", "mine"]) != 0, "an encoder of an earlier run is there"
+    assert not Path("runs/mine-trained").exists()
+    assert Path("mine/manifest.json").read_bytes() == held
     assert main([*command, "--force"]) == 0
 
 
@@ -261,6 +268,17 @@ def test_adapt_only_trains_where_texts_are_too_few_to_whiten(
     assert "too few to whiten" in said.err
     assert "  adapted-trained: " in said.out
     assert not Path("adapted").exists()
+
+
+@pytest.mark.parametrize("count", [20, 39])
+def test_adapt_does_not_train_without_passages_for_a_comparison(
+    passages: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    few = tmp_path / "few.jsonl"
+    few.write_text("".join(passages.read_text(encoding="utf-8").splitlines(keepends=True)[:count]), encoding="utf-8")
+    assert main(["adapt", str(few), "--backbone", str(tiny_backbone), "--out", "adapted", "--max-steps", "2"]) == 2
+    assert not Path("runs").exists()
 
 
 def test_adapt_takes_no_single_sentences(corpus_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

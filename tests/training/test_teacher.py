@@ -130,6 +130,12 @@ def test_a_teacher_nobody_needs_is_refused(make_config: MakeConfig, fitted: Fit,
         fitted(make_config(teacher=str(tiny_bundle)))
 
 
+def test_the_teacher_of_a_run_on_sentences_is_trained_on_sentences() -> None:
+    passages = from_preset("dclr", preset="minilm-passages")
+    assert teacher_config(passages).augmentation == passages.augmentation == "cloze"
+    assert teacher_config(passages.override({"augmentation": "none"})).augmentation == "none"
+
+
 @pytest.mark.slow
 def test_without_one_simcse_trains_it_first_and_keeps_it(
     make_taught: MakeConfig, fitted: Fit, imitation: type[Imitation]

@@ -18,6 +18,7 @@ from training.checkpoints.progress import with_progress
 from training.checkpoints.publish import publish
 from training.cli.evaluate import check_writable
 from training.cli.options import parse
+from training.cli.train import next_commands
 from training.config import ConfigError, RunConfig, from_preset
 from training.data.corpus import has_passages, open_corpus
 from training.evaluation import known_item
@@ -43,16 +44,7 @@ def adapt(options: argparse.Namespace) -> int:
         DataError: the file of `--json` can't be written.
     """
     check_writable(*filter(None, [options.json]))
-    if OBJECTIVES[options.objective].needs_named_teacher:
-        raise ConfigError(f"--objective {options.objective} needs a teacher: use isosphere train with --teacher")
-    if not any(name.endswith(PASSAGES_SUFFIX) for name in OBJECTIVES[options.objective].presets):
-        raise ConfigError(f"--objective {options.objective} has no preset for passages: use isosphere train")
-    if not has_passages(options.corpus, column=options.text_column):
-        raise ConfigError(
-            f"{options.corpus[0]}: contains single sentences, but adapt needs documents of several sentences: give "
-            "JSON lines, CSV or Parquet with one document per row, or text with one document per line; for sentences, "
-            "use isosphere train"
-        )
+    _check_passages(options)
     start = Encoder.load(options.backbone).eval()
     trained, whitened = options.out.with_name(f"{options.out.name}-trained"), options.out
     for folder in (trained, whitened):
@@ -62,6 +54,14 @@ def adapt(options: argparse.Namespace) -> int:
         raise ConfigError("--resume continues a run and --force replaces it: leave one of them out")
     if options.resume and (changed := record.stored_config(Path(config.run), RunConfig).differences(config)):
         raise ConfigError(f"--resume continues the run with its stored options; you changed: {', '.join(changed)}")
+    if not (options.resume or options.force):
+        run.refuse_trained(whitened)
+    collection = known_item.test_collection(run.open_run_corpus(config))
+    if not collection.queries:
+        raise ConfigError(
+            f"{options.corpus[0]}: has too few passages to compare encoders: give at least 40 documents of several "
+            "sentences"
+        )
     texts = open_corpus(options.corpus, column=options.text_column).census.sentences
     whiten = texts > start.dim
     if not whiten:
@@ -74,7 +74,6 @@ def adapt(options: argparse.Namespace) -> int:
     if whiten:
         _run("postprocess", "whitening", str(trained), "--out", str(whitened), *WHITENING, *corpus)
 
-    collection = known_item.test_collection(run.open_run_corpus(config))
     made = {"trained": trained} | ({"whitened": whitened} if whiten else {})
     report = _compare(options.backbone, start, made, collection)
     if options.json:
@@ -84,23 +83,32 @@ def adapt(options: argparse.Namespace) -> int:
     best = made[report["best"]]
     if options.promote:
         return _run("promote", str(best), *corpus)
-    print(
-        f"next: isosphere serve --bundle {best} tries the better encoder, isosphere promote {best} serves it by default"
-    )
+    print(next_commands(best, corpus))
     return 0
+
+
+def _check_passages(options: argparse.Namespace) -> None:
+    """Raise `ConfigError` if the objective has no settings for passages, or the corpus has no passages."""
+    if OBJECTIVES[options.objective].needs_named_teacher:
+        raise ConfigError(f"--objective {options.objective} needs a teacher: use isosphere train with --teacher")
+    if not any(name.endswith(PASSAGES_SUFFIX) for name in OBJECTIVES[options.objective].presets):
+        raise ConfigError(f"--objective {options.objective} has no preset for passages: use isosphere train")
+    if not has_passages(options.corpus, column=options.text_column):
+        raise ConfigError(
+            f"{options.corpus[0]}: contains single sentences, but adapt needs documents of several sentences: give "
+            "JSON lines, CSV or Parquet with one document per row, or text with one document per line; for sentences, "
+            "use isosphere train"
+        )
 
 
 def _compare(backbone: str, start: Encoder, made: Mapping[str, Path], collection: Collection) -> dict[str, Any]:
     """Print the retrieval scores of `start` and of the new encoders, and return them for JSON.
 
     `made` maps each stage to the folder of its encoder. In the result, `best` is the stage of the best new encoder.
-    `best` is None if no new encoder is better than `start`, or if too few passages are held out for a comparison.
+    `best` is None if no new encoder is better than `start`.
     """
     counts = {"queries": len(collection.queries), "passages": len(collection.documents)}
     report: dict[str, Any] = {**counts, "encoders": [], "best": None, "examples": []}
-    if not collection.queries:
-        print("too few passages are held out for a comparison: judge the results with your own queries")
-        return report
     before = _found(start, collection)
     found = {stage: _found(Encoder.load(folder).eval(), collection) for stage, folder in made.items()}
     print(f"nDCG@10 of {len(before.values)} queries over {len(collection.documents)} passages, and the gain (95 %):")

@@ -54,13 +54,25 @@ def evaluate_and_publish(config: RunConfig, outcome: Outcome) -> int:
     if outcome.best.step and outcome.metric == known_item.METRIC:
         _compare(config, outcome.encoder)
     if outcome.best.step:
-        folder = shlex.quote(str(bundle.folder))
-        print(
-            f"next: isosphere serve --bundle {folder} tries the encoder, isosphere promote {folder} serves it by "
-            "default",
-            file=sys.stderr,
-        )
+        print(next_commands(bundle.folder, _comparison(config)), file=sys.stderr)
     return 0
+
+
+def next_commands(bundle: Path, comparison: Sequence[str]) -> str:
+    """Return a line with the commands that serve and promote a new encoder.
+
+    `comparison` has the options of `promote` for the data on which the encoder is compared with the served one.
+    """
+    serve = shlex.join(["isosphere", "serve", "--bundle", str(bundle)])
+    promote = shlex.join(["isosphere", "promote", str(bundle), *comparison])
+    return f"next: {serve} tries the encoder, {promote} serves it by default"
+
+
+def _comparison(config: RunConfig) -> list[str]:
+    if config.eval_data:
+        return ["--data", config.eval_data]
+    column = ["--text-column", config.text_column] if config.text_column else []
+    return ["--corpus", *config.corpus, *column] if config.corpus else []
 
 
 def _compare(config: RunConfig, encoder: Encoder) -> None:
@@ -89,6 +101,8 @@ def resolve(options: argparse.Namespace) -> RunConfig:
     given = given_fields(options, names, base)
     wanted = base.override(given)
     check_folders(wanted)
+    if "dev_tasks" in given and (wanted.dev_data or not wanted.eval_data):
+        raise ConfigError("dev_tasks: needs --eval-data without --dev-data, otherwise the setting has no effect")
     if options.resume:
         if options.config and "run" not in given:
             raise ConfigError("--resume: name the run to continue, by --out or --set run=FOLDER")
@@ -193,8 +207,11 @@ def _in_free_folders(wanted: RunConfig, given: Mapping[str, Any]) -> RunConfig:
 def finish(options: argparse.Namespace) -> int:
     """Evaluate and publish the best weights of a stopped or diverged run, as `train` does at its end."""
     moved = {"run": str(options.run)} | ({} if options.out is None else {"out": options.out})
-    config = record.stored_config(options.run, RunConfig).override(moved)
+    stored = record.stored_config(options.run, RunConfig)
+    config = stored.override(moved)
     check_folders(config)
+    if config.out != stored.out:
+        run.refuse_trained(Path(config.out), advice="choose another --out")
     with terminable():
         return evaluate_and_publish(config, run.finish(config, sys.stderr))
 

@@ -218,7 +218,7 @@ def _files_of(file: str) -> list[Path]:
             download_from_hub(file, [*IN_FOLDERS, *(f"{kind}{packed}" for kind in IN_FOLDERS for packed in OPENERS)])
         )
     if path.is_dir():
-        inside = sorted(one for one in path.rglob("[!.]*") if one.is_file())
+        inside = sorted(one for one in path.rglob("*") if one.is_file() and not _is_hidden(one.relative_to(path)))
         kept = [one for one in inside if kind_of(one) in IN_FOLDERS]
         others = [one for one in inside if one not in kept]
         if not kept:
@@ -232,6 +232,10 @@ def _files_of(file: str) -> list[Path]:
             raise CorpusError(f"{file}: no file matches")
         return matching
     return [path]
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
 
 
 def kind_of(path: File) -> str:

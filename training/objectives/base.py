@@ -24,6 +24,8 @@ class Needs:
     """True if the objective needs vectors that are computed with the encoder's initial weights."""
     host: bool = False
     """True if the host waits for results of the device, such as eigenvectors, to compute the loss or the report."""
+    same_width: bool = False
+    """True if the vectors of the teacher must have as many dimensions as the encoder's vectors."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Any, Self, get_args
 
 from training.config import NOT_SET, ConfigError, RunConfig, from_preset
 from training.fields import check_named, check_value, field_types
+from training.objectives import OBJECTIVES
 from training.studies.trial import InputDigests, StudyError, Trial
 
 PARTS = {"name": str, "about": str, "base": dict, "grid": dict, "arm": list}
@@ -229,6 +230,12 @@ class Study:
                 pooling = _config({"objective": "simcse", **pooled}).pooling
                 settings, own["fraction"] = {**kept, "objective": "simcse", "pooling": pooling}, 1.0
             config = _config(settings)
+            if OBJECTIVES[config.objective].needs_named_teacher and config.teacher is None:
+                raise ConfigError(f"teacher: {config.objective} needs a teacher: set its name or folder")
+            if own["fraction"] < 1 and config.positives is not None:
+                raise ConfigError(
+                    f"fraction: needs a corpus of sentences, but augmentation={config.augmentation} needs passages"
+                )
             judged = {key: own[key] for key in ("sts", "transfer", "retrieval")}
             return Trial(arm=arm.name, axes=axes, config=config, inputs=contents.of(config, **judged), **own)
         except ValueError as error:

@@ -97,10 +97,6 @@ def _run_config(trial: Trial, folder: Path, stream: TextIO) -> RunConfig:
     study, config = folder.parent.parent, trial.config
     if not trial.sts:
         config = config.override({"eval_data": None})
-    if trial.fraction < 1 and config.positives is not None:
-        raise StudyError(
-            f"fraction: needs a corpus of sentences, but augmentation={config.augmentation} needs passages"
-        )
     if trial.fraction < 1:
         part = corpus_share(config.corpus, trial.fraction, study / SHARES, column=config.text_column)
         config = config.override({"corpus": (part,), "text_column": None})

@@ -208,6 +208,8 @@ def test_folders_and_patterns_are_their_files(tmp_path: Path, caplog: pytest.Log
     (tmp_path / "b.txt").write_text("from b\n")
     (tmp_path / "sub" / "a.csv").write_text("text\nfrom a\n")
     (tmp_path / ".hidden.txt").write_text("hidden\n")
+    (tmp_path / ".checkpoints" / "sub").mkdir(parents=True)
+    (tmp_path / ".checkpoints" / "sub" / "a.csv").write_text("text\nfrom an old a\n")
     assert read(tmp_path) == ["from b", "from a"] and not caplog.messages
     (tmp_path / "README.md").write_text("# not read\n")
     assert read(tmp_path) == ["from b", "from a"]

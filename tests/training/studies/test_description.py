@@ -214,6 +214,8 @@ def test_settings_replace_axes_and_bases_but_no_arm(file: Path) -> None:
         (BASE + "temperature = -1\n", r"s\.toml: temperature -1\.0 is not above 0"),
         (BASE + 'seed = "none"\n', r"s\.toml: seed: expected a whole number, got 'none'"),
         (BASE + "fraction = 0.0\n", r"s\.toml: fraction: 0\.0 is not greater than 0"),
+        (BASE + 'fraction = 0.5\naugmentation = "cloze"\n', r"s\.toml: fraction: needs a corpus of sentences"),
+        ('[base]\nobjective = "distillation"\n', r"s\.toml: teacher: distillation needs a teacher"),
         (BASE + 'fraction = "all"\n', r"s\.toml: fraction: expected a number, got 'all'"),
         (BASE + 'transfer = "all"\n', r"s\.toml: transfer: expected true or false, got 'all'"),
         (BASE + "[grid]\nseed = 3\n", r"s\.toml: grid: seed: expected a list"),
