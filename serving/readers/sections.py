@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from typing import Any, Literal, NamedTuple
 
 from serving.readers.unreadable import Record, Records, Unreadable
@@ -28,14 +27,15 @@ class Sections:
         self._blocks: list[str] = []
         self._kind = ""
         self._anchor = ""
-        self._anchors = Counter[str]()
+        self._anchors = dict[str, int]()
+        """The anchors of the sections, each with the last number that was appended to it."""
         self._found: list[Section] = []
 
     def heading(self, level: int, text: str, anchor: str = "") -> None:
         self._end()
         self._path = [(outer, title) for outer, title in self._path if outer < level] + [(level, text)]
         self._blocks, self._kind = [text], ""
-        self._anchor = self._unique(anchor or slug(text))
+        self._anchor = anchor or slug(text)
 
     def block(self, text: str, kind: Literal["", "row", "item"] = "") -> None:
         """Add a paragraph, a row of a table or an item of a list.
@@ -56,13 +56,18 @@ class Sections:
 
     def _end(self) -> None:
         if self._blocks:
-            self._found.append(Section(self._anchor, [title for _, title in self._path], "\n\n".join(self._blocks)))
+            anchor, headings = self._unique(self._anchor), [title for _, title in self._path]
+            self._found.append(Section(anchor, headings, "\n\n".join(self._blocks)))
         self._blocks = []
 
     def _unique(self, anchor: str) -> str:
         """Make an anchor unique. If the anchor occurred before, append a number, as GitHub does."""
-        self._anchors[anchor] += 1
-        return anchor if self._anchors[anchor] == 1 else f"{anchor}-{self._anchors[anchor] - 1}"
+        unique = anchor
+        while unique in self._anchors:
+            self._anchors[anchor] += 1
+            unique = f"{anchor}-{self._anchors[anchor]}"
+        self._anchors[unique] = 0
+        return unique
 
 
 def slug(heading: str) -> str:

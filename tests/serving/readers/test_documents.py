@@ -62,6 +62,8 @@ def test_a_file_without_a_name_has_no_ids() -> None:
     ("text", "headings"),
     [
         ("# A\n\nx\n\n# A\n\ny\n\n# A!\n\nz", ["a", "a-1", "a-2"]),
+        ("# A\n\nx\n\n# A\n\ny\n\n# A 1\n\nz\n\n# A", ["a", "a-1", "a-1-1", "a-2"]),
+        ("x\n\n# 🚀\n\ny\n\n# ...", ["", "-1", "-2"]),
         ("A\n===\n\nx\n\nB C\n---\n\ny", ["a", "b-c"]),
         ("# Über [uns](x) `f()`\n\nx", ["über-uns-f"]),
         ("### deep\n\nx\n\n# high\n\ny", ["deep", "high"]),
