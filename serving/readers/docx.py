@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import zipfile
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 import docx
-from docx.table import Table
+from docx.table import Table, _Cell
 from docx.text.paragraph import Paragraph
 
 from serving.readers.sections import Sections, documents, titled
@@ -19,6 +20,12 @@ MAX_RATIO = 100
 """Maximum ratio of decompressed size to compressed size, for files that have more than `ANY_SIZE` decompressed
 bytes."""
 ANY_SIZE = 1_000_000
+WRAPPERS = (
+    *("ins", "moveTo", "sdt[not(w:sdtPr/w:showingPlcHdr)]", "sdtContent", "smartTag", "customXml"),
+    *("fldSimple", "dir", "bdo"),
+)
+"""XML elements around text that python-docx does not read: insertions of tracked changes, content controls without
+their placeholder texts, fields, and text with a direction."""
 _HEADING = re.compile(r"Heading ([1-9])")
 
 
@@ -27,11 +34,13 @@ def sections(file: BinaryIO, options: dict[str, Any]) -> Records:
     with damage("DOCX"):
         _check_container(file)
         document = docx.Document(file)
+        _unwrap(document.element.body)
         title = document.core_properties.title
         found = Sections()
         for block in document.iter_inner_content():
             if isinstance(block, Table):
-                _table(block, found)
+                for row in _rows(block):
+                    found.block(row, "row")
             else:
                 title = _paragraph(block, found) or title
     yield from documents(found.end(), titled(title), options)
@@ -53,6 +62,14 @@ def _check_container(file: BinaryIO) -> None:
     file.seek(0)
 
 
+def _unwrap(body: Any) -> None:
+    """Replace each of the `WRAPPERS` by its content."""
+    for wrapper in body.xpath("|".join(f".//w:{name}" for name in WRAPPERS)):
+        for child in list(wrapper):
+            wrapper.addprevious(child)
+        wrapper.getparent().remove(wrapper)
+
+
 def _paragraph(paragraph: Paragraph, found: Sections) -> str:
     """Add a paragraph to `found`. If it is the title of the file, return its text, else an empty string."""
     text, style = paragraph.text.strip(), paragraph.style.name if paragraph.style else None
@@ -64,7 +81,14 @@ def _paragraph(paragraph: Paragraph, found: Sections) -> str:
     return text if style == "Title" else ""
 
 
-def _table(table: Table, found: Sections) -> None:
+def _rows(table: Table) -> Iterator[str]:
     for row in table.rows:
-        cells = {id(cell._tc): " ".join(cell.text.split()) for cell in row.cells}  # `row.cells` repeats merged cells
-        found.block(" | ".join(filter(None, cells.values())), "row")
+        cells = {id(cell._tc): _cell(cell) for cell in row.cells}  # `row.cells` repeats merged cells
+        yield " | ".join(filter(None, cells.values()))
+
+
+def _cell(cell: _Cell) -> str:
+    """Return the text of a cell as one line, including the rows of inner tables."""
+    blocks = cell.iter_inner_content()
+    lines = [" ".join(_rows(block)) if isinstance(block, Table) else block.text for block in blocks]
+    return " ".join(" ".join(lines).split())

@@ -9,6 +9,9 @@ from typing import Any
 import docx
 import pyarrow
 import pyarrow.parquet
+from docx.document import Document
+from docx.oxml import parse_xml
+from docx.oxml.ns import nsdecls
 from pyarrow import ipc
 from pypdf import PdfWriter
 from pypdf.generic import DictionaryObject, NameObject, StreamObject
@@ -102,6 +105,14 @@ PDF = pdf(
 )
 
 
+def word_of(body: str) -> bytes:
+    """Return a DOCX file whose body has this XML."""
+    document = docx.Document()
+    found = parse_xml(f"<w:body {nsdecls('w')}>{body}</w:body>")
+    document.element.body[:] = found[:]
+    return saved(document)
+
+
 def word() -> bytes:
     """Return a DOCX file with a title, headings, a list and a table."""
     document = docx.Document()
@@ -117,6 +128,10 @@ def word() -> bytes:
     table.cell(1, 0).merge(table.cell(1, 1)).text = "merged"
     document.add_heading("Windows", 2)
     document.add_paragraph("Click.")
+    return saved(document)
+
+
+def saved(document: Document) -> bytes:
     sink = io.BytesIO()
     document.save(sink)
     return sink.getvalue()

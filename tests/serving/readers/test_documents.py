@@ -177,6 +177,37 @@ def test_sections_of_docx() -> None:
     assert records("docx", files.word())[0]["metadata"] == {"title": "Manual", "source": "a"}
 
 
+def w(name: str, *content: str) -> str:
+    return f"<w:{name}>{''.join(content)}</w:{name}>"
+
+
+def run(text: str, name: str = "t") -> str:
+    return w("r", w(name, text))
+
+
+def control(*content: str, properties: str = "") -> str:
+    return w("sdt", w("sdtPr", properties), w("sdtContent", *content))
+
+
+A, B, C = (w("p", w("pPr", w("rPr", "<w:ins/>")), run(letter)) for letter in "abc")
+INNER = w("tbl", w("tr", w("tc", B), w("tc", C)))
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (w("p", run("a"), w("ins", run("b"), w("del", run("no", "delText"))), run("c")), "abc"),
+        (w("p", w("moveFrom", run("a"))) + w("p", w("moveTo", run("a"))), "a"),
+        (w("p", run("a"), control(run("b")), w("fldSimple", run("c"))), "abc"),
+        (control(A, control(B)) + C, "a\n\nb\n\nc"),
+        (control(w("p", run("Click here.")), properties="<w:showingPlcHdr/>") + A, "a"),
+        (w("tbl", control(w("tr", control(w("tc", A)), w("tc", INNER, "<w:p/>")))), "a | b | c"),
+    ],
+)
+def test_docx_has_the_text_that_word_shows(body: str, text: str) -> None:
+    assert sections("docx", files.word_of(body)) == [("", [], text)]
+
+
 def zipped(name: str, content: bytes) -> bytes:
     sink = io.BytesIO()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
