@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -16,11 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from models.errors import Refused
 from serving.commands.destinations import Destination
 from serving.corpora.ingest.uploading import PACKED, SUFFIXES, Options
 from serving.errors import Conflict, InsufficientStorage, Overloaded, ServiceError, Unhealthy
 
-log = logging.getLogger(__name__)
 WATCHED = "watched"
 """Metadata field with the folder, the file, and the SHA-256 digest of the file's content."""
 POLL_SECONDS = 2.0
@@ -84,7 +83,7 @@ class Folder:
         An error in one file does not affect other files. Files that changed less than `age` seconds ago are skipped.
         """
         round = Round()
-        present, unsettled = await asyncio.to_thread(self._look, age)
+        present, unsettled = await asyncio.to_thread(self._look, age, round)
         places = asyncio.Semaphore(AT_ONCE)
 
         async def add(file: str, digest: str) -> None:
@@ -143,7 +142,7 @@ class Folder:
             options = self._prepare(Path(file), about)
             with Path(file).open("rb") as opened:
                 added = await self._destination.add(opened, options)
-        except (ServiceError, OSError) as error:
+        except (ServiceError, Refused, OSError) as error:
             round.failed.append(f"{file}: {error}")
             if not isinstance(error, RETRIED):
                 self._tried[file] = digest
@@ -160,15 +159,18 @@ class Folder:
     def _documents_of(self, file: str) -> dict[str, Any]:
         return {f"{WATCHED}.folder": self._name, f"{WATCHED}.file": file}
 
-    def _look(self, age: float) -> tuple[dict[str, str], set[str]]:
-        """Return the digests of files that can be ingested, and the files that are unreadable or may be incomplete."""
+    def _look(self, age: float, round: Round) -> tuple[dict[str, str], set[str]]:
+        """Return the digests of files that can be ingested, and the files that are unreadable or may be incomplete.
+
+        The errors of unreadable files are added to `round`.
+        """
         present, unsettled = dict[str, str](), set[str]()
         for path in self._files():
             name = path.as_posix()
             try:
                 found = path.stat()
                 state = found.st_mtime_ns, found.st_size
-                if time.time() - found.st_mtime < age:
+                if 0 <= time.time() - found.st_mtime < age:  # a time in the future says nothing about the age
                     unsettled.add(name)
                     continue
                 if name not in self._seen or self._seen[name][0] != state:
@@ -178,7 +180,7 @@ class Folder:
             except FileNotFoundError:
                 pass
             except OSError as error:
-                log.warning("%s: %s", name, error.strerror)
+                round.failed.append(f"{name}: {error.strerror}")
                 unsettled.add(name)
         return present, unsettled
 

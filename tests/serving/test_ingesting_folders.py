@@ -17,6 +17,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from models.errors import Refused
 from serving.commands import folder
 from serving.commands.destinations import Added, Destination, Remote
 from serving.commands.folder import Folder, Round
@@ -33,7 +34,7 @@ class Shelf:
     def __init__(self) -> None:
         self.documents = list[tuple[str, Mapping[str, Any]]]()
         self.added = list[str]()
-        self.fails: Callable[[str], ServiceError | Added | None] = lambda _: None
+        self.fails: Callable[[str], Exception | Added | None] = lambda _: None
 
     async def create(self, stemming: str | None, *, own_vectors: bool = False) -> bool:
         return True
@@ -44,7 +45,7 @@ class Shelf:
     async def add(self, file: BinaryIO, options: Options, *, whole: bool = False) -> Added:
         text = file.read().decode()
         failure = self.fails(text)
-        if isinstance(failure, ServiceError):
+        if isinstance(failure, Exception):
             raise failure
         self.documents += [(line, options.metadata) for line in text.splitlines()]
         self.added.append(Path(options.metadata[folder.WATCHED]["file"]).name)
@@ -143,6 +144,26 @@ def test_a_file_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
     assert synchronised(tmp_path, shelf).added == 1 and shelf.texts == ["half"]
 
 
+def test_files_with_a_time_in_the_future_are_read(tmp_path: Path) -> None:
+    shelf = Shelf()
+    write(tmp_path / "a.txt", "one", age=-1000)
+    assert synchronised(tmp_path, shelf, 5).added == 1
+    write(tmp_path / "a.txt", "two", age=-1000)
+    assert synchronised(tmp_path, shelf).added == 1 and shelf.texts == ["two"]
+
+
+def test_unreadable_files_are_reported_and_keep_their_documents(tmp_path: Path) -> None:
+    shelf = Shelf()
+    write(tmp_path / "a.txt", "one")
+    synchronised(tmp_path, shelf)
+    (tmp_path / "a.txt").unlink()
+    (tmp_path / "a.txt").symlink_to("a.txt")
+    write(tmp_path / "b.txt", "two")
+    done = synchronised(tmp_path, shelf)
+    assert (done.added, len(done.failed)) == (1, 1) and f"{tmp_path}/a.txt: " in done.failed[0]
+    assert shelf.texts == ["one", "two"]
+
+
 def test_a_replacement_that_was_interrupted_is_finished(tmp_path: Path) -> None:
     shelf = Shelf()
     write(tmp_path / "a.txt", "old")
@@ -173,7 +194,9 @@ def test_another_folder_is_left_alone(tmp_path: Path) -> None:
     assert shelf.texts == ["b"]
 
 
-@pytest.mark.parametrize("failure", [Invalid("bad"), Added(1, errors=["line 2: bad"], state="failed")])
+@pytest.mark.parametrize(
+    "failure", [Invalid("bad"), Refused("no encoder"), Added(1, errors=["line 2: bad"], state="failed")]
+)
 def test_a_bad_file_is_told_once_and_the_others_are_added(tmp_path: Path, failure: Any) -> None:
     shelf = Shelf()
     shelf.fails = lambda text: failure if text == "bad" else None
