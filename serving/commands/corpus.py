@@ -27,7 +27,7 @@ from serving.corpora.ports import StoreError
 from serving.corpora.search import Hit, Mode, SearchOptions, shown
 from serving.corpora.values import Document
 from serving.errors import Backend as EngineFailed
-from serving.errors import InsufficientStorage, ServiceError, Unhealthy, shortened
+from serving.errors import Expired, InsufficientStorage, Overloaded, ServiceError, TooSlow, Unhealthy, shortened
 from serving.inference.engine import EngineError
 from serving.operations import logs
 from serving.operations.clock import timestamp
@@ -35,6 +35,8 @@ from serving.options import CALLED
 from serving.settings import Settings, SettingsError, read_settings
 
 PAGE = 1000
+FAILURES = (Failed, EngineFailed, Unhealthy, InsufficientStorage, Overloaded, Expired, TooSlow)
+"""Errors that no other input or option avoids."""
 
 
 def run(verb: str, given: argparse.Namespace, rest: Sequence[str]) -> int:
@@ -64,7 +66,7 @@ def run(verb: str, given: argparse.Namespace, rest: Sequence[str]) -> int:
         return status
     except (SettingsError, Refused, EngineError, StoreError, ServiceError, Failed) as error:
         print(f"{name}: {error}", file=sys.stderr)
-        return 1 if isinstance(error, (Failed, EngineFailed, Unhealthy, InsufficientStorage)) else 2
+        return 1 if isinstance(error, FAILURES) else 2
     except KeyboardInterrupt:
         print(
             f"{name}: stopped; committed documents are kept, and the same command continues the work", file=sys.stderr

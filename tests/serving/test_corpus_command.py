@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from serving.__main__ import main
 from serving.corpora.stores import STORES
-from serving.errors import InsufficientStorage
+from serving.errors import Expired, InsufficientStorage, Overloaded, ServiceError, TooSlow
 from serving.inference.engines import ENGINES
 from serving.inference.fake_engine import FakeEngine
 from serving.jobs.spool import Spool
@@ -148,6 +148,17 @@ def test_a_server_that_can_not_be_reached_is_a_failure_and_no_mistake(
 ) -> None:
     assert command("ingest", str(file), "--corpus", "c", "--url", "http://127.0.0.1:9") == 1
     assert "isosphere ingest: http://127.0.0.1:9: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [Overloaded, Expired, TooSlow])
+def test_a_temporary_refusal_is_a_failure_and_no_mistake(
+    command: Command, file: Path, monkeypatch: pytest.MonkeyPatch, error: type[ServiceError]
+) -> None:
+    async def refuse(*_: object) -> None:
+        raise error("try again later")
+
+    monkeypatch.setattr(Spool, "write", refuse)
+    assert command("ingest", str(file), "--corpus", "c") == 1
 
 
 @pytest.mark.parametrize("arguments", [["search", "a", "--corpus", "c"], ["export", "--corpus", "c"], ["verify"]])
