@@ -8,9 +8,11 @@ import json
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Mapping, Sequence
+import uuid
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, BinaryIO, Protocol
 from urllib.parse import quote, urlencode
 
@@ -37,6 +39,8 @@ POLL_SECONDS = 0.2
 PATIENCE = 600.0
 """Timeout for an answer of the server, in seconds."""
 CREATED, ACCEPTED = 201, 202
+Body = Mapping[str, Any] | Iterable[bytes]
+"""Body of a request: an object that is sent as JSON, or the bytes of the body."""
 _ERRORS: dict[int, type[ServiceError]] = {
     one.status: one
     for one in vars(errors).values()
@@ -187,7 +191,8 @@ class Remote:
         media = next(media for media, format in MEDIA.items() if format == options.format)
         media += f"; charset={options.charset}" if options.charset else ""
         path = f"{self._path}/documents?{urlencode({'async': str(whole).lower(), **query})}"
-        status, body = await self._ask("POST", path, file, {"content-type": media})
+        content, media = _form(file, media) if options.format == "text" else (file, media)
+        status, body = await self._ask("POST", path, content, {"content-type": media})
         if status != ACCEPTED:
             return Added(body["count"], errors=[error["error"] for error in body.get("errors", ())])
         while body["state"] in ("queued", "running"):
@@ -210,7 +215,7 @@ class Remote:
             query["cursor"] = page["cursor"]
 
     async def _ask(
-        self, method: str, path: str, body: Mapping[str, Any] | BinaryIO | None = None, headers: Mapping[str, str] = {}
+        self, method: str, path: str, body: Body | None = None, headers: Mapping[str, str] = {}
     ) -> tuple[int, Any]:
         """Send a request. Return the status and the body of the answer.
 
@@ -220,9 +225,7 @@ class Remote:
         """
         return await asyncio.to_thread(self._asked, method, path, body, headers)
 
-    def _asked(
-        self, method: str, path: str, body: Mapping[str, Any] | BinaryIO | None, headers: Mapping[str, str]
-    ) -> tuple[int, Any]:
+    def _asked(self, method: str, path: str, body: Body | None, headers: Mapping[str, str]) -> tuple[int, Any]:
         data = json.dumps(body).encode() if isinstance(body, Mapping) else body
         headers = {"content-type": "application/json", **self._headers, **headers}
         request = urllib.request.Request(self._url + path, data, headers, method=method)
@@ -233,6 +236,17 @@ class Remote:
             raise _error_of(error) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise Unhealthy(f"{self._url}: {getattr(error, 'reason', error)}") from None
+
+
+def _form(file: BinaryIO, media: str) -> tuple[Iterable[bytes], str]:
+    """Return the body of a form with this file, and the content type of the form.
+
+    Lines of JSON are accepted as texts in a form, but are refused in a body of the type text/plain.
+    """
+    mark = uuid.uuid4().hex
+    head = f'--{mark}\r\ncontent-disposition: form-data; name="file"; filename="a.txt"\r\ncontent-type: {media}\r\n\r\n'
+    pieces = chain([head.encode()], iter(partial(file.read, PIECE), b""), [f"\r\n--{mark}--\r\n".encode()])
+    return pieces, f"multipart/form-data; boundary={mark}"
 
 
 def _error_of(answer: urllib.error.HTTPError) -> ServiceError:

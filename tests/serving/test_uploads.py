@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
+import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
 from serving.app import create_app
+from serving.commands.destinations import Remote
+from serving.corpora.ingest.uploading import Options
 from serving.service import Service
 from tests.serving.corpora.ingest.uploading import DOCUMENTS, FORM, NDJSON, ended, lines, of, stored
 
@@ -104,7 +108,8 @@ def test_json_that_is_sent_as_text_is_refused_with_the_type_to_send(
 
 
 @pytest.mark.parametrize(
-    "body", [b"{name}, hello\n", b"[1] Smith et al.\n[2] Jones", b"[1]\nSmith", b'{"a quote"\n', b'"{}"', b"7"]
+    "body",
+    [b"{name}, hello\n", b"[1] Smith et al.\n[2] Jones", b"[1]\nSmith", b'{"a quote"\n', b'"{}"', b"7", b"[draft]"],
 )
 def test_a_text_may_begin_with_a_bracket(client: TestClient, body: bytes) -> None:
     answer = client.post(DOCUMENTS, content=body, headers=of("text/plain;charset=UTF-8"))
@@ -115,6 +120,20 @@ def test_lines_of_json_are_texts_in_a_file_that_is_called_so(client: TestClient)
     line = b'{"text": "one"}'
     client.post(DOCUMENTS, files={"file": ("a.txt", line)}).raise_for_status()
     assert [one["text"] for one in client.get(DOCUMENTS).json()["documents"]] == [line.decode()]
+
+
+def test_a_command_sends_lines_of_json_as_texts(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(_: Remote, method: str, path: str, body: Iterable[bytes], headers: dict[str, str]) -> tuple[int, Any]:
+        answer = client.request(method, path, content=body, headers=headers).raise_for_status()
+        return answer.status_code, answer.json()
+
+    monkeypatch.setattr(Remote, "_asked", asked)
+    lines = ['{"text": "é"}', "two"]
+    options = Options.of_format("text", "windows-1252", metadata={"n": 1})
+    destination = Remote("http://testserver", "c", None)
+    assert asyncio.run(destination.add(io.BytesIO("\n".join(lines).encode("cp1252")), options)).documents == 2
+    found = client.get(DOCUMENTS).json()["documents"]
+    assert [(one["text"], one["metadata"]) for one in found] == [(line, {"n": 1}) for line in lines]
 
 
 @pytest.mark.parametrize("headers", [{}, {"content-type": ""}, {"content-type": " ; charset=utf-8"}])
