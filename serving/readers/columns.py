@@ -139,8 +139,8 @@ def _plain(value: Any) -> Any:
 
 
 def _number(value: Decimal) -> int | float | str:
-    """Convert a decimal number to an integer or a float. If digits would be lost, convert it to a string."""
+    """Convert a decimal number to an integer of 64 bits or a float. If digits would be lost, convert it to a string."""
     if value == value.to_integral_value():
-        return int(value)
+        return int(value) if -(2**63) <= value < 2**64 else str(int(value))
     digits = len(value.normalize().as_tuple().digits)
     return float(value) if digits <= EXACT_DIGITS else str(value)
