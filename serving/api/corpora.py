@@ -142,7 +142,7 @@ async def fields(
 
 @router.delete("/corpora/{name}", status_code=204, summary="Delete a corpus")
 async def delete(name: CorpusName, service: ServiceDep) -> None:
-    """Delete a corpus with all its documents, and cancel its jobs.
+    """Delete a corpus with all its documents, and cancel its jobs, except a running snapshot or map.
 
     If the file of the corpus is damaged, the server renames the file instead of deleting it.
     """

@@ -143,8 +143,8 @@ async def _search(service: Service, names: Sequence[str], body: SearchRequest) -
     hits, limit = asked * len(names) * depth, service.settings.max_search_hits
     if hits > limit:
         raise TooLarge(
-            f"the request asks for {hits} hits, counting all queries, groups and the offset, but a request may "
-            f"have at most {limit}: use the cursor of an answer to get the next hits",
+            f"the request asks for {hits} hits, counting all queries, groups, the offset and the candidates of a "
+            f"reranking, but a request may have at most {limit}: ask for fewer, or use the cursor of an answer",
             field="k",
         )
     if reranking and not isinstance(queries, Query):

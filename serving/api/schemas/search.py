@@ -304,7 +304,7 @@ class SearchAnswer(BaseModel):
         default=None, description="False if some values were not counted, because they were too many or too large."
     )
     index: str | None = Field(
-        description="Index that the dense search used: `exact`, or the kind of the approximate index. null in "
-        "lexical search."
+        description="Index that the dense search used: `exact`, or the kind of the approximate index. `mixed` in a "
+        "search of several corpora with different indexes. null in lexical search."
     )
     warnings: Warnings = None
