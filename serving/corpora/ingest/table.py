@@ -247,7 +247,7 @@ class _Feed:
     def written(self) -> str | None:
         """Begin a new row, and return its first line that is not blank. At the end of the table, return None."""
         self.next_row()
-        while (line := next(self, None)) and line.isspace() and not self.bad:
+        while (line := next(self, None)) and line.isspace():
             self.next_row()
         return line
 
@@ -259,11 +259,8 @@ class _Feed:
             self.number, line = next(self._lines)
         except TooLarge as error:  # The compressed body unpacks to too much.
             raise TooLarge(error.message, field=f"line {self.begins}") from None
-        if isinstance(line, ServiceError):
-            self.bad = line
-            return "\n"
-        self._bytes += len(line)
-        if self._bytes > self._limit:
+        self._bytes += self._limit + 1 if isinstance(line, ServiceError) else len(line)
+        if isinstance(line, ServiceError) or self._bytes > self._limit:
             message = f"more than the {self._limit} bytes of one row: is a quote left open?"
             raise TooLarge(message, field=f"line {self.begins}")
         text = utf8(line)
@@ -293,8 +290,7 @@ def csv_rows(
         Empty: there is no header.
         Malformed: the header is not CSV in UTF-8.
         Invalid: see `Columns.of`.
-        TooLarge: the header is too long, or a row of several lines is too long. A quote may be left open in such a row,
-            so no later row can be found.
+        TooLarge: the header or a row is too long. A quote may be left open in such a row, so no later row can be found.
     """
     feed = _Feed(stream, row_bytes(settings))
     first = feed.written()

@@ -276,3 +276,10 @@ def test_a_quote_that_is_left_open_ends_the_reading() -> None:
     with pytest.raises(TooLarge, match=r"line 3: more than the .* is a quote left open"):
         read(body, "csv")
     assert "not CSV" in str(read(b'text\n"open\na\n', "csv")[0].value)
+
+
+def test_no_row_is_found_in_the_rest_of_a_line_that_is_too_long() -> None:
+    long = b"x" * 3_300_000
+    for body in (b'text,id\na,b\n"' + long + b'\ntail,1\nlast",2\n', b"text,id\na,b\n" + long + b",1\nlast,2\n"):
+        with pytest.raises(TooLarge, match="line 3: more than the"):
+            read(body, "csv")
