@@ -132,12 +132,13 @@ def corpus_parser(verb: str) -> argparse.ArgumentParser:
             choices=("none", "porter"),
             help="stemming of a new corpus for lexical search; porter compares English words by their stems",
         )
-        parser.add_argument(
+        vectors = parser.add_mutually_exclusive_group()
+        vectors.add_argument(
             "--own-vectors",
             action="store_true",
             help="create a corpus whose documents have their own field vector, which is not embedded",
         )
-        parser.add_argument(
+        vectors.add_argument(
             "--embedded",
             action="store_true",
             help="store the vectors in Parquet files that `isosphere embed` wrote with the corpus's encoder",

@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import json
 import sys
+import time
 import urllib.error
 import urllib.request
 import uuid
@@ -20,6 +21,7 @@ from tqdm import tqdm
 
 from models.errors import Refused
 from serving import errors
+from serving.corpora.backend import Backend as Corpora
 from serving.corpora.backend import DocumentCursor, DocumentPage
 from serving.corpora.filter_language import compile_filter
 from serving.corpora.filters import Filter
@@ -27,7 +29,21 @@ from serving.corpora.ingest.documents import Upload, read_upload
 from serving.corpora.ingest.uploading import MEDIA, Options, rows
 from serving.corpora.ingest.vectors import VectorRule
 from serving.corpora.values import Corpus, OwnVectors
-from serving.errors import Backend, ServiceError, Unhealthy
+from serving.errors import (
+    Backend,
+    Conflict,
+    Empty,
+    Expired,
+    InsufficientStorage,
+    Invalid,
+    Malformed,
+    Overloaded,
+    ServiceError,
+    TooLarge,
+    TooSlow,
+    Unhealthy,
+    UnsupportedMedia,
+)
 from serving.jobs import Duplicate, Job
 from serving.jobs.upload_order import UPLOAD
 from serving.operations.threads import in_thread
@@ -39,6 +55,10 @@ POLL_SECONDS = 0.2
 PATIENCE = 600.0
 """Timeout for an answer of the server, in seconds."""
 CREATED, ACCEPTED = 201, 202
+REFUSED = (Malformed, Empty, TooLarge, UnsupportedMedia, Invalid, Overloaded, InsufficientStorage)
+"""Errors after which certainly no document of a file is stored, and no job stores one later."""
+RETRIED = (Conflict, Overloaded, Unhealthy, InsufficientStorage, Expired, TooSlow)
+"""Temporary errors. The same request may succeed later."""
 Body = Mapping[str, Any] | Iterable[bytes]
 """Body of a request: an object that is sent as JSON, or the bytes of the body."""
 _ERRORS: dict[int, type[ServiceError]] = {
@@ -68,16 +88,17 @@ class Destination(Protocol):
     async def create(self, stemming: str | None, *, own_vectors: bool = False) -> bool:
         """Create the corpus if it does not exist. Return whether the corpus was created."""
 
-    async def drop(self) -> None:
-        """Delete the corpus."""
+    async def drop_empty(self) -> None:
+        """Delete the corpus if it has no documents."""
 
-    async def add(self, file: BinaryIO, options: Options, *, whole: bool = False) -> Added:
+    async def add(self, file: BinaryIO, options: Options, *, whole: bool = False, key: str = "") -> Added:
         """Store the documents of a file.
 
-        With `whole`, a job stores the documents, even if there are only a few.
+        With `whole`, a job stores the documents, even if there are only a few. If an answer of the server is lost, a
+        repetition with the same `key` stores no document twice.
 
         Raises:
-            ServiceError: the file was refused before any document was stored.
+            ServiceError: the file was refused, or the answer of the server was lost; see `REFUSED`.
         """
 
     async def remove(self, where: Mapping[str, Any]) -> None:
@@ -98,10 +119,15 @@ class Local:
         corpus, encoder = Corpus(self._corpus, stemming=stemming), OwnVectors() if own_vectors else None
         return await self._library.run(lambda corpora: corpora.create(corpus, encoder), of=self._corpus)
 
-    async def drop(self) -> None:
-        await self._library.run(lambda corpora: corpora.drop(self._corpus), of=self._corpus)
+    async def drop_empty(self) -> None:
+        def drop(corpora: Corpora) -> None:
+            _, size = corpora.corpus(self._corpus)
+            if not size.documents:
+                corpora.drop(self._corpus)
 
-    async def add(self, file: BinaryIO, options: Options, *, whole: bool = False) -> Added:
+        await self._library.run(drop, of=self._corpus)
+
+    async def add(self, file: BinaryIO, options: Options, *, whole: bool = False, key: str = "") -> Added:  # noqa: ARG002
         rule = await self._library.upload_rule(self._corpus, options.chunking, options.embedded_by)
         if not whole:
             if (upload := await in_thread(partial(self._small, file, options, rule))) is not None:
@@ -182,24 +208,38 @@ class Remote:
         status, _ = await self._ask("PUT", self._path, body)
         return status == CREATED
 
-    async def drop(self) -> None:
-        await self._ask("DELETE", self._path)
+    async def drop_empty(self) -> None:
+        _, corpus = await self._ask("GET", self._path)
+        if not corpus["documents"]:
+            await self._ask("DELETE", self._path)
 
-    async def add(self, file: BinaryIO, options: Options, *, whole: bool = False) -> Added:
+    async def add(self, file: BinaryIO, options: Options, *, whole: bool = False, key: str = "") -> Added:
         query = options.model_dump(exclude_defaults=True, exclude={"format", "coding", "charset"})
         query = {name: value if isinstance(value, str | int) else json.dumps(value) for name, value in query.items()}
         media = next(media for media, format in MEDIA.items() if format == options.format)
         media += f"; charset={options.charset}" if options.charset else ""
         path = f"{self._path}/documents?{urlencode({'async': str(whole).lower(), **query})}"
         content, media = _form(file, media) if options.format == "text" else (file, media)
-        status, body = await self._ask("POST", path, content, {"content-type": media})
+        headers = {"content-type": media, **({"idempotency-key": key} if key else {})}
+        status, body = await self._ask("POST", path, content, headers)
         if status != ACCEPTED:
             return Added(body["count"], errors=[error["error"] for error in body.get("errors", ())])
         while body["state"] in ("queued", "running"):
             await asyncio.sleep(POLL_SECONDS)
-            _, body = await self._ask("GET", f"/jobs/{body['id']}")
+            body = await self._job(body["id"])
         cut = (body["result"] or {}).get("truncated", 0)
         return Added(body["done"], cut, [error["error"] for error in body["errors"]], body["state"], body["total"])
+
+    async def _job(self, id: str) -> Any:
+        """Return a job. After a temporary error, try again for up to `PATIENCE` seconds, because the job continues."""
+        began = time.monotonic()
+        while True:
+            try:
+                return (await self._ask("GET", f"/jobs/{id}"))[1]
+            except RETRIED as error:
+                if time.monotonic() - began > PATIENCE:
+                    raise Unhealthy(f"job {id} was accepted, but can't be followed: {error}") from None
+                await asyncio.sleep(POLL_SECONDS)
 
     async def remove(self, where: Mapping[str, Any]) -> None:
         await self._ask("DELETE", f"{self._path}/documents", {"filter": where})
@@ -250,9 +290,12 @@ def _form(file: BinaryIO, media: str) -> tuple[Iterable[bytes], str]:
 
 
 def _error_of(answer: urllib.error.HTTPError) -> ServiceError:
-    """Convert an HTTP error to a `ServiceError` with the same status and message."""
+    """Convert an HTTP error to a `ServiceError` with the same status and message.
+
+    Statuses above 500 that the server never sends come from a proxy that does not reach the server.
+    """
     try:
         message = json.loads(answer.read())["error"]
     except (OSError, ValueError, KeyError, TypeError):
         message = f"the server answered {answer.code} {answer.reason}"
-    return _ERRORS.get(answer.code, Backend)(str(message))
+    return _ERRORS.get(answer.code, Unhealthy if answer.code > 500 else Backend)(str(message))

@@ -10,23 +10,22 @@ import asyncio
 import hashlib
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from models.errors import Refused
-from serving.commands.destinations import Destination
+from serving.commands.destinations import RETRIED, Destination
 from serving.corpora.ingest.uploading import PACKED, SUFFIXES, Options
-from serving.errors import Conflict, InsufficientStorage, Overloaded, ServiceError, Unhealthy
+from serving.errors import ServiceError, Unhealthy
 
 WATCHED = "watched"
 """Metadata field with the folder, the file, and the SHA-256 digest of the file's content."""
 POLL_SECONDS = 2.0
 SETTLED_SECONDS = 1.0
 """Minimum seconds since the last change of a file. A file that changed more recently may be incomplete."""
-RETRIED = (Conflict, Overloaded, Unhealthy, InsufficientStorage)
-"""Temporary errors. After one of these errors, the next round tries the file again."""
 REST = 20
 """Divisor that limits scanning: scans of the folder take at most `1 / REST` of the time."""
 AT_ONCE = 4
@@ -67,10 +66,12 @@ class Folder:
         computed again."""
         self._stored: dict[str, set[str]] = {}
         """Digests of each file that has documents in the corpus. A file has two digests if the replacement of its
-        documents was interrupted."""
+        documents was interrupted, and none if its first attempt ended with a temporary error."""
         self._tried: dict[str, str] = {}
         """Digest of each file at its last attempt, except attempts with a temporary error. A file is not tried again
         while it has this digest."""
+        self._keys: dict[str, tuple[str, str]] = {}
+        """Digest of each file at its last attempt, and the idempotency key of this attempt and its repetitions."""
 
     async def load(self) -> None:
         """Load the list of the files that the corpus contains."""
@@ -88,12 +89,16 @@ class Folder:
 
         async def add(file: str, digest: str) -> None:
             async with places:
-                await self._add(file, digest, round)
+                try:
+                    await self._add(file, digest, round)
+                except RETRIED as error:  # the documents of its earlier content are still there
+                    round.failed.append(f"{file}: {error}")
 
         changed = {file: digest for file, digest in present.items() if self._tried.get(file) != digest}
         await asyncio.gather(*(add(*one) for one in changed.items() if self._stored.get(one[0]) != {one[1]}))
         there = {*present, *unsettled}
         self._tried = {file: digest for file, digest in self._tried.items() if file in there}
+        self._keys = {file: attempt for file, attempt in self._keys.items() if file in there}
         for file in self._stored.keys() - there:
             await self._destination.remove(self._documents_of(file))
             del self._stored[file]
@@ -124,10 +129,11 @@ class Folder:
         If the corpus already has documents of the current content, the file is not stored again. All documents of a
         file are stored by one commit or by one job. If the job is interrupted, the next server or command completes it.
         """
-        known = self._stored.get(file, set())
-        if digest not in known and not await self._store(file, digest, round):
+        replaces = file in self._stored
+        if digest not in self._stored.get(file, set()) and not await self._store(file, digest, round):
             return
-        if known:
+        self._stored.setdefault(file, set()).add(digest)
+        if replaces:
             await self._destination.remove({**self._documents_of(file), f"{WATCHED}.sha256": {"$ne": digest}})
         self._stored[file], self._tried[file] = {digest}, digest
         round.added += 1
@@ -135,16 +141,21 @@ class Folder:
     async def _store(self, file: str, digest: str, round: Round) -> bool:
         """Store the documents of a file. Return whether this succeeded, with or without skipped rows.
 
-        If the job of the file fails or is cancelled, remove the documents that it has stored.
+        If the job of the file fails or is cancelled, remove the documents that it has stored. After a temporary error,
+        some documents may be stored, so the next attempt with the same content has the same idempotency key.
         """
+        if self._keys.get(file, ("", ""))[0] != digest:
+            self._keys[file] = digest, uuid.uuid4().hex
         about = {WATCHED: {"folder": self._name, "file": file, "sha256": digest}}
         try:
             options = self._prepare(Path(file), about)
             with Path(file).open("rb") as opened:
-                added = await self._destination.add(opened, options)
+                added = await self._destination.add(opened, options, key=self._keys[file][1])
         except (ServiceError, Refused, OSError) as error:
             round.failed.append(f"{file}: {error}")
-            if not isinstance(error, RETRIED):
+            if isinstance(error, RETRIED):
+                self._stored.setdefault(file, set())
+            else:
                 self._tried[file] = digest
             return False
         round.left_out += [f"{file}: {error}" for error in added.errors]

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from models.errors import Failed, Refused, first_line
-from serving.commands.destinations import Destination, Local, Remote
+from serving.commands.destinations import REFUSED, Destination, Local, Remote
 from serving.commands.folder import Folder, Round
 from serving.commands.starting import ready_service
 from serving.corpora.ingest.reading import check_installed
 from serving.corpora.ingest.table import read_column_types
 from serving.corpora.ingest.uploading import FILES, Options, read_metadata
-from serving.errors import ServiceError
 from serving.settings import Settings
 
 STANDARD_INPUT = Path("-")
@@ -39,7 +38,7 @@ async def ingest(settings: Settings, given: argparse.Namespace) -> int:
 async def _ingest_file(settings: Settings, given: argparse.Namespace, file: BinaryIO, called: str) -> int:
     """Ingest a file in a job, as the server does. After a kill, the next server or command resumes the job.
 
-    If no document was stored, delete the corpus that this call created.
+    If the file was refused or no document was stored, delete the corpus that this call created.
     """
     options = _options(given, given.file)
     _ = options.chunking  # raise the error for wrong options before the file is read
@@ -47,12 +46,12 @@ async def _ingest_file(settings: Settings, given: argparse.Namespace, file: Bina
         created = await destination.create(given.stemming, own_vectors=given.own_vectors)
         try:
             added = await destination.add(file, options, whole=True)
-        except (ServiceError, OSError):
+        except (*REFUSED, OSError):
             if created:
-                await destination.drop()
+                await destination.drop_empty()
             raise
-        if created and added.state != "succeeded" and not added.documents:
-            await destination.drop()
+        if created and added.state != "succeeded":
+            await destination.drop_empty()
     for error in added.errors:
         print(f"{called}: {error}", file=sys.stderr)
     if added.state != "succeeded":

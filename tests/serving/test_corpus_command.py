@@ -118,6 +118,7 @@ def test_the_file_that_is_wrong_is_named_and_nothing_is_kept(
         ("ingest", ["{file}", "--corpus", "c", "--watch"], "rows.jsonl.gz is not a folder"),
         ("ingest", ["-", "--corpus", "c", "--watch"], "--watch: - is not a folder"),
         ("ingest", ["{file}", "--corpus", "c", "--metadata", "[]"], "metadata: must be a JSON object"),
+        ("ingest", ["{file}", "--corpus", "c", "--own-vectors", "--embedded"], "not allowed with"),
         ("ingest", ["{file}", "--corpus", "c", "--url", "here"], "--url: 'here' must begin with http"),
         ("ingest", ["{file}", "--corpus", "../c"], "corpus name"),
         ("ingest", ["{file}", "--corpus", "c", "--chunk-tokens", "3"], "chunk_tokens"),

@@ -39,10 +39,10 @@ class Shelf:
     async def create(self, stemming: str | None, *, own_vectors: bool = False) -> bool:
         return True
 
-    async def drop(self) -> None:
+    async def drop_empty(self) -> None:
         self.documents.clear()
 
-    async def add(self, file: BinaryIO, options: Options, *, whole: bool = False) -> Added:
+    async def add(self, file: BinaryIO, options: Options, *, whole: bool = False, key: str = "") -> Added:
         text = file.read().decode()
         failure = self.fails(text)
         if isinstance(failure, Exception):
@@ -336,7 +336,7 @@ def test_a_folder_of_a_running_server(launch: Launcher, tmp_path: Path) -> None:
         with pytest.raises(ServiceError, match="no corpus 'd'"):
             await Remote(server.address, "d", None).remove({"a": 1})
         with pytest.raises(Unhealthy, match=r"http://127\.0\.0\.1:9"):
-            await Remote("http://127.0.0.1:9", "c", None).drop()
+            await Remote("http://127.0.0.1:9", "c", None).drop_empty()
 
     asyncio.run(follow())
     listed = server.client.get("/corpora/c/documents").json()["documents"]
