@@ -275,7 +275,9 @@ async def _added(
             return response_of(before)
         upload = None if in_background else await _small(service, rule, options, spool, keyed)
         if upload is None:
-            return await submitted(service.jobs, UPLOAD, name, options.model_dump(), spool=spool, keyed=keyed)
+            naming = {"naming": keyed.space.hex} if keyed else {}
+            asked = options.model_dump() | naming
+            return await submitted(service.jobs, UPLOAD, name, asked, spool=spool, keyed=keyed)
         before_commit = partial(check_stays, service.jobs, name)
         before_commit()  # check before the embedding, which takes long
         await in_thread(service.disk_quota.check)

@@ -45,7 +45,7 @@ async def ingest(library: Library, settings: Settings, disk_quota: DiskQuota, ru
     already stored are kept.
 
     With `on_error=fail`, an invalid row makes the job fail before any document is stored. Rows without ids get ids
-    derived from the job's id. A row that is stored again after a restart therefore replaces itself.
+    derived from the idempotency key or the job's id. A row that is stored again therefore replaces itself.
     """
     options = Options.model_validate(running.job.options)
     rule = await retry_while_busy(lambda: library.vector_rule(running.job.corpus))
@@ -75,7 +75,7 @@ class _Upload:
 
         def read() -> Generator[Checked]:
             with spool.open("rb") as file:
-                naming = names_within(uuid.UUID(running.job.id))
+                naming = names_within(uuid.UUID(options.naming or running.job.id))
                 every = checked(rows(file, options, settings), settings, naming, replace(rule))
                 yield from takewhile(lambda _: not left.is_set(), every)
 

@@ -110,8 +110,12 @@ class Duplicate(Conflict):
 
 
 def digest_of(kind: str, corpus: str, options: Mapping[str, Any], content: str) -> str:
-    """Return the digest of a job. `content` is the digest of the upload."""
-    return hashlib.sha256(json.dumps([kind, corpus, options, content], sort_keys=True).encode()).hexdigest()
+    """Return the digest of a job. `content` is the digest of the upload.
+
+    The option `naming` does not count: the same upload under another idempotency key is an equal job.
+    """
+    counted = {name: value for name, value in options.items() if name != "naming"}
+    return hashlib.sha256(json.dumps([kind, corpus, counted, content], sort_keys=True).encode()).hexdigest()
 
 
 class Pace:

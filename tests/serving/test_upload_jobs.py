@@ -104,7 +104,7 @@ def test_jobs_that_are_not_there(refuses: Refuses) -> None:
 def test_a_job_can_be_cancelled_and_the_same_again_is_a_conflict(client: TestClient) -> None:
     body = lines(20_000)
     first = client.post(DOCUMENTS, content=body, headers=NDJSON)
-    again = client.post(DOCUMENTS, content=body, headers=NDJSON)
+    again = client.post(DOCUMENTS, content=body, headers={**NDJSON, "Idempotency-Key": "another"})
     assert (again.status_code, again.json()["error_type"], again.json()["job"]) == (409, "Conflict", first.json()["id"])
     assert again.headers["location"] == first.headers["location"]
     cancelled = client.delete(first.headers["location"])
@@ -274,6 +274,18 @@ def test_ids_that_are_made_under_a_key_are_the_same_where_the_answer_was_not_not
         assert client.post(DOCUMENTS, content=body, headers=headers).status_code == 500
     assert client.post(DOCUMENTS, content=body, headers=headers).status_code == 200
     assert stored(client) == 1
+
+
+def test_ids_that_a_job_makes_under_a_key_are_the_same_where_it_is_executed_again(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body, headers = b'{"text": "a"}\n' * 300, {**NDJSON, "Idempotency-Key": "dropped"}
+    monkeypatch.setattr(Requests, "keep", lambda *_: None)  # the answers are dropped
+    first, second = (
+        ended(client, client.post(DOCUMENTS, content=body, headers=headers).headers["location"]) for _ in range(2)
+    )
+    assert first["id"] != second["id"] and second["state"] == "succeeded"
+    assert stored(client) == 300
 
 
 @pytest.mark.slow

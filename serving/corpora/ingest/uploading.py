@@ -93,6 +93,9 @@ class Options(BaseModel):
     embedded_by: str = ""
     """Fingerprint of the encoder that computed the documents' vectors. If it is empty, the documents are embedded,
     except in a corpus with own vectors."""
+    naming: str = ""
+    """UUID namespace for the ids of rows without ids, from the idempotency key. If it is empty, the id of the job is
+    used. It is not part of the job's digest."""
 
     @classmethod
     def of_media(cls, media: str, charset: str | None = None, **others: Any) -> Self:
