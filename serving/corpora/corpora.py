@@ -44,7 +44,7 @@ from serving.corpora.values import (
     Size,
     Sort,
 )
-from serving.errors import Conflict, Invalid, NotFound, ServiceError, Stopped
+from serving.errors import Conflict, Damaged, Invalid, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.clock import now
 
@@ -169,6 +169,8 @@ class Corpora(Backend):
         if live is None:
             with self.named(name).locked() as corpus:
                 live = corpus.index()
+        if damage := self._store.damage(name):
+            raise Damaged(damage)
         return Description(*self.corpus(name), None if live is None else live.report)
 
     def build_now(self, name: str) -> Report | None:

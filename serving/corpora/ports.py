@@ -224,7 +224,13 @@ class Store(NamedCorpora, VectorSource, Protocol):
 
         Return for each write its change, or the error that refused the write. The error is `Conflict` if the corpus has
         another fingerprint.
+
+        Raises:
+            Damaged: see `damage`.
         """
+
+    def damage(self, name: str) -> str:
+        """Return the error of an earlier read or write that found the corpus damaged. If there is none, return ""."""
 
     def passages(self, name: str, keys: Sequence[int]) -> dict[int, Passage]:
         """Return the passages of `keys`. Keys without a passage are left out."""

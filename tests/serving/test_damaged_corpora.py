@@ -141,6 +141,31 @@ def test_what_nobody_would_find_is_not_taken(tmp_path: Path) -> None:
     corpora.close()
 
 
+def test_damage_that_a_read_found_is_listed_and_keeps_writes_out(tmp_path: Path) -> None:
+    """Refuse uploads that would be lost when a snapshot is restored, until then."""
+    made(tmp_path / "corpora", "c", "other")
+    with closing(sqlite3.connect(tmp_path / "corpora" / "c.sqlite")) as connection, connection:
+        connection.execute("UPDATE documents SET metadata = '[]' WHERE id = 'two'")
+    corpora = Corpora(SqliteStore(tmp_path / "corpora"), Indexes(tmp_path / "indexes"))
+    corpora.warm()
+    with pytest.raises(Damaged, match="'two' is damaged"):
+        corpora.page("c", None, 10)
+    uses: list[Callable[[], object]] = [
+        lambda: corpora.put("c", content("late")),
+        lambda: corpora.delete("c", "one"),
+    ]
+    for use in uses:
+        with pytest.raises(Damaged, match=r"'two' is damaged.*restore a snapshot"):
+            use()
+    assert [one.damage is None for one in corpora.descriptions(["c", "other"])] == [False, True]
+    assert corpora.document("c", "one").text == "text one", "what is whole can still be read"
+    corpora.copy("other", tmp_path / "copy")
+    corpora.adopt("c", tmp_path / "copy")
+    corpora.put("c", content("late"))
+    assert [one.damage for one in corpora.descriptions(["c"])] == [None]
+    corpora.close()
+
+
 @pytest.mark.parametrize("how", ["dropped", "restored"])
 def test_the_index_of_a_damaged_corpus_goes_with_it(tmp_path: Path, how: str) -> None:
     made(tmp_path / "corpora", "c", "other")

@@ -59,22 +59,21 @@ class Connections:
         self._alone = False
         self._closed = False
         self._log_bytes = LOG_BYTES
-        self.damaged = False
-        """True if a read found that the content of the file is not what was written."""
+        self.damage = ""
+        """Message of the last error that showed that the content of the file is not what was written."""
 
     @contextmanager
     def disk_errors(self) -> Iterator[None]:
         """Convert errors of the disk as the function `disk_errors` does.
 
-        If the file is damaged, set `damaged`, and add `MEND` to the message.
+        If the file is damaged, add `MEND` to the message, and set `damage`.
         """
         try:
             with disk_errors(self.path):
                 yield
         except Damaged as error:
-            self.damaged = True
-            kept = f"the file is kept as {self.path.name}.damaged"
-            raise Damaged(f"{error.message}; {MEND}, {kept}") from error.__cause__
+            self.damage = f"{error.message}; {MEND}, the file is kept as {self.path.name}.damaged"
+            raise Damaged(self.damage) from error.__cause__
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
@@ -142,7 +141,7 @@ class Connections:
                     raise OSError("its log is in use")
                 self._close_connections()
                 yield
-                self.damaged = False  # the block may have replaced the file
+                self.damage = ""  # the block may have replaced the file
             finally:
                 with self._turn:
                     self._alone = False

@@ -52,7 +52,7 @@ from serving.corpora.values import (
     WordOptions,
     Write,
 )
-from serving.errors import InsufficientStorage, NotFound, ServiceError, Unhealthy
+from serving.errors import Damaged, InsufficientStorage, NotFound, ServiceError, Unhealthy
 from serving.operations.bounds import Bounds
 from serving.operations.clock import now
 from serving.operations.failpoints import reach
@@ -202,6 +202,8 @@ class CorpusFile(Connections):
             yield reader
 
     def write(self, writes: Sequence[Write]) -> list[Change | ServiceError]:
+        if self.damage:  # the documents would be lost when a snapshot replaces the file
+            raise Damaged(self.damage)
         with self.writing() as writer:
             full = self._full()
             removing = Removal | Expiry

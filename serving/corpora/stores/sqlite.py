@@ -114,7 +114,7 @@ class SqliteStore:
             file = self._file(name)
             with file.set_aside(checkpointed=False):
                 reach("store.before-drop")
-                if file.damaged:
+                if file.damage:
                     keep(file.path)
                 file.path.unlink()
                 file.close()
@@ -162,8 +162,8 @@ class SqliteStore:
         prepare(name, file, bounds, stop)
         with replacing(vectors(file, stop)) if replacing else nullcontext(), self._lock:
             if held := self._files.get(name):
-                with held.set_aside(checkpointed=not held.damaged):
-                    if held.damaged:
+                with held.set_aside(checkpointed=not held.damage):
+                    if held.damage:
                         keep(held.path)
                     else:
                         carry(held.path, file)
@@ -174,6 +174,9 @@ class SqliteStore:
                     adopt(file, path)
                 self._files[name] = CorpusFile(path, self._synchronous, shared=self._shared)
                 self._refused.pop(name, None)
+
+    def damage(self, name: str) -> str:
+        return self._file(name).damage
 
     def verify(self, name: str) -> list[str]:
         if refused := self._refused.get(name):
