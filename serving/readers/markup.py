@@ -42,13 +42,13 @@ def markdown(file: BinaryIO, options: dict[str, Any]) -> Records:
 
     front, text = _front_matter(_decoded(file.read()))
     html = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(text)
-    page = Page(html)
+    page = _parsed(html)
     yield from documents(page.sections, {**titled(page.title), **front}, options)
 
 
 def html(file: BinaryIO, options: dict[str, Any]) -> Records:
     """Yield the sections of an HTML page or, if it has a `main` element, only those of this element."""
-    page = Page(_decoded(file.read()))
+    page = _parsed(_decoded(file.read()))
     yield from documents(page.sections, titled(page.title), options)
 
 
@@ -96,16 +96,28 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-class Page(HTMLParser):
-    """Parser that collects the sections and the title of an HTML page."""
+def _parsed(html: str) -> Page:
+    """Parse a page. An element of `SKIPPED` that is never closed is not skipped, so it does not hide the rest."""
+    page = Page(html)
+    while page.hidden:
+        page = Page(html, page.shown | {page.hidden[0]})
+    return page
 
-    def __init__(self, html: str) -> None:
+
+class Page(HTMLParser):
+    """Parser that collects the sections and the title of an HTML page.
+
+    Elements of `SKIPPED` are skipped, except those in `shown`.
+    """
+
+    def __init__(self, html: str, shown: frozenset[str] = frozenset()) -> None:
         super().__init__(convert_charrefs=True)
         self.title = ""
+        self.shown = shown
         self._sections = Sections()
         self._text: list[str] = []
-        self._hidden: list[str] = []
-        """The open elements that are in `SKIPPED`."""
+        self.hidden: list[str] = []
+        """The open elements that are skipped. After the last line, the elements that are never closed."""
         self._anchor = ""
         self._in_heading = self._in_title = self._in_row = self._in_pre = self._has_main = self._is_over = False
         self._item = ""
@@ -115,9 +127,9 @@ class Page(HTMLParser):
         self.sections = self._sections.end()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if self._hidden or tag in SKIPPED:
-            if tag in SKIPPED:
-                self._hidden.append(tag)
+        if tag in SKIPPED and tag not in self.shown:
+            self.hidden.append(tag)
+        if self.hidden:
             return
         given = dict(attrs)
         if tag in INLINE:
@@ -134,6 +146,11 @@ class Page(HTMLParser):
             self._anchor = given.get("id") or self._anchor
         elif tag in SECTIONING and not self._has_text() and not (self._in_heading and self._anchor):
             self._anchor = given.get("id") or given.get("name") or self._anchor
+
+    def set_cdata_mode(self, elem: str, **options: bool) -> None:
+        """Read the content of a script or style as text without tags, unless this element is in `shown`."""
+        if elem not in self.shown:
+            super().set_cdata_mode(elem, **options)
 
     def _inline(self, tag: str, given: dict[str, str | None]) -> str:
         """Return the text that replaces a start tag within a block."""
@@ -153,9 +170,9 @@ class Page(HTMLParser):
             self._sections, self._has_main = Sections(), True  # discard the text before `main`, such as menus
 
     def handle_endtag(self, tag: str) -> None:
-        if self._hidden:
-            if tag in self._hidden:
-                while self._hidden.pop() != tag:
+        if self.hidden:
+            if tag in self.hidden:
+                while self.hidden.pop() != tag:
                     pass
         elif tag == "title":
             self._in_title = False
@@ -173,7 +190,7 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self._in_title:
             self.title += data
-        elif not self._hidden and not self._is_over:
+        elif not self.hidden and not self._is_over:
             self._text.append(data if self._in_pre else _SPACE.sub(" ", data))
 
     def _has_text(self) -> bool:

@@ -112,7 +112,7 @@ def test_sections_of_html() -> None:
 @pytest.mark.parametrize(
     ("page", "text"),
     [
-        ("<p>a<script>x", "a"),
+        ("<p>a<script>x", "ax"),
         ("plain", "plain"),
         ("<h1><div>A</div></h1>b", "A\n\nb"),
         ("<h2>A<p>b", "A b"),
@@ -124,6 +124,15 @@ def test_sections_of_html() -> None:
 )
 def test_html_that_is_not_well_formed(page: str, text: str) -> None:
     assert "\n\n".join(one["text"] for one in records("html", page)) == text
+
+
+def test_a_tag_in_prose_does_not_hide_the_rest_of_the_file() -> None:
+    text = "# API\n\nIt returns a List<object> of <script> items.\n\n## Errors\n\nIt throws <button>not this</button>."
+    assert sections("markdown", text) == [
+        ("api", ["API"], "API\n\nIt returns a List of items."),
+        ("errors", ["API", "Errors"], "Errors\n\nIt throws ."),
+    ]
+    assert sections("html", "<p>a<noscript><p>b<select><option>no</select>") == [("", [], "a\n\nb")]
 
 
 @given(text=st.text(st.sampled_from("ab \n#-|*_`<>/![]()&;\"'=:.123"), max_size=200))
