@@ -108,6 +108,15 @@ def test_a_folder_is_read_in_order_without_the_output(encoder: Encoder, tmp_path
     assert table(out)["id"][3] == f"{tmp_path / 'b.txt'}:1"
 
 
+def test_a_pipe_is_refused_because_its_second_reading_would_find_no_rows(encoder: Encoder, tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as pipe:
+        pipe.write("a cat\n")
+    with os.fdopen(reading), pytest.raises(Refused, match="must be a file"):
+        run(encoder, Path(f"/dev/fd/{reading}"), out=tmp_path / "out.npy")
+    assert not [*tmp_path.iterdir()]
+
+
 def test_npy_is_an_array_of_all_lines_blank_ones_too(encoder: Encoder, tmp_path: Path) -> None:
     texts = [*TEXTS, "", "rain"]
     run(encoder, text_file(tmp_path / "a.txt", texts), out=tmp_path / "out.npy")

@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 from models import python_docs
 from models.python_docs import Section
@@ -146,7 +145,7 @@ def open_corpus(
         # The texts are a megabyte and take seconds to make, so they are kept.
         texts = [*documentation_passages()] if passages else documentation_sentences()
         return Corpus(lambda: texts, name="python-docs", held_out=held_out, is_long_enough=is_long_enough)
-    paths = _regular_files(files)
+    paths = resolve_files(files)
     read = read_passages if passages else read_sentences
     return Corpus(lambda: read(paths, column), name=" ".join(files), held_out=held_out, is_long_enough=is_long_enough)
 
@@ -157,15 +156,7 @@ def has_passages(files: Sequence[str], *, column: str | None = None) -> bool:
     Raises:
         CorpusError: a file can't be read.
     """
-    return not files or are_passages(read_passages(_regular_files(files), column))
-
-
-def _regular_files(files: Sequence[str]) -> list[Path]:
-    paths = resolve_files(files)
-    for path in paths:
-        if path.exists() and not path.is_file():
-            raise CorpusError(f"{path}: must be a file: training reads it several times, which a pipe does not allow")
-    return paths
+    return not files or are_passages(read_passages(resolve_files(files), column))
 
 
 def _census(lines: Iterable[str], name: str, held_out: int, is_long_enough: Callable[[str], bool]) -> Census:

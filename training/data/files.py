@@ -84,10 +84,13 @@ def resolve_files(files: Sequence[str]) -> list[Path]:
     Files of a data set on the hub, `hf://datasets/…`, are downloaded to the hub's cache unless they are there already.
 
     Raises:
-        CorpusError: a folder or a pattern has no files.
+        CorpusError: a folder or a pattern has no files, or a path is a pipe or a device.
         Refused, RemoteError: see `download_from_hub`.
     """
-    return [path for file in files for path in _files_of(file)]
+    paths = [path for file in files for path in _files_of(file)]
+    if other := next((path for path in paths if path.exists() and not path.is_file()), None):
+        raise CorpusError(f"{other}: must be a file: it is read several times, which a pipe does not allow")
+    return paths
 
 
 def sentences(paths: Iterable[Path], column: str | None = None) -> Iterator[str]:
