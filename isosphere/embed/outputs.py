@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,8 +30,10 @@ class Npy:
 
     def write(self, _: Sequence[Row], vectors: Vectors, part: Path) -> None:
         """Write the vectors of one batch as a part."""
-        with part.open("wb") as file:
-            np.save(file, vectors)
+        content = io.BytesIO()
+        np.save(content, vectors)
+        # Python writes the file, because NumPy's error for a full disk has no error number.
+        part.write_bytes(content.getvalue())
 
     def join(self, parts: Sequence[Path], out: Path) -> None:
         """Write the parts as one array."""
@@ -39,7 +42,7 @@ class Npy:
             header = np.lib.format.header_data_from_array_1_0(self._empty)
             np.lib.format.write_array_header_1_0(file, {**header, "shape": (rows, self._empty.shape[1])})
             for part in parts:
-                np.load(part).tofile(file)
+                file.write(np.load(part).data)
 
 
 class Parquet:

@@ -259,5 +259,6 @@ def error_line_and_status(error: OSError) -> tuple[str, int]:
 
     The message is one line and names the file. The exit code is 1 if the disk failed, and 2 if the path can't be used.
     """
-    line = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    reason = error.strerror or "".join(map(str, error.args))  # Errors of libraries may have no number.
+    line = f"{error.filename}: {reason}" if error.filename else str(error)
     return line, 1 if error.errno in EXHAUSTED else 2

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -202,6 +203,24 @@ def test_a_damaged_file_is_no_bad_row(encoder: Encoder, tmp_path: Path) -> None:
     file.write_bytes(gzip.compress(b"text,n\n" + b"a cat,1\n" * 1000)[:-9])
     with pytest.raises(Refused, match=r"a\.csv\.gz"):
         run(encoder, file, out=tmp_path / "out.npy", on_error="skip")
+
+
+@pytest.mark.parametrize("room", [1000, 40_000])
+def test_a_full_disk_ends_with_1_and_names_the_file(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], room: int
+) -> None:
+    """Fill the disk while a part is written, or while the parts are joined. A limit on the size of files fills it."""
+    monkeypatch.setattr(embedding, "ROWS", 200)
+    file = text_file(tmp_path / "a.txt", [str(i) for i in range(400)])
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        status = main(["embed", str(file), "--out", str(tmp_path / "out.npy"), "--model", str(tiny_bundle), *ENGINE])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert status == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert ".npy" in said and "too large" in said
 
 
 class Killed(BaseException):

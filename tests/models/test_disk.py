@@ -97,6 +97,7 @@ def test_a_block_that_ends_badly_leaves_the_old_file(tmp_path: Path, end: type[B
         (FileNotFoundError(errno.ENOENT, "No such file or directory"), ("a.txt: No such file or directory", 2)),
         (OSError(errno.ENOSPC, "No space left on device"), ("a.txt: No space left on device", 1)),
         (PermissionError(errno.EACCES, "Permission denied", "a.txt.part"), ("a.txt: Permission denied", 2)),
+        (OSError("4 requested and 0 written"), ("a.txt: 4 requested and 0 written", 2)),
     ],
 )
 def test_an_error_names_the_file_that_was_to_be(
