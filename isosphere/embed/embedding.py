@@ -159,7 +159,9 @@ class Job:
                 output.learn(batch)
                 bar.update(len(batch))
 
-            return check(self.paths, self.options, learn)
+            done = check(self.paths, self.options, learn)
+        output.check_types()
+        return done
 
     def fill(self, parts: Path, output: Npy | Parquet, total: int, stream: TextIO) -> list[Path]:
         """Embed the rows of each missing part, and return the paths of all parts in order."""

@@ -28,6 +28,9 @@ class Npy:
     def learn(self, batch: Sequence[Row]) -> None:
         """Do nothing, because the format has no columns."""
 
+    def check_types(self) -> None:
+        """Do nothing, because the format has no columns."""
+
     def write(self, _: Sequence[Row], vectors: Vectors, part: Path) -> None:
         """Write the vectors of one batch as a part."""
         content = io.BytesIO()
@@ -84,6 +87,14 @@ class Parquet:
             with self._naming(field.name, first, last):
                 self._widen(field)
 
+    def check_types(self) -> None:
+        """Raise `Refused` if Parquet has no type for a learned column, such as a column of empty objects."""
+        for field in self.learned:
+            try:
+                self._parquet.write_table(self._arrow.schema([field]).empty_table(), io.BytesIO())
+            except self._arrow.ArrowException as error:
+                raise Refused(f"--columns: Parquet can't store {field.name!r}: {first_line(error)}") from error
+
     def _widen(self, field: Any) -> None:
         found = self._arrow.schema([field])
         self.learned = self._arrow.unify_schemas([self.learned, found], promote_options="permissive")
@@ -92,7 +103,7 @@ class Parquet:
     def _naming(self, name: str, first: str, last: str) -> Iterator[None]:
         try:
             yield
-        except (self._arrow.ArrowException, ValueError) as error:
+        except (self._arrow.ArrowException, ValueError, OverflowError) as error:
             raise Refused(
                 f"--columns: {name!r} has values whose types can't be in the same Parquet column, between {first} "
                 f"and {last}: "

@@ -168,10 +168,20 @@ def test_columns_have_one_type_that_holds_all_values(encoder: Encoder, tmp_path:
     assert table(tmp_path / "out.parquet")["tags"] == [["x"]] * 9
 
 
-def test_values_of_several_types_are_refused_before_the_work(encoder: Encoder, tmp_path: Path) -> None:
-    rows = [{"text": "a cat", "year": year} for year in [1, 2, 3, 4, "MMI"]]
+@pytest.mark.parametrize(
+    ("years", "says"),
+    [
+        ([1, 2, 3, 4, "MMI"], r"'year'.*a\.jsonl:5"),
+        ([2**63], r"'year'.*a\.jsonl:1"),
+        ([{}], "can't store 'year'"),
+    ],
+)
+def test_values_that_no_column_can_have_are_refused_before_the_work(
+    encoder: Encoder, tmp_path: Path, years: list[Any], says: str
+) -> None:
+    rows = [{"text": "a cat", "year": year} for year in years]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(Refused, match=r"'year'.*a\.jsonl:5"):
+    with pytest.raises(Refused, match=says):
         run(encoder, tmp_path / "a.jsonl", out=tmp_path / "out.parquet", columns=["year"])
     assert [*tmp_path.iterdir()] == [tmp_path / "a.jsonl"]
 

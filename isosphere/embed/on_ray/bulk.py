@@ -137,6 +137,7 @@ def _check(files: list[Path | Url], sizes: list[int], options: Options, output: 
 
     Raises:
         CorpusError: a row is bad and `on_error` is fail, or a file can't be read.
+        Refused: the output can't contain the values of a column.
     """
     import ray
 
@@ -155,6 +156,7 @@ def _check(files: list[Path | Url], sizes: list[int], options: Options, output: 
             shards.append(Shard(group, done, parts))
             first += len(parts)
             advance(1)
+    output.check_types()
     return shards
 
 
