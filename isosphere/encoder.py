@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import get_args
 
@@ -92,7 +92,7 @@ class Encoder:
 
     def encode(
         self,
-        texts: str | Sequence[str],
+        texts: str | Iterable[str],
         *,
         prompt_name: str | None = None,
         prompt: str = "",
@@ -108,21 +108,26 @@ class Encoder:
 
         Raises:
             TypeError: an input is not a text.
-            ValueError: a text is not valid Unicode, the prompt name is unknown, or `dimensions` is out of range.
+            ValueError: a text is not valid Unicode, the prompt name is unknown or given together with `prompt`, or
+                `dimensions` is out of range.
+            TokenizerFailure: the tokenizer failed on a text.
         """
-        given = [texts] if isinstance(texts, str) else texts
+        given = [texts] if isinstance(texts, str) else list(texts)
         if dimensions is not None and not 1 <= dimensions <= self.dimensions:
             raise ValueError(
                 f"dimensions: {dimensions} is not between 1 and {self.dimensions}, the dimensions of {self.name}"
             )
         if prompt_name is not None:
+            if prompt:
+                raise ValueError("prompt: give only one of prompt and prompt_name")
             prompts = self._bundle.manifest.prompts
             if prompt_name not in prompts:
                 known = ", ".join(prompts) or "none"
                 raise ValueError(f"prompt_name: {self.name} has no prompt {prompt_name!r}, only {known}")
             prompt = prompts[prompt_name]
-        if other := next((text for text in given if not isinstance(text, str)), None):
-            raise TypeError(f"texts: {other!r} is not a text")
+        for text in given:
+            if not isinstance(text, str):
+                raise TypeError(f"texts: {text!r:.80} is not a text")
         tokens = self._graph.tokenized([prompt + text for text in given])
         if cut := sum(each.truncated for each in tokens):
             self.truncated += cut
@@ -135,7 +140,7 @@ class Encoder:
             vectors = _unit(vectors[:, :dimensions])
         return vectors[0] if isinstance(texts, str) else vectors
 
-    def similarity(self, a: str | Sequence[str] | Floats, b: str | Sequence[str] | Floats) -> Floats:
+    def similarity(self, a: str | Iterable[str] | Floats, b: str | Iterable[str] | Floats) -> Floats:
         """Return the cosine similarities (N, M) between N texts or vectors `a` and M texts or vectors `b`."""
         given = (each if isinstance(each, np.ndarray) else self.encode(each) for each in (a, b))
         rows, columns = (_unit(vectors.reshape(-1, vectors.shape[-1])) for vectors in given)

@@ -66,9 +66,12 @@ def test_texts_that_are_cut_are_told(encoder: Encoder, caplog: pytest.LogCapture
     assert "1 of 2 texts" in caplog.text and str(encoder.max_length) in caplog.text
 
 
-@pytest.mark.parametrize("options", [{"dimensions": 0}, {"dimensions": 33}, {"prompt_name": "query"}])
+@pytest.mark.parametrize(
+    "options",
+    [{"dimensions": 0}, {"dimensions": 33}, {"prompt_name": "query"}, {"prompt": "b", "prompt_name": "query"}],
+)
 def test_options_it_has_not_are_refused_by_name(encoder: Encoder, options: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=next(iter(options))):
+    with pytest.raises(ValueError, match=f"^{next(iter(options))}: "):
         encoder.encode(TEXTS, **options)  # type: ignore[arg-type]  # what mypy allows is what is wrong with them
 
 
@@ -78,9 +81,14 @@ def test_what_cannot_run_is_refused_by_name(tiny_bundle: Path, options: dict[str
         load(tiny_bundle, **options)  # type: ignore[arg-type]  # what mypy allows is what is wrong with them
 
 
-def test_what_is_no_text_is_named(encoder: Encoder) -> None:
-    with pytest.raises(TypeError, match="texts: 1 is not a text"):
-        encoder.encode(["a", 1])  # type: ignore[list-item]
+@pytest.mark.parametrize("other", [1, 0, None, b""])
+def test_what_is_no_text_is_named(encoder: Encoder, other: object) -> None:
+    with pytest.raises(TypeError, match=f"texts: {other!r} is not a text"):
+        encoder.encode(["a", other])  # type: ignore[list-item]
+
+
+def test_texts_may_come_from_a_generator(encoder: Encoder) -> None:
+    assert np.array_equal(encoder.encode(text for text in TEXTS), encoder.encode(TEXTS))
 
 
 def test_an_unknown_name_tells_the_nearest() -> None:
