@@ -22,13 +22,15 @@ from serving.corpora.ports import StoreError
 from serving.corpora.stores.milvus.connection import TIMEOUT, Connection
 from serving.corpora.stores.milvus.expressions import literal
 from serving.corpora.values import Corpus, Stemming
-from serving.errors import NotFound
+from serving.errors import NotFound, Unhealthy
 
 REGISTRY = "isosphere_corpora"
 PREFIX = "isosphere_"
 MAX_CORPORA = 16_384
 """Maximum number of rows in an answer of Milvus."""
 FORMAT = 1
+ALL = 'name != ""'
+"""Expression for all records."""
 _FIELDS = {"name", "record", "vector"}
 
 
@@ -134,21 +136,32 @@ class Registry:
                 )
 
     def names(self) -> list[str]:
-        return sorted(record.name for record in self.records() if not record.dropped)
+        """Return the names of all corpora, including corpora whose record has a later format."""
+        return sorted(one["name"] for one in self._found(ALL) if _is_later(one) or not one["dropped"])
 
     def records(self) -> list[Record]:
-        """Return all records, including those of corpora that are being deleted."""
-        return self._found('name != ""')
+        """Return all records, including those of corpora that are being deleted. Leave out records of later formats."""
+        return [_RECORD.validate_python(one) for one in self._found(ALL) if not _is_later(one)]
 
     def find(self, name: str) -> Record | None:
-        """Return the record of a corpus, or None if there is no such corpus."""
-        return next((record for record in self._found(f"name == {literal(name)}") if not record.dropped), None)
+        """Return the record of a corpus, or None if there is no such corpus.
+
+        Raises:
+            Unhealthy: a later version of this server wrote the record.
+        """
+        for one in self._found(f"name == {literal(name)}"):
+            if _is_later(one):
+                raise Unhealthy(f"the corpus {name!r} was written by a later version of Isosphere: use that version")
+            if not one["dropped"]:
+                return _RECORD.validate_python(one)
+        return None
 
     def read(self, name: str) -> Record:
         """Return the record of a corpus.
 
         Raises:
             NotFound: there is no such corpus.
+            Unhealthy: see `find`.
         """
         if record := self.find(name):
             self.fingerprints[name] = record.fingerprint
@@ -178,16 +191,13 @@ class Registry:
             self._client.delete(REGISTRY, ids=[name], timeout=TIMEOUT)
         self.fingerprints.pop(name, None)
 
-    def _found(self, where: str) -> list[Record]:
+    def _found(self, where: str) -> list[dict[str, Any]]:
         with self._connection.errors():
             self._connection.load(REGISTRY)
             rows = self._client.query(
                 REGISTRY, filter=where, output_fields=["record"], limit=MAX_CORPORA, timeout=TIMEOUT
             )
-        found = [row["record"] for row in rows]
-        if later := [one["name"] for one in found if one["format"] > FORMAT]:
-            raise StoreError(f"--store: the corpus {later[0]!r} was written by a later version of Isosphere")
-        return list(map(_RECORD.validate_python, found))
+        return [row["record"] for row in rows]
 
     def _create(self) -> None:
         schema = MilvusClient.create_schema(auto_id=False, description="the corpora of Isosphere")
@@ -199,6 +209,10 @@ class Registry:
         self._client.create_collection(
             REGISTRY, schema=schema, index_params=index, consistency_level="Strong", timeout=TIMEOUT
         )
+
+
+def _is_later(record: Mapping[str, Any]) -> bool:
+    return bool(record["format"] > FORMAT)
 
 
 def new_collection(name: str) -> str:

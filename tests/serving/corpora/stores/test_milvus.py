@@ -399,8 +399,14 @@ def test_a_document_that_is_deleted_while_a_page_is_read_does_not_end_the_list()
     assert reading._page([documents[0], None, documents[2]], limit=3) == ([documents[0], documents[2]], False)
 
 
-def test_a_record_of_a_later_version_is_refused(corpora: MilvusCorpora, monkeypatch: pytest.MonkeyPatch) -> None:
-    corpora.create(Corpus("later"))
-    monkeypatch.setattr(registry, "FORMAT", registry.FORMAT - 1)
-    with pytest.raises(StoreError, match="'later' was written by a later version"):
-        corpora.corpus("later")
+def test_a_record_of_a_later_version_is_refused_and_the_others_are_served(corpora: MilvusCorpora) -> None:
+    corpora.create(Corpus("earlier"))
+    corpora._registry.write(registry.Record("later", 0, format=registry.FORMAT + 1))
+    for use in (corpora.corpus, corpora.drop, lambda name: corpora.create(Corpus(name))):
+        with pytest.raises(Unhealthy, match="'later' was written by a later version"):
+            use("later")
+    assert corpora.corpus("earlier")[0].name == "earlier"
+    listed = {one.corpus.name: one.damage for one in corpora.descriptions(corpora.names())}
+    assert "later version" in (listed["later"] or "") and listed["earlier"] is None
+    corpora.warm()
+    corpora._registry.delete("later")
