@@ -21,6 +21,9 @@ from tokenizers import Tokenizer as FastTokenizer
 Direction = Literal["right", "left"]
 TextPair = tuple[str, str]
 """Two texts that a cross-encoder reads together, such as a query and a document."""
+CHARACTERS_PER_TOKEN = 250
+"""Maximum characters of a text for each token of the model's maximum length. Longer texts are truncated before they are
+tokenised. text-embeddings-inference uses the same number."""
 HIDDEN_REPETITION = re.compile(r"\(\?#|\(\?[a-wyzA-Z-]*x|\\g<")
 """Pattern of comments, free spacing and group calls in a regular expression, which may hide a repeated group."""
 

@@ -6,12 +6,13 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.bundle.bundle import CROSS_ENCODER, ENCODER, FP32, Bundle, BundleError
-from models.bundle.tokenizer import TextPair, Tokens, padded_types
+from models.bundle.tokenizer import CHARACTERS_PER_TOKEN, TextPair, Tokens, padded_types
 from models.names import Device
 from models.runtimes import RUNTIMES
 from models.runtimes.base import Embedded, Floats, Ids, Options, Runtime
@@ -52,10 +53,17 @@ class Graph:
     def tokenized(self, texts: Sequence[str]) -> list[Tokens]:
         """Tokenise texts, truncated to the bundle's `max_length` tokens.
 
+        As in the server, long texts are truncated to `CHARACTERS_PER_TOKEN` characters for each of these tokens first.
+
         Raises:
             ValueError: a text is not valid Unicode.
         """
-        return self._tokenizer.encode(texts)
+        limit = self._tokenizer.max_length * CHARACTERS_PER_TOKEN
+        tokens = self._tokenizer.encode([text[:limit] for text in texts])
+        return [
+            replace(one, length=max(one.length, len(one) + 1)) if len(text) > limit else one
+            for one, text in zip(tokens, texts, strict=True)
+        ]
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the unit vectors (N, D) of `texts` in their order."""

@@ -11,7 +11,7 @@ from time import perf_counter
 import numpy as np
 
 from models.bundle.bundle import CROSS_ENCODER, ENCODER, Manifest
-from models.bundle.tokenizer import Piece, TextPair, Tokens
+from models.bundle.tokenizer import CHARACTERS_PER_TOKEN, Piece, TextPair, Tokens
 from serving.errors import Backend, Invalid, Overloaded, TooLarge
 from serving.inference.batcher import Batcher
 from serving.inference.embeddings import (
@@ -25,7 +25,7 @@ from serving.inference.embeddings import (
 )
 from serving.inference.engine import EachToken, Embedded, Engine, Floats, Mixed, Model
 from serving.inference.fair_queue import Answer, EngineSlots
-from serving.inference.inputs import CHARACTERS_PER_TOKEN, At, InputPreparation
+from serving.inference.inputs import At, InputPreparation
 from serving.inference.tokenizing import Tokenizing, in_turns
 from serving.inference.vector_cache import Submit, VectorCache
 from serving.operations.bounds import check_count, check_some

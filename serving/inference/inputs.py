@@ -16,7 +16,7 @@ import numpy as np
 
 from models.bundle.bundle import Manifest
 from models.bundle.prompts import DOCUMENT, QUERY, prompt_for
-from models.bundle.tokenizer import TextPair, Tokens
+from models.bundle.tokenizer import CHARACTERS_PER_TOKEN, TextPair, Tokens
 from serving.errors import Empty, ForeignTokens, Invalid, TooLarge
 from serving.inference.batcher import Batcher
 from serving.inference.embeddings import AS_DOCUMENTS, EmbedOptions, Inputs, Role
@@ -39,9 +39,6 @@ At = Callable[[int], str]
 """Function that returns the name of an input in error messages, given its index."""
 CHARACTERS_EACH = 5
 """Assumed number of characters per token, to estimate token counts before texts are tokenised."""
-CHARACTERS_PER_TOKEN = 250
-"""Maximum characters of a text for each token of the model's maximum length. Longer texts are truncated before they are
-tokenised. text-embeddings-inference uses the same number."""
 
 
 class Prompts:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from isosphere import Encoder, load
 from models.bundle.sources import SourceError
+from models.bundle.tokenizer import CHARACTERS_PER_TOKEN
 from serving.app import create_app
 from serving.commands.starting import local_corpora
 from serving.corpora.stores import STORES
@@ -32,6 +33,7 @@ def encoder(tiny_bundle: Path) -> Encoder:
 
 
 def test_its_vectors_are_those_of_the_server(encoder: Encoder, tiny_bundle: Path, tmp_path: Path) -> None:
+    texts = [*TEXTS, " " * encoder.max_length * CHARACTERS_PER_TOKEN + "the dog"]
     settings = Settings(data=tmp_path, no_demo=True, engine="onnxruntime", precision="fp32", bundle=str(tiny_bundle))
     service = Service(
         settings, ENGINES["onnxruntime"](tiny_bundle), local_corpora(settings, STORES["memory"](tmp_path))
@@ -39,8 +41,10 @@ def test_its_vectors_are_those_of_the_server(encoder: Encoder, tiny_bundle: Path
     with TestClient(create_app(service)) as client:
         _wait_until_ready(client)
         for options in ({}, {"normalize": False}, {"dimensions": 8}):
-            answer = client.post("/embed", json={"inputs": TEXTS, **options})
-            np.testing.assert_allclose(encoder.encode(TEXTS, **options), answer.json(), atol=2e-6)
+            answer = client.post("/embed", json={"inputs": texts, **options})
+            truncated = encoder.truncated
+            np.testing.assert_allclose(encoder.encode(texts, **options), answer.json(), atol=2e-6)
+            assert encoder.truncated == truncated + 1
         alone = client.post("/embed", json={"inputs": TEXTS[0]}).json()
         assert np.array_equal(np.float32(alone).ravel(), encoder.encode(TEXTS[0]))
 

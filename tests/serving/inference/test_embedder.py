@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.bundle.tokenizer import Direction, Tokens
+from models.bundle.tokenizer import CHARACTERS_PER_TOKEN, Direction, Tokens
 from serving.corpora import library
 from serving.errors import Overloaded, ServiceError, TooLarge, Unhealthy
 from serving.inference import tokenizing
@@ -22,7 +22,6 @@ from serving.inference.embeddings import EmbedOptions
 from serving.inference.engine import Embedded
 from serving.inference.engines import ENGINES
 from serving.inference.fake_engine import MAX_LENGTH, FakeEngine
-from serving.inference.inputs import CHARACTERS_PER_TOKEN
 from serving.inference.tokenizing import TOKENIZED_AT_ONCE
 from serving.operations.keys import Key
 from serving.operations.limits import Caller, Limits, charged_to
