@@ -29,7 +29,7 @@ from serving.inference.inputs import At, InputPreparation
 from serving.inference.tokenizing import Tokenizing, in_turns
 from serving.inference.vector_cache import Submit, VectorCache
 from serving.operations.bounds import check_count, check_some
-from serving.operations.context import BULK, record
+from serving.operations.context import BULK, RETRIED, record
 from serving.operations.limits import charge
 from serving.operations.metrics import Metrics, Timing
 from serving.settings import Settings
@@ -125,10 +125,10 @@ class Embedder:
 
         A caller may split a large list of texts into several calls. It then numbers the calls from 0, and passes the
         number as `part`. The key's rate limit can refuse only part 0. The limits on the texts and the tokens of one
-        request do not apply to parts.
+        request do not apply to parts. The caller must repeat later parts that are refused.
         """
         check_kind(self.manifest, ENCODER)
-        with self._metrics.request(len(inputs)):
+        with self._metrics.request(len(inputs), retried=bool(part) or RETRIED.get()):
             began = perf_counter()
             at = at or (lambda i: f"{field}.{i}")
             if part is None:
@@ -218,7 +218,6 @@ class Embedder:
         lengths = [one.length for one in tokens]
         if part is None:
             check_count(total, self._settings.max_request_tokens, field, "tokens")
-        self._metrics.lengths(lengths, truncated=truncated)
         charge(total, begun=bool(part))
         tokenized = perf_counter()
         record("tokenise", began, tokenized, texts=len(tokens), tokens=total)
@@ -234,6 +233,7 @@ class Embedder:
             inference=done - answer.begun,
             total=done - began,
         )
+        self._metrics.lengths(lengths, truncated=truncated)
         self._metrics.timing(timing, len(tokens))
         record("queue", tokenized, answer.begun)
         record("infer", answer.begun, done)

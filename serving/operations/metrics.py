@@ -29,7 +29,7 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from models.bundle.bundle import Manifest
-from serving.errors import Kind, ServiceError
+from serving.errors import Kind, Overloaded, ServiceError
 from serving.operations.bounds import NAMED_CORPORA
 
 _SECONDS = tuple(0.000_5 * 1.75**i for i in range(20))
@@ -174,18 +174,31 @@ class Metrics:
         ProcessCollector(registry=to)
 
     @contextmanager
-    def request(self, texts: int) -> Iterator[None]:
-        """Count a request to embed `texts` texts. At the end of the `with` block, also count its result."""
+    def request(self, texts: int, *, retried: bool = False) -> Iterator[None]:
+        """Count a request to embed `texts` texts. At the end of the `with` block, also count its result.
+
+        If the request is `retried` after `Overloaded`, it is counted when it ends in another way.
+        """
         method = "single" if texts == 1 else "batch"
-        self._requests[method].inc()
-        self._texts.inc(texts)
+        if not retried:
+            self._begun(method, texts)
         try:
             yield
         except BaseException as error:
+            if retried and isinstance(error, Overloaded):
+                raise
+            if retried:
+                self._begun(method, texts)
             self._failure.labels(_failure(error)).inc()
             raise
+        if retried:
+            self._begun(method, texts)
         self._successes[method].inc()
         self._embedded.inc(texts)
+
+    def _begun(self, method: str, texts: int) -> None:
+        self._requests[method].inc()
+        self._texts.inc(texts)
 
     def lengths(self, lengths: Sequence[int], truncated: int) -> None:
         """Observe the number of tokens of each text in a request, and count the texts that were truncated."""

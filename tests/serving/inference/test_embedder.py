@@ -6,6 +6,7 @@ import asyncio
 import threading
 import unicodedata
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from models.bundle.tokenizer import CHARACTERS_PER_TOKEN, Direction, Tokens
 from serving.corpora import library
-from serving.errors import Overloaded, ServiceError, TooLarge, Unhealthy
+from serving.errors import Invalid, Overloaded, ServiceError, TooLarge, Unhealthy
 from serving.inference import tokenizing
 from serving.inference.embedder import Embedder
 from serving.inference.embeddings import EmbedOptions
@@ -23,6 +24,7 @@ from serving.inference.engine import Embedded
 from serving.inference.engines import ENGINES
 from serving.inference.fake_engine import MAX_LENGTH, FakeEngine
 from serving.inference.tokenizing import TOKENIZED_AT_ONCE
+from serving.jobs.job import retry_while_busy
 from serving.operations.keys import Key
 from serving.operations.limits import Caller, Limits, charged_to
 from serving.operations.metrics import Metrics
@@ -239,7 +241,7 @@ def test_the_queue_s_refusal_costs_a_key_nothing() -> None:
 def test_a_later_slice_is_offered_until_the_queue_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait with a later part of an upload, because a refusal would restart the whole upload."""
     monkeypatch.setattr(library, "SLICE_TEXTS", 1)
-    engine = Recording()
+    engine, metrics = Recording(), Metrics()
     engine.open.set()
 
     async def work(embedder: Embedder) -> None:
@@ -253,13 +255,49 @@ def test_a_later_slice_is_offered_until_the_queue_takes_it(monkeypatch: pytest.M
         embedder._embedded = submit
         vectors, _ = await library.embed_passages(embedder, ["one", "two"], str)
         assert not refused
+        assert counts(metrics) == [2, 2, None, 2]
         alone = [await embedder.embed([text], EmbedOptions()) for text in ("one", "two")]
         assert np.array_equal(vectors, np.concatenate([one.vectors for one in alone]))
         refused.append(1)
         with pytest.raises(Overloaded):
             await library.embed_passages(embedder, ["one", "two"], str)
+        assert counts(metrics) == [5, 4, 1, 4]
 
-    embedding(engine, work)
+    embedding(engine, work, metrics)
+
+
+def test_a_request_that_a_job_repeats_is_counted_once() -> None:
+    engine, metrics = Recording(), Metrics()
+    engine.open.set()
+
+    async def work(embedder: Embedder) -> None:
+        submitted = embedder.batcher.submit
+        errors = [Invalid("never"), *[Overloaded("full", retry_after=0.001)] * 3]
+
+        async def submit(texts: Sequence[Tokens], *, bulk: bool = False) -> Any:
+            if errors:
+                raise errors.pop()
+            return await submitted(texts, bulk=bulk)
+
+        embedder._embedded = submit
+        for expected in ([1, 0, None, 0], [2, 1, None, 1]):
+            with suppress(Invalid):
+                await retry_while_busy(lambda: embedder.embed(["one"], EmbedOptions()))
+            assert counts(metrics) == expected
+
+    embedding(engine, work, metrics)
+
+
+def counts(metrics: Metrics) -> list[float | None]:
+    """Return the number of requests, of successes and of refusals by the queue, and the number of tokenised texts."""
+    value = metrics.registry.get_sample_value
+    single = {"method": "single"}
+    return [
+        value("te_request_count", single),
+        value("te_request_success", single),
+        value("te_request_failure", {"err": "overloaded"}),
+        value("te_request_input_length_count"),
+    ]
 
 
 class Spelling(Recording):
