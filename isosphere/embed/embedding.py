@@ -27,6 +27,7 @@ from isosphere.embed.rows import Row, rows
 from isosphere.encoder import Encoder, load
 from models.bundle import quantization
 from models.bundle.disk import locked_exclusively, make_folder, replacing, write_whole
+from models.bundle.tokenizer import TokenizerFailure
 from models.errors import Refused
 from models.names import Device
 from models.runtimes.base import RuntimeUnavailable
@@ -171,7 +172,10 @@ class Job:
             for number, batch in enumerate(batches(self.paths, self.options, lambda _: None)):
                 made.append(part := parts / f"{number:08}")
                 if not part.exists():
-                    vectors = vectors_of(self.encoder, [row.text for row in batch], self.options)
+                    try:
+                        vectors = vectors_of(self.encoder, [row.text for row in batch], self.options)
+                    except TokenizerFailure as error:
+                        raise Refused(f"a row between {batch[0].place} and {batch[-1].place}: {error}") from error
                     with replacing(part) as beside:
                         output.write(batch, vectors, beside)
                     advance(len(batch))

@@ -44,7 +44,7 @@ def rows(
 def _values(
     path: File, text_column: str | None, id_column: str | None, columns: Sequence[str], bad: OnBadRow
 ) -> Iterator[tuple[str, list[Any]]]:
-    named = text_column or id_column or next((column for column in columns if column != LINE), None)
+    named = next((column for column in (text_column, id_column, *columns) if column not in (None, LINE)), None)
     if is_table(path, named):
         texts = COLUMNS if text_column is None else (text_column,)
         ids = ("id", None) if id_column is None else (id_column,)

@@ -26,6 +26,7 @@ from isosphere.embed import embedding
 from isosphere.embed.embedding import Done, Job, Options, embed
 from isosphere.embed.outputs import Npy
 from models.bundle import disk, quantization
+from models.bundle.tokenizer import TokenizerFailure
 from models.errors import Refused
 from tests.conftest import PATIENCE
 
@@ -74,8 +75,9 @@ def write_csv(file: Path, delimiter: str) -> None:
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl", "a.csv", "a.tsv", "a.parquet"])
 def test_each_format_gives_the_vectors_of_its_texts(encoder: Encoder, tmp_path: Path, name: str) -> None:
     file, out = tmp_path / name, tmp_path / "out.parquet"
-    columns = ["text"]
+    columns, text_column = ["text"], None
     if ".txt" in name:
+        text_column = "text"
         text = "".join(f"{text}\r\n" for text in TEXTS).encode()
         file.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
         ids = [f"{file}:{i}" for i in range(1, 7)]
@@ -88,7 +90,7 @@ def test_each_format_gives_the_vectors_of_its_texts(encoder: Encoder, tmp_path: 
             pq.write_table(pa.table({"id": ids, "text": TEXTS, "year": list(range(6))}), file)
         else:
             write_csv(file, "\t" if name == "a.tsv" else ",")
-    assert run(encoder, file, out=out, columns=columns) == Done(6, 0, "")
+    assert run(encoder, file, out=out, columns=columns, text_column=text_column) == Done(6, 0, "")
     found = table(out)
     assert found["id"] == ids
     # `encode` uses the same batches as the file.
@@ -231,6 +233,19 @@ def test_a_full_disk_ends_with_1_and_names_the_file(
     assert status == 1
     said = capsys.readouterr().err.splitlines()[-1]
     assert ".npy" in said and "too large" in said
+
+
+def test_rows_on_which_the_tokenizer_fails_are_named(
+    encoder: Encoder, lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def encode(texts: Sequence[str], **options: Any) -> Any:
+        if "rain" in texts:
+            raise TokenizerFailure("too many steps")
+        return Encoder.encode(encoder, texts, **options)
+
+    monkeypatch.setattr(encoder, "encode", encode)
+    with pytest.raises(Refused, match=r"a\.txt:5 and .*a\.txt:8: too many steps"):
+        run(encoder, lines, out=tmp_path / "out.npy")
 
 
 class Killed(BaseException):
