@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import get_args
@@ -48,8 +49,8 @@ def load(
     Raises:
         ValueError: `engine`, `device` or `threads` is not valid.
         SourceError, AdapterError: the encoder does not exist or is damaged, or this user has no cache folder.
-        BundleError: the folder contains no complete bundle of an encoder, the export of a bundle failed, or the export
-            needs torch.
+        BundleError: the folder contains no complete bundle of an encoder, or the export of a bundle needs torch.
+        Failed: the export of a bundle failed, for example because the disk is full.
         RuntimeUnavailable: the engine can't run on this machine, or not in this precision.
     """
     if engine is not None and engine not in RUNTIMES:
@@ -165,7 +166,7 @@ def _full_name(name: str) -> str:
     own = f"{MINILM}+{name}"
     if own in shipped():
         return own
-    if Path(name).exists() or name.partition("+")[0] == MINILM:
+    if os.path.exists(name) or name.partition("+")[0] == MINILM:  # noqa: PTH110 (Path raises errors for long names)
         return name
     names = [MINILM, *(one.partition("+")[2] for one in shipped())]
     near = difflib.get_close_matches(name, names, n=1)

@@ -21,7 +21,7 @@ from models.bundle import bundle
 from models.bundle.adapter import Adapter
 from models.bundle.bundle import CONFIG, MANIFEST, TRANSFORM, WEIGHTS, Bundle, BundleError, Manifest
 from models.bundle.disk import LFS, lfs_pointer
-from models.errors import Refused, did_you_mean
+from models.errors import Failed, Refused, did_you_mean
 
 log = logging.getLogger(__name__)
 
@@ -318,8 +318,9 @@ def as_bundle(name: str, kept: Path) -> Path:
     that its memory is freed afterwards.
 
     Raises:
-        BundleError: the export failed, or needs torch.
+        BundleError: the export can't be done, for example because it needs torch.
         SourceError, AdapterError: the encoder does not exist or is damaged.
+        Failed: the export failed for a reason outside the encoder, such as a full disk.
     """
     given = Path(name)
     if not (adapters.is_adapter(given) or (not given.exists() and (name == MINILM or _is_shipped(name)))):
@@ -342,7 +343,7 @@ def as_bundle(name: str, kept: Path) -> Path:
         lines = [line for line in made.stderr.splitlines() if line.startswith("isosphere: ")]
         failed = f"the export failed with exit status {made.returncode}"
         reason = lines[-1].removeprefix("isosphere: ") if lines else failed
-        raise BundleError(f"{name}: {reason}")
+        raise (BundleError if made.returncode == 2 else Failed)(f"{name}: {reason}")
     return folder
 
 

@@ -71,7 +71,7 @@ def with_bundles(settings: Settings) -> Settings:
     With the fake engine, which reads no folder, the settings do not change.
 
     Raises:
-        BundleError, SourceError, AdapterError: see `as_bundle`.
+        BundleError, SourceError, AdapterError, Failed: see `as_bundle`.
     """
     if settings.engine == "fake":
         return settings

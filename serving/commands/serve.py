@@ -12,7 +12,7 @@ from concurrent.futures import Future
 
 import uvloop
 
-from models.errors import Refused
+from models.errors import Failed, Refused
 from serving.app import TracingError, routes
 from serving.commands import demo
 from serving.commands.loading import Opened
@@ -48,17 +48,17 @@ LOOK_SECONDS = 0.2
 def serve(opening: Future[Opened]) -> int:
     """Serve the bundles that `opening` opens, until a signal stops the server. Return the exit status.
 
-    If an option, a bundle, the key file or the address can't be used, the status is 2, and stderr has one line with the
-    reason.
+    If an option, a bundle, the key file or the address can't be used, the status is 2. If an export failed,
+    for example because the disk is full, the status is 1. In both cases, stderr has one line with the reason.
     """
     try:
         settings, models = opening.result()
         listening = bind(settings)
         service = opened_service(settings, models, None if settings.no_demo else demo.prepare)
         server = Server(service)
-    except (Refused, EngineError, BindError, KeysError, StoreError, TracingError) as error:
+    except (Refused, EngineError, BindError, KeysError, StoreError, TracingError, Failed) as error:
         print(f"isosphere: {error}", file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, Failed) else 2
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.freeze()  # otherwise each full garbage collection would scan all modules, and all requests would wait
     gc.enable()

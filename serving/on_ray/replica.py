@@ -58,7 +58,7 @@ def build(settings: Settings) -> Application:
     """Build the application in the process of a replica.
 
     Raises:
-        BundleError, SourceError, EngineError: this node can't serve an encoder.
+        BundleError, SourceError, EngineError, Failed: this node can't serve an encoder.
     """
     logs.configure(settings.log_format)
     cache = (cache_folder() or Path(tempfile.gettempdir())) / "encoders"  # for encoders that are given by name

@@ -95,6 +95,11 @@ def test_texts_may_come_from_a_generator(encoder: Encoder) -> None:
     assert np.array_equal(encoder.encode(text for text in TEXTS), encoder.encode(TEXTS))
 
 
+def test_a_name_that_no_folder_can_have_is_refused() -> None:
+    with pytest.raises(SourceError, match="no such folder"):
+        load("x" * 300)
+
+
 def test_an_unknown_name_tells_the_nearest() -> None:
     with pytest.raises(SourceError, match="Did you mean default"):
         load("defautl")

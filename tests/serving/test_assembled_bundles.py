@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 from models.bundle import adapter, bundle, sources
-from models.errors import Refused
-from serving.commands.loading import with_bundles
+from models.errors import Failed, Refused
+from serving.commands.loading import Opened, with_bundles
+from serving.commands.serve import serve
 from serving.settings import Settings, read_settings
 
 
@@ -52,5 +54,15 @@ def test_what_can_t_be_served_is_told_in_one_line(tmp_path: Path, monkeypatch: p
     with pytest.raises(Refused, match=r"adapter_model\.safetensors"):
         with_bundles(_settings(tmp_path, str(broken)))
     monkeypatch.setattr("sys.executable", shutil.which("false"))  # The child process ends without a message.
-    with pytest.raises(Refused, match=r"minilm\+default: the export failed with exit status 1"):
+    with pytest.raises(Failed, match=r"minilm\+default: the export failed with exit status 1"):
         with_bundles(_settings(tmp_path / "other", "minilm+default"))
+
+
+@pytest.mark.parametrize(("error", "status"), [(Refused("no such bundle"), 2), (Failed("the disk is full"), 1)])
+def test_only_a_failed_export_is_worth_another_start(
+    error: Exception, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opening: Future[Opened] = Future()
+    opening.set_exception(error)
+    assert serve(opening) == status
+    assert capsys.readouterr().err == f"isosphere: {error}\n"
