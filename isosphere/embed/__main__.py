@@ -144,7 +144,7 @@ def parser() -> Parser:
     own.add_argument("--model", default="default", help="encoder of this project, or a bundle (default: default)")
     table = own.add_argument_group("columns")
     table.add_argument("--text-column", help="column with the text (default: text or sentence)")
-    table.add_argument("--id-column", help="column with the id (default: id if there is one, otherwise FILE:ROW)")
+    table.add_argument("--id-column", help="column with the id (default: id if there is one, otherwise FILE:LINE)")
     table.add_argument(
         "--columns",
         type=_names,
@@ -171,7 +171,7 @@ def parser() -> Parser:
     run.add_argument(
         "--force", action="store_true", help="replace the output of a command with other options or inputs"
     )
-    run.add_argument("--engine", help="onnxruntime or openvino (default: the fastest, measured once)")
+    run.add_argument("--engine", help="onnxruntime, openvino or tensorrt (default: the fastest, measured once)")
     run.add_argument("--precision", help="fp32, bf16, … (default: the fastest, measured once)")
     run.add_argument("--device", default="auto", help="cpu or cuda (default: cuda if available)")
     run.add_argument("--threads", type=int, help="number of threads, with --on ray of each actor (default: all CPUs)")
