@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 NEEDS = ("mcp", "httpx2")
 PORT = 8090
+MOST_BYTES = 32_000_000
+"""Maximum bytes of a call over HTTP, as the server's default for a request."""
 ABOUT = """\
 An assistant starts this command itself and talks to it over stdin and stdout. With --http it listens on a port instead.
 Its tools search, fetch and list. With --write, other tools store and delete documents."""
@@ -64,6 +66,7 @@ async def _serve_http(http: httpx2.AsyncClient, listening: socket.socket, given:
         Refused: a key is given, but other machines can reach the address, so everyone there could use the key.
     """
     import uvicorn
+    from mcp.server.transport_security import TransportSecuritySettings
 
     from isosphere.mcp_server.api import Api
     from isosphere.mcp_server.tools import server_of
@@ -75,10 +78,18 @@ async def _serve_http(http: httpx2.AsyncClient, listening: socket.socket, given:
             f"--host {address}: everyone who reaches this address would use your key. Leave the key out. Then each "
             "client sends its own as Authorization: Bearer KEY"
         )
-    host = "127.0.0.1" if local else address  # For this host, the app refuses requests from web pages of other origins.
-    server = server_of(Api(http, given.key, key_of_caller=not local), writes=given.write)
-    app = server.streamable_http_app(host=host, stateless_http=True, json_response=True)
     shown = f"[{address}]" if ":" in address else address
+    hosts = [f"{host}:*" for host in ("127.0.0.1", "localhost", "[::1]", shown)]
+    origins = [f"http://{host}" for host in hosts]
+    server = server_of(Api(http, given.key, key_of_caller=not local), writes=given.write)
+    app = server.streamable_http_app(
+        stateless_http=True,
+        json_response=True,
+        max_request_body_size=MOST_BYTES,
+        transport_security=TransportSecuritySettings(
+            enable_dns_rebinding_protection=local, allowed_hosts=hosts, allowed_origins=origins
+        ),
+    )
     print(f"isosphere mcp: http://{shown}:{port}/mcp", file=sys.stderr, flush=True)
     await uvicorn.Server(uvicorn.Config(app, log_level="warning")).serve([listening])
 
@@ -106,7 +117,7 @@ def parser() -> Parser:
     own.add_argument("--write", action="store_true", help="also offer tools that store and delete documents")
     own.add_argument("--http", action="store_true", help="listen for streamable HTTP, at the path /mcp")
     own.add_argument("--host", default="127.0.0.1", help="address to listen on with --http (default: 127.0.0.1)")
-    own.add_argument("--port", type=int, default=PORT, help=f"port to listen on with --http (default: {PORT})")
+    own.add_argument("--port", type=_port, default=PORT, help=f"port to listen on with --http (default: {PORT})")
     return own
 
 
@@ -115,6 +126,12 @@ def _url(text: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise argparse.ArgumentTypeError(f"{text!r} is not an address such as http://127.0.0.1:8080")
     return text
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
+    return int(text)
 
 
 def _fails(message: str, status: int) -> int:

@@ -39,6 +39,11 @@ class Api:
         headers = self._authorization(caller)
         try:
             answer = await self.http.request(method, f"/{'/'.join(map(_segment, path))}", headers=headers, **sent)
+        except httpx2.ReadTimeout:
+            raise ToolError(
+                f"{self.http.base_url} has not answered for {SECONDS} s, but may still do what was asked. "
+                "Check the result before you repeat the call."
+            ) from None
         except httpx2.TransportError as error:
             raise ToolError(
                 f"no server answers at {self.http.base_url} ({type(error).__name__}). `isosphere serve` starts one; "

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from importlib.metadata import version
 from typing import Annotated, Any
 
 from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from isosphere.mcp_server.api import Api
 
@@ -17,17 +19,21 @@ MOST_HITS = 100
 MOST_CHARACTERS = 2000
 """Maximum characters of a hit's text. For longer texts, the assistant can call `fetch`."""
 MOST_DOCUMENTS = 256
-"""Maximum documents of a call. The server stores this many at once, and would turn a larger upload into a job."""
+"""Maximum documents of a call. By default, the server stores this many at once, and turns more into a job."""
+JOB_SECONDS = 0.5
+"""Seconds between two questions whether a job has ended."""
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 
-Corpus = Annotated[str, Field(description="Name of the corpus, as `list_corpora` returns it.")]
+Corpus = Annotated[str, Field(min_length=1, description="Name of the corpus, as `list_corpora` returns it.")]
+DocumentId = Annotated[str, Field(min_length=1)]
 Limit = Annotated[int, Field(ge=1, le=MOST_HITS, description="Maximum number of hits.")]
 Filter = Annotated[
     dict[str, Any] | None,
     Field(
         description="Conditions on metadata. `list_corpora` with a corpus returns its fields. Operators: $eq, $ne, "
-        "$gt, $gte, $lt, $lte, $in, $nin, $exists, $and, $or, $not.",
+        "$gt, $gte, $lt, $lte, $in, $nin, $exists, $contains, $startswith, $near (distance from a point), $elemMatch "
+        "(objects in a list), $and, $or, $not. The field $id is the document's id.",
         examples=[{"year": {"$gte": 2020}, "lang": "en"}],
     ),
 ]
@@ -52,12 +58,18 @@ class Hits(BaseModel):
 class Document(BaseModel):
     """A whole document."""
 
-    id: str = Field(min_length=1)
+    id: DocumentId
     text: str
     metadata: dict[str, Any] = {}
     expires_at: str | None = Field(
         default=None, description="Time in RFC 3339 from which searches no longer find the document."
     )
+
+
+class NewDocument(Document):
+    """A document to store. Fields of the user's own belong in `metadata`."""
+
+    model_config = ConfigDict(extra="forbid")
 
 
 class FieldOfMetadata(BaseModel):
@@ -112,15 +124,18 @@ def server_of(api: Api, *, writes: bool = False) -> MCPServer:
     async def search(query: str, corpus: Corpus, caller: Context, limit: Limit = 10, filter: Filter = None) -> Hits:
         """Find the passages of a corpus that best answer a query, by meaning and by words.
 
-        The search by words finds a phrase in double quotes only where its words follow each other.
+        The search by words finds a phrase in double quotes only where its words follow each other. A corpus of vectors
+        that the server did not compute is searched by words only.
         """
-        body = {"corpus": corpus, "query": query, "k": limit, "mode": "hybrid", "fusion": "weighted", "filter": filter}
+        embeds = (await api.ask(caller, "GET", "corpora", corpus))["vectors"] == "encoder"
+        mode = {"mode": "hybrid", "fusion": "weighted"} if embeds else {"mode": "lexical"}
+        body = {"corpus": corpus, "query": query, "k": limit, "filter": filter, **mode}
         found = await api.ask(caller, "POST", "search", json=body)
         return Hits(hits=[_hit(one) for one in found["hits"]], warnings=found.get("warnings", []))
 
     @server.tool(title="Read a document", annotations=READS)
     async def fetch(
-        corpus: Corpus, id: Annotated[str, Field(description="Id of a hit of `search`.")], caller: Context
+        corpus: Corpus, id: Annotated[DocumentId, Field(description="Id of a hit of `search`.")], caller: Context
     ) -> Document:
         """Return the whole text and the metadata of a document."""
         return Document(**await api.ask(caller, "GET", "corpora", corpus, "documents", id))
@@ -134,7 +149,7 @@ def server_of(api: Api, *, writes: bool = False) -> MCPServer:
         ] = None,
     ) -> Corpora:
         """List the corpora that `search` can search, or describe one corpus with the fields of its metadata."""
-        if corpus is None:
+        if not corpus:
             listed = (await api.ask(caller, "GET", "corpora"))["corpora"]
             return Corpora(corpora=[CorpusFacts(**{**facts, "fields": None}) for facts in listed])
         facts = await api.ask(caller, "GET", "corpora", corpus)
@@ -152,15 +167,22 @@ def _add_writing(server: MCPServer, api: Api) -> None:
     @server.tool(title="Store documents", annotations=WRITES)
     async def store(
         corpus: Corpus,
-        documents: Annotated[list[Document], Field(min_length=1, max_length=MOST_DOCUMENTS)],
+        documents: Annotated[list[NewDocument], Field(min_length=1, max_length=MOST_DOCUMENTS)],
         caller: Context,
     ) -> Stored:
         """Store documents in a corpus. A document replaces the stored document of the same id."""
         body = {"documents": [one.model_dump(exclude_none=True) for one in documents]}
-        return Stored(**await api.ask(caller, "POST", "corpora", corpus, "documents", json=body))
+        answer = await api.ask(caller, "POST", "corpora", corpus, "documents", json=body)
+        while answer.get("state") in ("queued", "running"):  # The server made a job of the upload.
+            await asyncio.sleep(JOB_SECONDS)
+            answer = await api.ask(caller, "GET", "jobs", answer["id"])
+        if answer.get("state", "succeeded") != "succeeded":
+            errors = "; ".join(f"{one['place']}: {one['error']}" for one in answer["errors"])
+            raise ToolError(f"the job {answer['id']}, which stores the documents, {answer['state']}: {errors}")
+        return Stored(ids=[one.id for one in documents])
 
     @server.tool(title="Delete a document", annotations=WRITES)
-    async def delete(corpus: Corpus, id: str, caller: Context) -> Deleted:
+    async def delete(corpus: Corpus, id: DocumentId, caller: Context) -> Deleted:
         """Delete a document from a corpus."""
         await api.ask(caller, "DELETE", "corpora", corpus, "documents", id)
         return Deleted(id=id)

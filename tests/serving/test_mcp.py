@@ -42,12 +42,15 @@ class Servers:
     """A server with a corpus, and `isosphere mcp` for it on a port."""
 
     def __init__(self, folder: Path, launch: Launcher) -> None:
+        self.folder = folder
         self.key, self.other_key = (self._new_key(folder, *scope) for scope in ((), ("--corpora", "other")))
-        self.isosphere = launch("--api-keys-file", str(folder / "keys.json"))
+        self.isosphere = launch(
+            "--api-keys-file", str(folder / "keys.json"), "--max-upload-documents", str(len(DOCUMENTS))
+        )
         self.isosphere.client.headers["authorization"] = f"Bearer {self.key}"
         self.post("/corpora/notes/documents", {"documents": DOCUMENTS})
         self.url = self.isosphere.address
-        self.process, self.mcp = self._listening(folder, self.key)
+        self.process, self.mcp = self.listening()
 
     def post(self, path: str, body: Any) -> None:
         self.isosphere.client.put("/corpora/notes", json={"description": "Animals"}).raise_for_status()
@@ -58,13 +61,13 @@ class Servers:
         command = [sys.executable, "-m", "serving", "keys", *added, "--api-keys-file", str(folder / "keys.json")]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
-    def _listening(self, folder: Path, key: str) -> tuple[subprocess.Popen[str], str]:
-        command = [*COMMAND, "--url", self.url, "--http", "--port", "0"]
-        environment = {**os.environ, **ENVIRONMENT, "ISOSPHERE_API_KEY": key}
-        process = subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
+    def listening(self, host: str = "127.0.0.1") -> tuple[subprocess.Popen[str], str]:
+        command = [*COMMAND, "--url", self.url, "--http", "--host", host, "--port", "0"]
+        environment = {**os.environ, **ENVIRONMENT, "ISOSPHERE_API_KEY": self.key}
+        process = subprocess.Popen(command, cwd=self.folder, env=environment, stderr=subprocess.PIPE, text=True)
         assert process.stderr
         line = process.stderr.readline()
-        found = re.fullmatch(r"isosphere mcp: (http://127\.0\.0\.1:\d+/mcp)\n", line)
+        found = re.fullmatch(rf"isosphere mcp: (http://{re.escape(host)}:\d+/mcp)\n", line)
         assert found, line
         return process, found[1]
 
@@ -90,6 +93,15 @@ async def with_key(url: str, key: str) -> AsyncIterator[Client]:
     async with (
         httpx2.AsyncClient(headers={"authorization": f"Bearer {key}"}, trust_env=False) as http,
         Client(streamable_http_client(url, http_client=http)) as client,
+    ):
+        yield client
+
+
+@asynccontextmanager
+async def without_a_process(servers: Servers) -> AsyncIterator[Client]:
+    async with (
+        httpx2.AsyncClient(base_url=servers.url, trust_env=False) as http,
+        Client(server_of(Api(http, servers.key, key_of_caller=False), writes=True)) as client,
     ):
         yield client
 
@@ -172,6 +184,7 @@ def test_an_error_says_what_to_do(servers: Servers) -> None:
             wrong = await refused(client, "search", query="a", corpus="notes", filter={"year": {"gte": 1}})
             assert "filter.year.gte: did you mean $gte?" in wrong
             assert "limit" in await refused(client, "search", query="a", corpus="notes", limit=0)
+            assert "at least 1 character" in await refused(client, "fetch", corpus="notes", id="")
 
     asyncio.run(main())
 
@@ -242,6 +255,86 @@ def test_tools_that_write_are_there_if_asked_for(servers: Servers) -> None:
     asyncio.run(main())
 
 
+def test_a_new_document_is_stored_as_it_was_sent_or_refused(servers: Servers) -> None:
+    async def main() -> None:
+        async with without_a_process(servers) as client:
+            bees: dict[str, Any] = {"id": "bees", "text": "bees hum"}
+            for beside in ({"year": 2024}, {"vector": [1.0]}):
+                error = await refused(client, "store", corpus="notes", documents=[bees | beside])
+                assert next(iter(beside)) in error
+            assert "bees" in await refused(client, "fetch", corpus="notes", id="bees")
+
+    asyncio.run(main())
+
+
+def test_an_upload_that_becomes_a_job_is_stored_on_return(servers: Servers) -> None:
+    ids = [f"more/{i}" for i in range(len(DOCUMENTS) + 1)]
+    documents: list[dict[str, Any]] = [{"id": id, "text": f"ants {id}"} for id in ids]
+
+    async def main() -> None:
+        async with without_a_process(servers) as client:
+            wrong = [*documents[:-1], documents[-1] | {"expires_at": "tomorrow"}]
+            assert "expires_at" in await refused(client, "store", corpus="notes", documents=wrong)
+            assert await ask(client, "store", corpus="notes", documents=documents) == {"ids": ids}
+            for one in documents:
+                assert (await ask(client, "fetch", corpus="notes", id=one["id"]))["text"] == one["text"]
+                await ask(client, "delete", corpus="notes", id=one["id"])
+
+    asyncio.run(main())
+
+
+def test_a_corpus_of_own_vectors_is_searched_by_words(servers: Servers) -> None:
+    client = servers.isosphere.client
+    client.put("/corpora/own", json={"vectors": "own", "dim": 2}).raise_for_status()
+    documents = [{"id": word, "text": f"{word} sleep", "vector": [1, 0]} for word in ("cats", "dogs")]
+    client.post("/corpora/own/documents", json=documents).raise_for_status()
+
+    async def main() -> None:
+        async with without_a_process(servers) as client:
+            assert [hit["id"] for hit in (await ask(client, "search", query="dogs", corpus="own"))["hits"]] == ["dogs"]
+
+    try:
+        asyncio.run(main())
+    finally:
+        client.delete("/corpora/own").raise_for_status()
+
+
+def test_a_call_over_http_may_be_as_large_as_a_request_of_the_server(servers: Servers) -> None:
+    async def main() -> None:
+        async with Client(servers.mcp) as client:
+            assert "5000000 bytes" in await refused(client, "search", query="a" * 5_000_000, corpus="notes")
+
+    asyncio.run(main())
+
+
+def test_every_loopback_address_answers_at_the_url_that_it_shows(servers: Servers) -> None:
+    process, url = servers.listening("127.0.0.2")
+
+    async def main() -> None:
+        async with Client(url) as client:
+            assert (await ask(client, "list_corpora"))["corpora"]
+
+    try:
+        asyncio.run(main())
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def test_a_server_that_is_slow_is_not_said_to_be_missing() -> None:
+    def slow(request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ReadTimeout("", request=request)
+
+    async def main() -> None:
+        async with (
+            httpx2.AsyncClient(base_url="http://127.0.0.1:9", transport=httpx2.MockTransport(slow)) as http,
+            Client(server_of(Api(http, None, key_of_caller=False))) as client,
+        ):
+            assert "may still do what was asked" in await refused(client, "list_corpora")
+
+    asyncio.run(main())
+
+
 def test_tools_take_an_alias(servers: Servers) -> None:
     servers.isosphere.client.put("/aliases/live", json={"corpus": "notes"}).raise_for_status()
 
@@ -281,3 +374,6 @@ def test_a_port_in_use_and_a_wrong_url(capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit, match="2"):
         main(["--url", "localhost:8080"])
     assert "not an address such as http://" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["--http", "--port", "70000"])
+    assert "'70000' is not a port from 0 to 65535" in capsys.readouterr().err
