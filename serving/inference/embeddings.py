@@ -35,10 +35,9 @@ class EmbedOptions:
     prompt_name: str | None = None
     """Name of one of the bundle's prompts."""
     role: Role | None = None
-    """Role of the texts, which selects one of the bundle's prompts. `prompt` and `prompt_name` override it."""
-    by_the_bundle: bool = False
-    """True to ignore the server's default prompt and use only the bundle's prompts. This is for corpora, because their
-    vectors must not depend on the server's options."""
+    """Role of the texts, which selects one of the bundle's prompts, or no prompt if the bundle has none for the role.
+    The server's default prompt is not used, so the vectors of corpora depend only on the bundle. `prompt` and
+    `prompt_name` override the role."""
     dimensions: int | None = None
     """Number of leading dimensions to return. Vectors are truncated first and normalised afterwards. None returns all
     dimensions."""
@@ -50,9 +49,9 @@ class EmbedOptions:
 
 AS_THEY_ARE = EmbedOptions(prompt="")
 """Options that embed texts without a prompt."""
-AS_QUERIES = EmbedOptions(role="search_query", by_the_bundle=True)
+AS_QUERIES = EmbedOptions(role="search_query")
 """Options for queries of corpora."""
-AS_DOCUMENTS = EmbedOptions(role="search_document", by_the_bundle=True)
+AS_DOCUMENTS = EmbedOptions(role="search_document")
 """Options for passages of corpora."""
 
 

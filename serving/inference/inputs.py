@@ -73,9 +73,7 @@ class Prompts:
                 names = f"(it has: {self._names})"
                 raise Invalid(f"the model has no prompt {options.prompt_name!r} {names}", field="prompt_name")
             return self._known[options.prompt_name]
-        if options.role and (own := self._of_role[options.role]) is not None:
-            return own
-        return "" if options.by_the_bundle else self._default
+        return (self._of_role[options.role] or "") if options.role else self._default
 
     def of_a_search(self, texts: int, options: EmbedOptions) -> list[str]:
         """Return the prompt for a query, followed by one prompt for each of `texts` documents."""

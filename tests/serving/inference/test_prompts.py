@@ -79,6 +79,18 @@ def test_corpora_do_not_change_with_the_default(serve: Serve) -> None:
     assert scores[0] == scores[1] < 1
 
 
+@pytest.mark.parametrize("default", [{"default_prompt": "say: "}, {"default_prompt_name": "query"}])
+def test_a_role_gets_its_own_prompt_or_none_but_never_the_default(serve: Serve, default: dict[str, str]) -> None:
+    """Use the fake bundle, which has a prompt for queries and none for documents."""
+    ranked = {"query": "a b", "texts": ["a b c", "query: a b"]}
+    with serve() as plain, serve(**default) as prompted:
+        assert prompted.post("/rerank", json=ranked).json() == plain.post("/rerank", json=ranked).json()
+        for role, prompt in (("search_query", "query: "), ("search_document", ""), ("clustering", "")):
+            cohere = prompted.post("/v2/embed", json={"texts": ["a"], "input_type": role}).json()
+            openai = prompted.post("/v1/embeddings", json={"input": ["a"], "input_type": role}).json()
+            assert cohere["embeddings"]["float"] == [openai["data"][0]["embedding"]] == vector(plain, f"{prompt}a")
+
+
 def test_a_default_that_the_bundle_does_not_have_is_refused_at_the_start(make_service: MakeService) -> None:
     service = make_service(default_prompt_name="passage")
 
