@@ -117,7 +117,8 @@ class Settings(BaseSettings):
         default=None, description="threads of the engine; by default as many as the CPU quota allows"
     )
     default_prompt: str | None = Field(
-        default=None, description="prompt for requests without a prompt or an input type; not used for reranking and corpora"
+        default=None,
+        description="prompt for requests without a prompt or an input type; not used for reranking and corpora",
     )
     default_prompt_name: str | None = Field(
         default=None, description="name of one of the bundle's prompts to use as --default-prompt"

@@ -143,7 +143,12 @@ class Ledger:
 
         If `behind` is the id of a job, only older jobs are returned. For jobs of other corpora, only the corpus is
         read.
+
+        Raises:
+            Invalid: there is no job with the id `behind`. It may have been deleted since the previous page.
         """
+        if behind is not None and self.find(behind) is None:
+            raise Invalid("names a job that does not exist any more: begin again with the first page", field="cursor")
         return self._jobs(
             "WHERE (:behind IS NULL OR number < (SELECT number FROM jobs WHERE id = :behind)) AND listed(corpus) "
             "ORDER BY number DESC LIMIT :limit",

@@ -87,7 +87,7 @@ def test_jobs_are_listed_in_pages_and_by_corpus(guarded: TestClient) -> None:
     found = guarded.get("/jobs?corpus=acme-1", headers=tenant).json()
     assert ([f"/jobs/{job['id']}" for job in found["jobs"]], found["cursor"]) == ([own[3], own[1]], None)
     assert guarded.get("/jobs?corpus=secret", headers=tenant).status_code == 403
-    for wrong in ("limit=0", "limit=101", "corpus=../x", f"cursor={'c' * 65}"):
+    for wrong in ("limit=0", "limit=101", "corpus=../x", f"cursor={'c' * 65}", "cursor=gone"):
         assert guarded.get(f"/jobs?{wrong}", headers=tenant).status_code == 422, wrong
 
 
