@@ -8,12 +8,13 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from serving.api.jobs import ACCEPTED, JobAnswer, submitted
 from serving.api.routing.answers import json_response
 from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.routing.route import Route
+from serving.api.schemas.bodies import lower
 from serving.api.schemas.corpora import warnings_of
 from serving.corpora.backend import Backend
 from serving.corpora.filters import Exists
@@ -109,6 +110,7 @@ async def mapped(
     ] = None,
     projection: Annotated[
         Method | None,
+        BeforeValidator(lower),
         Query(description="Method of the map. Default: the stored map (`t-sne`) if a map is stored, else `pca`."),
     ] = None,
 ) -> Response:

@@ -13,12 +13,14 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi import Query as Parameter
+from pydantic import BeforeValidator
 
 from serving.api.middleware.unread_answers import largest_answer
 from serving.api.routing.answers import json_response, truncation_header, written
 from serving.api.routing.auth import allowed_corpus
 from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.routing.route import Route, parsed
+from serving.api.schemas.bodies import lower
 from serving.api.schemas.corpora import warnings_of
 from serving.api.schemas.search import CorpusSearchRequest, SearchAnswer, SearchRequest
 from serving.corpora.arranging import CANDIDATES, DIVERSE, read_sorts
@@ -65,7 +67,7 @@ async def search_by_url(
     q: Annotated[str, Parameter(description="The query.", examples=["wait until several tasks have finished"])],
     k: Annotated[int, Parameter(ge=1, le=1000)] = 10,
     offset: Annotated[int, Parameter(ge=0)] = 0,
-    mode: Mode = "dense",
+    mode: Annotated[Mode, BeforeValidator(lower)] = "dense",
     filter: Annotated[
         str | None, Parameter(description="Filter as JSON.", examples=['{"year": {"$gte": 2020}}'])
     ] = None,

@@ -43,6 +43,7 @@ def read_sorts(given: Sequence[str | Sort]) -> list[Sort]:
             sorts.append(one)
             continue
         path, _, order = one.rpartition(":")
+        order = order.lower()
         if not path or order not in ("asc", "desc"):
             raise Invalid("must be a field and asc or desc, such as year:desc", field=f"sort.{i}")
         sorts.append(Sort(path, descending=order == "desc"))

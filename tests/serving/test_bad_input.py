@@ -224,8 +224,43 @@ def test_a_parameter_that_is_none_is_named(
     refuses: Refuses, client: TestClient, method: str, path: str, there: str
 ) -> None:
     client.put("/corpora/c")
-    body = {"json": {"documents": [{"text": "a"}]}} if method == "POST" else {}
+    body = {"json": {"documents": [{"text": "a"}]}} if method == "POST" and "snapshots" not in path else {}
     refuses((422, "Validation", f"chunk_token: is not a parameter of this route, {there}"), method, path, **body)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("DELETE", "/corpora/c"),
+        ("DELETE", "/corpora/c/documents/a"),
+        ("GET", "/corpora/c/documents"),
+        ("POST", "/corpora/c/snapshots"),
+        ("POST", "/admin/reload"),
+    ],
+)
+def test_a_route_without_a_body_refuses_one(client: TestClient, method: str, path: str) -> None:
+    client.put("/corpora/c")
+    client.post("/corpora/c/documents", json=[{"id": "a", "text": "a"}])
+    answer = client.request(method, path, json={"filter": {"year": 1}})
+    assert (answer.status_code, answer.json()["error"][:5]) == (422, "body:"), answer.text
+    assert client.get("/corpora/c/documents").json()["count"] == 1
+    assert "body:" not in client.request(method, path, json={}).text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "search?q=a&mode=LEXICAL",
+        "search?q=a&mode=Hybrid&sort=year:DESC",
+        "documents?sort=year:Asc",
+        "map?projection=PCA",
+    ],
+)
+def test_enum_values_of_an_address_may_be_in_upper_case(client: TestClient, path: str) -> None:
+    client.put("/corpora/c")
+    client.post("/corpora/c/documents", json=[{"id": "a", "text": "a", "year": 1}])
+    answer = client.get(f"/corpora/c/{path}")
+    assert answer.status_code == 200, answer.text
 
 
 def test_a_stray_field_is_told_with_those_there_are(client: TestClient) -> None:

@@ -176,7 +176,7 @@ def test_an_integer_is_an_id_as_its_digits(client: TestClient, media: str, field
 
 
 @pytest.mark.parametrize("rows", [2, 300])
-@pytest.mark.parametrize("types", ["auto", "AUTO"])
+@pytest.mark.parametrize("types", ["auto", "AUTO", '{"n": "Number"}'])
 def test_columns_have_the_types_of_their_fields_where_that_is_asked_for(
     client: TestClient, rows: int, types: str
 ) -> None:

@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serving.api.routing.deps import CLOSED
 from serving.api.routing.errors import http_error, invalid, service_error
 from serving.api.routing.request_body import BoundedRequest
 from serving.corpora.filters import is_number
@@ -39,6 +40,8 @@ LONGEST_TYPE = 1000
 """Maximum characters of a content type. Longer content types are refused, because parsing takes quadratic time."""
 CLIENT_LEFT = 499
 """nginx's status for a client that disconnected. It appears only in logs and metrics."""
+NOTHING = (b"", b"{}", b"null")
+"""Bodies without a field."""
 _TEXTS, _TEXTS_OR_IDS = ("queries", "texts"), ("inputs", "input", "ids")
 _SIDES = ("sentences", "sentences_a", "sentences_b")
 
@@ -86,7 +89,8 @@ class Route(APIRoute):
     """Route that reads the body first. Its work is cancelled if the caller disconnects."""
 
     def get_route_handler(self) -> Handler:
-        return _bounded(super().get_route_handler(), self.body_field, typed=True)
+        closed = CLOSED[0] in self.dependencies
+        return _bounded(super().get_route_handler(), self.body_field, typed=True, closed=closed)
 
 
 class StreamedRoute(APIRoute):
@@ -213,11 +217,11 @@ def check_counts(body: Any, settings: Settings) -> None:
         check_count(ids, settings.max_request_tokens, field, "token ids")
 
 
-def _bounded(handle: Work, field: Any, *, typed: bool) -> Handler:
+def _bounded(handle: Work, field: Any, *, typed: bool, closed: bool = False) -> Handler:
     """Wrap a handler with the limits of a request.
 
     With `typed`, FastAPI parses the body, so a request with a body must have a content type. Without `typed`, a missing
-    content type means JSON.
+    content type means JSON. With `closed`, a route that reads no body refuses a body.
     """
     required = field is not None and field.field_info.is_required()
 
@@ -233,6 +237,8 @@ def _bounded(handle: Work, field: Any, *, typed: bool) -> Handler:
             check_counts(await request.json(), service.settings)
         elif required:
             raise Malformed("the body is empty")
+        elif closed and field is None and (await request.body()).strip() not in NOTHING:
+            raise Invalid("must be empty, because this route reads no body", field="body")
         return await while_connected(request, handle(request))
 
     return _in_time(answer)

@@ -200,6 +200,8 @@ def read_column_types(text: str) -> ColumnTypes:
         types = orjson.loads(text)
     except orjson.JSONDecodeError:
         types = None
+    if isinstance(types, dict):
+        types = {name: kind.lower() if isinstance(kind, str) else kind for name, kind in types.items()}
     if not isinstance(types, dict) or not all(kind in get_args(ColumnType) for kind in types.values()):
         kinds = ", ".join(get_args(ColumnType))
         said = f'must be header, auto, or a JSON object such as {{"year": "number"}}; types are {kinds}'
