@@ -16,7 +16,7 @@ from serving.corpora.disk_quota import DiskQuota
 from serving.corpora.library import Library
 from serving.corpora.ports import StoreError
 from serving.corpora.snapshots import Snapshots
-from serving.errors import ServiceError, Unhealthy
+from serving.errors import ServiceError, TooLarge, Unhealthy
 from serving.inference.embedder import Embedder
 from serving.inference.embeddings import Embeddings, EmbedOptions, Inputs
 from serving.inference.encoders import Encoders, Reloaded, in_daemon_thread
@@ -302,6 +302,9 @@ class Service:
         """Score N texts for a query. See `serving.inference.relevance`.
 
         At most `max_tokens` of each text are read. Texts that are cut by this limit count as truncated.
+
+        Raises:
+            TooLarge: `options` forbid truncation, but a text is too long.
         """
         check_some(texts, field)
         cut = 0
@@ -309,6 +312,8 @@ class Service:
         with self.admitted(), served.ready_embedder.held() as embedder:
             if max_tokens is not None:
                 texts, cut = await embedder.beginnings(texts, max_tokens, field)
+            if cut and not options.truncate:
+                raise TooLarge(f"{cut} texts have more than {max_tokens} tokens, and truncation is false", field=field)
             found = await relevance(embedder, query, texts, options, field, method=method)
         truncated = min(found.computed.truncated + cut, 1 + len(texts))
         return replace(found, computed=replace(found.computed, truncated=truncated))

@@ -157,6 +157,7 @@ def test_the_table_has_these_rows() -> None:
         (COHERE, {"texts": LONG, "truncate": "NONE"}),
         (OLLAMA, {"input": LONG, "truncate": False}),
         (RERANK, {"query": LONG[0], "truncation": False}),
+        (RERANK, {"max_tokens_per_doc": 2, "truncation": False}),
     ],
 )
 def test_too_long_a_text_is_refused_where_it_must_not_be_cut(client: TestClient, path: str, body: Any) -> None:
@@ -184,6 +185,42 @@ def test_numbers_of_any_type_come_in_base64(client: TestClient, kind: str, field
 def test_what_embed_would_pass_over_is_refused_with_its_own_name(client: TestClient, path: str, body: Any) -> None:
     answer = client.post(path, json={"inputs": TEXTS} | body)
     assert answer.status_code == 422 and answer.json()["error"].startswith(f"{next(iter(body))}: is ")
+
+
+PAIR = {"inputs": {"source_sentence": "a", "sentences": ["b"]}}
+WITHOUT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    (COHERE, PLAIN[COHERE], {"normalize": False, "prompt": "a ", "prompt_name": "query"}),
+    (OLLAMA, PLAIN[OLLAMA], {"encoding_format": "base64", "normalize": False, "prompt": "a ", "prompt_name": "query"}),
+    (PROMPT, PLAIN[PROMPT], {"dimensions": 3, "truncate": False, "title": "a"}),
+    (RERANK, PLAIN[RERANK], {"method": "late_interaction", "input_type": "query", "truncation_direction": "left"}),
+    (
+        "/rerank",
+        {"query": "a", "texts": ["a"]},
+        {"truncation": False, "top_n": 1, "dimensions": 3, "rank_fields": ["a"]},
+    ),
+    ("/embed_all", {"inputs": "a"}, {"truncation": False, "output_dimension": 3, "title": "a"}),
+    ("/similarity", PAIR, {"truncate": False, "prompt": "a ", "prompt_name": "query", "dimensions": 3}),
+    ("/", PAIR, {"prompt_name": "query"}),
+    ("/predict", {"inputs": ["a", "b"]}, {"truncation": False, "prompt": "a "}),
+    ("/tokenize", {"inputs": "a"}, {"input_type": "query"}),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "others"), WITHOUT)
+def test_what_a_route_would_pass_over_is_refused(
+    client: TestClient, path: str, body: dict[str, Any], others: dict[str, Any]
+) -> None:
+    for name, value in others.items():
+        answer = client.post(path, json=body | {name: value})
+        assert answer.status_code == 422 and f"{name}: is " in answer.text, answer.text
+    defaults = {"normalize": path != "/embed_all", "truncate": True, "encoding_format": "FLOAT", "user": "me"}
+    if path not in ("/predict", COHERE):
+        assert client.post(path, json=body | defaults).status_code == 200
+
+
+def test_what_the_parameters_of_similarity_would_pass_over_is_refused(client: TestClient) -> None:
+    answer = client.post("/similarity", json=PAIR | {"parameters": {"input_type": "query"}})
+    assert answer.status_code == 422 and "input_type: is called prompt_name" in answer.text
 
 
 @pytest.mark.parametrize("path", [EMBED, "/embeddings", COHERE, RERANK, "/v1/models", "/corpora", "/jobs", "/docs"])

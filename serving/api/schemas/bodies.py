@@ -159,9 +159,12 @@ ALIKE: tuple[tuple[tuple[str, ...], list[Any]], ...] = (
     (("input_type", "task", "task_type", "taskType", "prompt_name"), []),
     (("normalize", "normalized"), [True]),
     (("truncate", "truncation", "auto_truncate", "autoTruncate"), [True]),
+    (("truncation_direction",), ["right"]),
+    (("prompt",), []),
 )
 """Groups of field names with the same meaning in different APIs, such as those of OpenAI, Cohere, Jina, Voyage, Mistral
-and Gemini. For each group: the names, and the values that every route accepts because they change nothing."""
+and Gemini, and names of one API only. For each group: the names, and the values that every route accepts because they
+change nothing."""
 NOT_DONE: dict[str, tuple[Any, str]] = {
     "late_chunking": (False, "every text is embedded separately"),
     "return_multivector": (False, "each text gets one vector"),
@@ -173,31 +176,34 @@ NOT_DONE: dict[str, tuple[Any, str]] = {
 and the error message for other values."""
 
 
-def _refuse(name: str, given: Any, harmless: Any, why: str) -> None:
-    if given not in (None, harmless):
-        raise Invalid(f"is not supported: {why}", field=name)
-
-
 class FullyRead(Body):
-    """Request that refuses a field of another API if the field would change the answer.
+    """Request that refuses a field of another route or API if the field could change the answer.
 
     All other unknown fields are ignored.
     """
+
+    not_done: ClassVar[Mapping[str, tuple[Any, str]]] = NOT_DONE
+    """Fields that the route refuses with a reason, in the form of `NOT_DONE`."""
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_other_fields(cls, value: Any) -> Any:
         for name in value.keys() - cls.model_fields.keys() if isinstance(value, dict) else ():
-            if name in NOT_DONE:
-                _refuse(name, value[name], *NOT_DONE[name])
-            for names, harmless in ALIKE:
-                own = next((one for one in names if one in cls.model_fields), None)
-                if name in names and own and value[name] not in (None, *harmless):
-                    raise Invalid(f"is called {own} by this route", field=name)
+            given = lower(value[name])
+            if name in cls.not_done:
+                harmless, why = cls.not_done[name]
+                if given not in (None, harmless):
+                    raise Invalid(f"is not supported: {why}", field=name)
+                continue
+            for names, accepted in ALIKE:
+                if name in names and given not in (None, *accepted):
+                    own = next((one for one in names if one in cls.model_fields), None)
+                    reason = f"is called {own}" if own else "is not supported"
+                    raise Invalid(f"{reason} by this route", field=name)
         return value
 
 
-class TextFields(Body):
+class TextFields(FullyRead):
     """Fields of all requests that embed texts."""
 
     truncate: bool = True
@@ -218,7 +224,7 @@ class TextFields(Body):
         )
 
 
-class VectorFields(TextFields, FullyRead):
+class VectorFields(TextFields):
     """Fields that determine the values and the number format of the vectors in the answer."""
 
     normalize: bool = True
@@ -275,15 +281,10 @@ nothing, and the error message for other values."""
 class EmbedAllRequest(TextFields):
     """Request of text-embeddings-inference's /embed_all."""
 
+    not_done: ClassVar[Mapping[str, tuple[Any, str]]] = NOT_DONE | TEXT_VECTORS
+
     inputs: TextsOrIds = Field(examples=[["A list of texts.", "Or one text."]])
     model: AskedModel = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _only_tokens(cls, value: Any) -> Any:
-        for name, facts in TEXT_VECTORS.items() if isinstance(value, dict) else ():
-            _refuse(name, value.get(name), *facts)
-        return value
 
 
 class SourceSentences(Body):
@@ -312,8 +313,12 @@ def _any_of(schema: JsonSchemaValue) -> None:
     schema["anyOf"] = schema.pop("oneOf")
 
 
-class SimilarityRequest(Body):
+class SimilarityRequest(FullyRead):
     """Request of text-embeddings-inference's /similarity. It can also ask for a matrix of similarities."""
+
+    not_done: ClassVar[Mapping[str, tuple[Any, str]]] = NOT_DONE | {
+        name: (field.default, "put it into parameters") for name, field in TextFields.model_fields.items()
+    }
 
     inputs: Annotated[
         Annotated[SourceSentences, Tag(_SOURCE)] | Annotated[SentencePairs, Tag(_PAIRS)], Discriminator(_pair_kind)
@@ -349,6 +354,10 @@ class InferenceRequest(
 class RerankRequest(TextFields):
     """Request of text-embeddings-inference's /rerank."""
 
+    not_done: ClassVar[Mapping[str, tuple[Any, str]]] = NOT_DONE | dict.fromkeys(
+        ("top_n", "top_k"), (None, "this route returns all texts")
+    )
+
     query: str = Field(examples=["How do I read a file line by line?"])
     texts: Texts = Field(examples=[["A file object is its own iterator.", "Sockets are read by recv."]])
     method: Annotated[Literal["cosine", "late_interaction", "cross_encoder"] | None, BeforeValidator(lower)] = Field(
@@ -372,7 +381,7 @@ def _pairs_kind(value: Any) -> str:
 _TwoTexts = Annotated[list[str], Field(min_length=2, max_length=2)]
 
 
-class PredictRequest(Body):
+class PredictRequest(FullyRead):
     """Request of text-embeddings-inference's /predict, for pairs of texts."""
 
     inputs: Annotated[
@@ -415,7 +424,7 @@ class Rank(BaseModel):
     text: str | None = None
 
 
-class TokenizeRequest(Body):
+class TokenizeRequest(FullyRead):
     """Request of text-embeddings-inference's /tokenize."""
 
     inputs: Texts

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-from serving.api.schemas.bodies import AskedModel, Body, FullyRead, Texts, agreed, lower
+from serving.api.schemas.bodies import NOT_DONE, AskedModel, Body, FullyRead, Texts, agreed, lower
 from serving.errors import Invalid
 from serving.inference.embeddings import Computed, EmbedOptions, Encoding, Role
 
@@ -123,13 +124,17 @@ _SomeDocuments = Annotated[list[str | CohereDocument], Field(min_length=1)]
 class CohereRerankRequest(FullyRead):
     """Request of /v1/rerank and /v2/rerank, for clients of Cohere, Jina and Voyage."""
 
+    not_done: ClassVar[Mapping[str, tuple[Any, str]]] = NOT_DONE | {"method": (None, "send it to /rerank")}
+
     query: str = Field(examples=["How do I read a file line by line?"])
     documents: Annotated[Texts, BeforeValidator(_text_of, json_schema_input_type=str | _SomeDocuments)]
     model: AskedModel = None
     top_n: int | None = Field(default=None, ge=1)
     top_k: int | None = Field(default=None, ge=1, description="Voyage's name for `top_n`.")
     truncation: bool = Field(
-        default=True, description="If true, texts that are too long are truncated. If false, they are refused."
+        default=True,
+        description="If true, texts that are too long for the model or for `max_tokens_per_doc` are truncated. If "
+        "false, they are refused.",
     )
     max_tokens_per_doc: int | None = Field(
         default=4096,
@@ -176,9 +181,7 @@ def meta(embeddings: Computed, *, version: str) -> dict[str, Any]:
     """Return the JSON object for `CohereMeta`."""
     warnings = []
     if embeddings.truncated:
-        warnings.append(
-            f"{embeddings.truncated} texts were truncated to the model's {embeddings.manifest.max_length} tokens"
-        )
+        warnings.append(f"{embeddings.truncated} texts were truncated")
     if embeddings.warning:
         warnings.append(embeddings.warning)
     return {
