@@ -77,16 +77,17 @@ async def similarity(body: SimilarityRequest, service: ServiceDep) -> Response:
     """Return the cosine similarities of one text with many texts, or the similarity matrix of two lists of texts."""
     inputs = body.inputs
     if isinstance(inputs, SentencePairs):
-        a, b, field = inputs.sentences_a, inputs.sentences_b, "inputs.sentences_b"
+        a, b, field, beside = inputs.sentences_a, inputs.sentences_b, "inputs.sentences_b", 0
         check_some(a, "inputs.sentences_a")
         names = [f"inputs.sentences_a.{i}" for i in range(len(a))]
     else:
-        a, b, field = [inputs.source_sentence], inputs.sentences, "inputs.sentences"
+        a, b, field, beside = [inputs.source_sentence], inputs.sentences, "inputs.sentences", 1
         names = ["inputs.source_sentence"]
     check_some(b, field)
     names += [f"{field}.{i}" for i in range(len(b))]
     options = body.parameters.options()
-    embeddings = await service.embed([*a, *b], options, at=names.__getitem__, model=body.model)
+    with service.encoder(body.model) as encoder:
+        embeddings = await encoder.embed([*a, *b], options, at=names.__getitem__, beside=beside)
     left, right = embeddings.vectors[: len(a)], embeddings.vectors[len(a) :]
     cosines = np.clip(left @ right.T, -1, 1)
     answer = cosines if isinstance(inputs, SentencePairs) else cosines[0]

@@ -30,7 +30,7 @@ from serving.inference.tokenizing import Tokenizing, in_turns
 from serving.inference.vector_cache import Submit, VectorCache
 from serving.operations.bounds import check_count, check_some
 from serving.operations.context import BULK, RETRIED, record
-from serving.operations.limits import charge
+from serving.operations.limits import charge, check_no_debt
 from serving.operations.metrics import Metrics, Timing
 from serving.settings import Settings
 
@@ -250,7 +250,15 @@ class Embedder:
     async def pieces(
         self, texts: Sequence[str], *, special_tokens: bool, options: EmbedOptions, field: str = "inputs"
     ) -> list[list[Piece]]:
-        """Return all tokens of each text with its prompt, without truncation."""
+        """Return all tokens of each text with its prompt, without truncation, and charge them to the key."""
+        check_no_debt()
+        found = await self._pieces(texts, special_tokens=special_tokens, options=options, field=field)
+        charge(sum(map(len, found)), begun=True)
+        return found
+
+    async def _pieces(
+        self, texts: Sequence[str], *, special_tokens: bool, options: EmbedOptions, field: str
+    ) -> list[list[Piece]]:
         check_count(len(texts), self._settings.max_request_texts, field)
         check_some(texts, field)
         prompted = self.preparation.prompted(texts, options, lambda i: f"{field}.{i}")
@@ -275,7 +283,7 @@ class Embedder:
         if tokens >= self.preparation.length:
             return texts, 0
         begun = [text[: tokens * CHARACTERS_PER_TOKEN] for text in texts]
-        pieces = await self.pieces(begun, special_tokens=False, options=AS_THEY_ARE, field=field)
+        pieces = await self._pieces(begun, special_tokens=False, options=AS_THEY_ARE, field=field)
         cut = sum(
             len(own) > tokens or len(one) < len(text) for one, own, text in zip(begun, pieces, texts, strict=True)
         )
@@ -286,6 +294,7 @@ class Embedder:
         check_count(len(ids), self._settings.max_request_texts, "ids")
         for i, one in enumerate(ids):
             self.preparation.check_ids(one, f"ids.{i}")
+        charge(sum(map(len, ids)))
         return await self._tokenizing.run(lambda: [self.engine.decode(one, skip_special_tokens) for one in ids])
 
     async def probe(self) -> None:

@@ -120,6 +120,14 @@ def test_similarity_names_the_sentence_at_fault(refuses: Refuses) -> None:
         refuses((413, "Validation", field), "POST", "/similarity", json=body)
 
 
+def test_similarity_takes_as_many_sentences_as_the_server_says_beside_their_source(client: TestClient) -> None:
+    most = client.get("/info").json()["max_client_batch_size"]
+    inputs = {"source_sentence": "a", "sentences": ["a"] * most}
+    assert len(client.post("/similarity", json={"inputs": inputs}).json()) == most
+    pairs = {"sentences_a": ["a"], "sentences_b": ["a"] * most}
+    assert client.post("/similarity", json={"inputs": pairs}).status_code == 413
+
+
 def test_tokenize(client: TestClient) -> None:
     one, two = client.post("/tokenize", json={"inputs": ["Hello, you", ""]}).json()
     first, *words, last = one

@@ -179,6 +179,22 @@ def test_tokens_a_second_over_http(limited: Limited, wait_until_ready: Wait) -> 
         assert client.post("/embed", json=body).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("path", "body"), [("/tokenize", {"inputs": ["one two three four"] * 5}), ("/decode", {"ids": [list(range(30))]})]
+)
+def test_the_tokenizer_costs_the_tokens_that_it_reads(
+    limited: Limited, wait_until_ready: Wait, path: str, body: dict[str, Any]
+) -> None:
+    client, clock = limited(key_tokens_per_second=10)
+    with client:
+        wait_until_ready(client)
+        assert client.post(path, json=body).status_code == 200
+        refused = client.post(path, json=body)
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "3"), "30 of them, and 10 were there"
+        clock.now += 3 * SECOND
+        assert client.post(path, json=body).status_code == 200
+
+
 def test_an_upload_asks_once_and_what_its_later_slices_take_is_owed(limited: Limited, wait_until_ready: Wait) -> None:
     """Charge an upload once, and let its later parts owe tokens, because refusing one would restart the upload."""
     client, clock = limited(key_tokens_per_second=100)
