@@ -35,7 +35,7 @@ def test_the_report_of_the_bundle_in_service(
         assert client.get(path, headers=browser, params={"format": "json"}).content == REPORT
         assert client.get(path, params={"format": "pdf"}).status_code == 422
         other = client.get("/models/other/report")
-        assert other.status_code == 404 and "'fake'" in other.json()["error"]["message"]
+        assert other.status_code == 404 and "'fake'" in other.json()["error"]
         client.post("/admin/reload")
         assert client.get(path).status_code == 404, "it was the other bundle's"
         assert client.get("/models/turned/report", headers=browser).content == b'{"format": 1}', "no page, so JSON"
@@ -46,4 +46,4 @@ def test_the_report_of_the_bundle_in_service(
 def test_no_report(local: TestClient) -> None:
     answer = local.get("/models/fake/report")
     assert answer.status_code == 404
-    assert "`isosphere promote" in answer.json()["error"]["message"]
+    assert "`isosphere promote" in answer.json()["error"]
