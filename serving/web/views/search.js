@@ -12,7 +12,6 @@ import { byText, hit, isWeak } from "../hits.js";
 import { listen } from "../keyboard.js";
 import { nothing } from "../nothing.js";
 import { Options } from "../options.js";
-import { followReembedding, wayOut } from "../reembedding.js";
 import { tryIt } from "../snippets.js";
 import { failure, left } from "../states.js";
 
@@ -287,12 +286,15 @@ class Search {
 		}, { class: "chip" });
 	}
 
-	failed(error, after) {
+	async failed(error, after) {
 		this.status.textContent = "";
 		if (!after) this.add([], null, { k: PAGE });
-		const { name } = this.corpus;
-		fill(this.below, failure(error, () => this.search(after)), error.status === 409 && wayOut(name));
+		fill(this.below, failure(error, () => this.search(after)));
 		if (error.status !== 409) return;
-		followReembedding(name, this.below, { failed: (other) => this.failed(other, null), ended: () => this.search(), signal: this.asked.signal });
+		const [{ name }, { signal }] = [this.corpus, this.asked];
+		const { followReembedding, wayOut } = await import("../reembedding.js");
+		if (signal.aborted) return;
+		this.below.append(wayOut(name));
+		followReembedding(name, this.below, { failed: (other) => this.failed(other, null), ended: () => this.search(), signal });
 	}
 }
