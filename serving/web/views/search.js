@@ -170,6 +170,7 @@ class Search {
 		this.asked = new AbortController();
 		const { signal } = this.asked;
 		this.showChosen();
+		this.below.inert = !after; // the button for more hits belongs to the previous search
 		const slow = setTimeout(() => {
 			this.place.classList.add("busy");
 			this.status.textContent = "Searching …";
@@ -200,7 +201,10 @@ class Search {
 			this.failed(error, after);
 		} finally {
 			clearTimeout(slow);
-			if (this.asked.signal === signal) this.place.classList.remove("busy");
+			if (this.asked.signal === signal) {
+				this.place.classList.remove("busy");
+				this.below.inert = false;
+			}
 		}
 	}
 
