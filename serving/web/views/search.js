@@ -164,8 +164,8 @@ class Search {
 		return this.counter.count(words, this.filter, this.filters);
 	}
 
-	// Search for `k` hits, or for the page after a { cursor } or an { offset }.
-	async search(after = null, k = PAGE) {
+	// Search for `k` hits, or for the page after a { cursor } or an { offset }. The server highlights only a limited number of characters.
+	async search(after = null, k = PAGE, highlight = true) {
 		this.asked.abort();
 		this.asked = new AbortController();
 		const { signal } = this.asked;
@@ -180,7 +180,7 @@ class Search {
 			const [like, query] = [this.like, this.asks()];
 			if (!like && !query) return await this.idle(signal, after, k);
 			const body = {
-				...(like ? { like } : { query, highlight: true }),
+				...(like ? { like } : { query, highlight }),
 				k: Math.min(k, this.options.most - (after?.offset ?? 0)),
 				...(this.mode !== "dense" && { mode: this.mode }),
 				...(!isEmpty(this.filter) && { filter: this.filter }),
@@ -197,7 +197,8 @@ class Search {
 			this.answered(answer, after, waited, body);
 		} catch (error) {
 			if (left(error)) return;
-			if (this.options.refuse(error)) return this.search(after, k);
+			if (this.options.refuse(error)) return this.search(after, k, highlight);
+			if (error.status === 413 && highlight) return this.search(after, k, false);
 			this.failed(error, after);
 		} finally {
 			clearTimeout(slow);
