@@ -100,7 +100,7 @@ class Chart {
 	controls() {
 		const colour = (field) => {
 			this.field = field;
-			this.state.keep({ field: field || NONE }, { push: true });
+			this.state.keep({ corpus: this.corpus.name, field: field || NONE }, { push: true });
 			this.load();
 		};
 		const names = new Set([...this.fields.map(({ field }) => field), this.field].filter(Boolean));

@@ -146,7 +146,7 @@ class Search {
 
 	// Put the query into the address, and search.
 	change(changes) {
-		this.state.keep(changes, { push: true });
+		this.state.keep({ corpus: this.corpus.name, ...changes }, { push: true });
 		this.search();
 	}
 
