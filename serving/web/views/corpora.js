@@ -155,8 +155,9 @@ export async function show(place, state) {
 		if (building) shown.timer = setTimeout(() => signal.aborted || refresh(), BUILDING_MS);
 	}
 
-	function card({ name }) {
+	function card({ name, vectors }) {
 		return corpusCard(name, {
+			own: vectors === "own",
 			models: () => shown.models,
 			reembedded: () => [...shown.jobs.values()].some((job) => active(job) && job.kind === "reembed" && job.corpus === name),
 			where,

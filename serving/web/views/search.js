@@ -22,7 +22,7 @@ const [PAUSE_MS, SLOW_PAUSE_MS] = [150, 600]; // pause after a key before a sear
 const SLOW_MS = 200; // a longer search shows that it is running
 // Example queries for the demo corpus.
 const EXAMPLES = { "python-docs": ["pick a random element of a list", "read a gzip file", "tell whether a year has 366 days"] };
-const MODES = { dense: "Meaning", lexical: "Words", hybrid: "Both" };
+const MODES = [["dense", "Meaning"], ["lexical", "Words"], ["hybrid", "Both"]];
 
 export async function show(place, state) {
 	const { listed, corpus } = await wanted(place, state);
@@ -33,7 +33,9 @@ class Search {
 	constructor(place, state, listed, corpus) {
 		Object.assign(this, { place, state, listed, corpus, path: `corpora/${corpus.name}`, found: 0 });
 		this.opened = new Set(state.remembered.opened);
-		this.chosenMode = Object.hasOwn(MODES, state.address.get("mode") ?? "") ? state.address.get("mode") : "dense";
+		this.ownVectors = corpus.vectors === "own"; // the server can't embed a query for them
+		this.offered = MODES.filter(([mode]) => mode === "lexical" || !this.ownVectors);
+		[this.chosenMode] = this.offered.find(([mode]) => mode === state.address.get("mode")) ?? this.offered[0];
 		this.options = new Options(corpus.name, state.address, (changes) => this.change(changes));
 		this.filter = filterOf(state.address.get("filter"));
 		this.asked = new AbortController(); // aborted by the next search, so that answers never arrive out of order
@@ -74,6 +76,7 @@ class Search {
 			el("form.row", { role: "search", onsubmit: (event) => this.submitted(event) }, this.controls()),
 			this.options.element,
 			this.corpus.description && el("p.muted.clip", this.corpus.description),
+			this.ownVectors && el("p.muted", "The vectors of this corpus are your own. The page searches it by words and by examples."),
 			div("columns", this.aside, div("found", this.chosen, div("said", this.counter.element, this.status), this.warnings, this.hits, this.below)),
 			this.tried.element,
 		);
@@ -89,7 +92,7 @@ class Search {
 
 	controls() {
 		const to = ({ name }) => this.state.go({ corpus: name, filter: null, sort: null, group: null, size: null, ...NONE });
-		this.modes = choice("Search by", Object.entries(MODES), this.chosenMode, (mode) => this.setMode(mode));
+		this.modes = choice("Search by", this.offered, this.chosenMode, (mode) => this.setMode(mode));
 		return [chooser(this.listed, this.corpus, to), el("label.field.wide", el("span", "Query"), this.query), this.modes];
 	}
 
