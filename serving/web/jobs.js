@@ -1,6 +1,6 @@
 // Jobs of the server, with their progress.
 
-import { call, send } from "./api.js";
+import { call } from "./api.js";
 import { link } from "./app.js";
 import { button, div } from "./controls.js";
 import { el, fill } from "./dom.js";
@@ -16,7 +16,7 @@ const KINDS = {
 	adapt: ["Adapting an encoder to", "steps"],
 };
 const BADGES = { queued: "muted", running: "muted", succeeded: "good", failed: "wrong", cancelled: "warn" };
-const PAUSE_MS = [500, 1000, 2000, 5000];
+const PAUSE_MS = [1000, 2000, 5000];
 
 export const active = ({ state }) => state === "queued" || state === "running";
 
@@ -33,24 +33,21 @@ export async function listJobs({ corpus, signal }) {
 	return jobs;
 }
 
-// Call seen(job) after each change of a job until it ends, and lost() while the server can't be reached.
+// Call seen(job) every second until the job ends, and lost() while the server can't be reached. The page does not use the stream of
+// the job's events, because a browser opens only six connections to a server, in all its tabs together.
 export async function follow(id, { signal, seen, lost }) {
-	let ended = false;
-	for (let tries = 0; ; tries++) {
+	for (let tries = 0; !signal.aborted; tries++) {
 		try {
-			for await (const job of events(id, signal)) {
-				tries = 0;
-				ended = !active(job);
-				seen(job);
-			}
-			if (ended) return;
+			const job = await call(`jobs/${id}`, { signal });
+			tries = 0;
+			seen(job);
+			if (!active(job)) return;
 		} catch (error) {
 			if (left(error)) return;
-			if (error.status && ![429, 503].includes(error.status)) throw error;
+			if (error.status && error.status < 500 && error.status !== 429) throw error;
 			lost();
 		}
 		await new Promise((resolve) => setTimeout(resolve, PAUSE_MS[tries] ?? PAUSE_MS.at(-1)));
-		if (signal.aborted) return;
 	}
 }
 
@@ -69,21 +66,6 @@ export async function followWork(kind, corpus, place, { said, failed, ended, sig
 		if (!signal.aborted) ended(last);
 	} catch (error) {
 		if (!left(error)) fill(place, failure(error, ended));
-	}
-}
-
-// Read server-sent events by fetch, because EventSource can't send a key.
-async function* events(id, signal) {
-	const reader = (await send(`jobs/${id}/events`, { signal })).body.pipeThrough(new TextDecoderStream()).getReader();
-	let text = "";
-	for (;;) {
-		const { value, done } = await reader.read();
-		if (done) return;
-		const whole = (text + value).split("\n\n");
-		text = whole.pop();
-		for (const data of whole.flatMap((event) => event.split("\n")).filter((line) => line.startsWith("data: "))) {
-			yield JSON.parse(data.slice("data: ".length));
-		}
 	}
 }
 

@@ -15,7 +15,7 @@ import { tryIt } from "../snippets.js";
 import { failure, left, loading } from "../states.js";
 import { Upload, changes, uploadRow, uploads } from "../uploads.js";
 
-const FOLLOWED = 3; // followed jobs at a time, because a browser opens only six connections to a server
+const FOLLOWED = 3; // followed jobs at a time
 const ENDED = 3; // ended jobs that are shown at first
 const BUILDING_MS = 3000;
 const RENEWED_MS = 2000; // minimum time between two updates of the corpora while a job runs
