@@ -65,7 +65,7 @@ export async function followWork(kind, corpus, place, { said, failed, ended, sig
 		await follow(job.id, { signal, seen: (now) => row.show((last = now)), lost: row.lost });
 		if (!signal.aborted) ended(last);
 	} catch (error) {
-		if (!left(error)) fill(place, failure(error, ended));
+		if (!left(error)) fill(place, failure(error, () => followWork(kind, corpus, place, { said, failed, ended, signal })));
 	}
 }
 
