@@ -20,8 +20,8 @@ const PAUSE_MS = [1000, 2000, 5000];
 
 export const active = ({ state }) => state === "queued" || state === "running";
 
-// Return all jobs, or those of one corpus, newest first. The server returns them in pages.
-export async function listJobs({ corpus, signal }) {
+// Return all jobs, or those of one corpus, newest first. The server returns them in pages; `latest`: only the first page.
+export async function listJobs({ corpus, latest, signal }) {
 	const jobs = [];
 	let cursor = null;
 	do {
@@ -29,7 +29,7 @@ export async function listJobs({ corpus, signal }) {
 		const page = await call(`jobs?${query}`, { signal });
 		jobs.push(...page.jobs);
 		({ cursor } = page);
-	} while (cursor);
+	} while (cursor && !latest);
 	return jobs;
 }
 

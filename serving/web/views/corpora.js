@@ -86,11 +86,11 @@ export async function show(place, state) {
 	async function refresh() {
 		const began = (shown.renewed = performance.now());
 		try {
-			const [listed, submitted] = await Promise.all([listCorpora(signal), listJobs({ signal })]);
+			const [listed, submitted] = await Promise.all([listCorpora(signal), listJobs({ latest: shown.jobs.size > 0, signal })]);
 			if (began < shown.began) return; // a later answer has arrived earlier
 			shown.began = began;
 			shown.corpora = listed;
-			shown.jobs = new Map(submitted.map((job) => [job.id, job]));
+			submitted.forEach((job) => shown.jobs.set(job.id, job));
 			drawCards();
 			drawJobs();
 			followSome();
