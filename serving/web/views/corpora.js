@@ -80,6 +80,7 @@ export async function show(place, state) {
 	function failed(error, again) {
 		if (left(error)) return;
 		fill(said, failure(error, () => (fill(said), (again ?? refresh)())));
+		if (error.status === 404) refresh(); // another client deleted the corpus or the job
 		if (again) said.scrollIntoView({ block: "nearest" });
 	}
 
@@ -123,6 +124,7 @@ export async function show(place, state) {
 			});
 		} catch (error) {
 			if (!(error instanceof ApiError)) throw error;
+			shown.jobs.delete(id);
 			failed(error);
 		}
 		following.delete(id);
@@ -176,7 +178,7 @@ export async function show(place, state) {
 		try {
 			await call(request.path, { ...request, signal });
 		} catch (error) {
-			return failed(error, () => drop(name));
+			if (error.status !== 404) return failed(error, () => drop(name)); // it was deleted elsewhere
 		}
 		tried.show(request);
 		if (address.get("corpus") === name) state.keep({ corpus: null });
