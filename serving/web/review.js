@@ -127,7 +127,7 @@ function rowsTold(rows, exact) {
 
 function rowsTable(columns, rows, typeOf) {
 	const head = columns.map((column) =>
-		el("th", { scope: "col", class: column.role }, el("span.clip", column.name), el("span.role", column.role), column.guess && typeOf(column)),
+		el("th", { scope: "col", class: column.role }, el("span.clip", column.name), el("span.role", column.role), column.role === "metadata" && column.guess && typeOf(column)),
 	);
 	const cells = (row) => row.map((cell, i) => el("td", { class: columns[i].role }, div("cell", cell)));
 	return table(head, rows.map(cells));
