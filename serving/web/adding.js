@@ -1,12 +1,13 @@
 // Area for adding documents: the user drops, chooses or pastes a file, reviews it, and sends it.
 
+import { ApiError } from "./api.js";
 import { button, div, filePicker, labelled, touched, typing } from "./controls.js";
 import { el, fill } from "./dom.js";
 import { ACCEPT, Unreadable, preview } from "./preview.js";
 import { review } from "./review.js";
-import { loading } from "./states.js";
+import { left, loading } from "./states.js";
 
-// `known()` returns the corpora and the names of the served encoders. `started(upload)` is called for each upload.
+// `known()` returns the corpora by name, and the names of the served encoders, as they are now. `started(upload)` is called for each upload.
 export function adding({ known, signal, started }) {
 	let aim = null; // the corpus to which the user wants to add
 	const [stage, said] = [div("stage"), el("p.wrong.clip", { role: "alert" })];
@@ -52,13 +53,14 @@ export function adding({ known, signal, started }) {
 		const mine = ++looking;
 		fill(stage, loading(`Looking into ${file.name} …`));
 		try {
-			const found = await preview(file, given);
+			const [found, there] = await Promise.all([preview(file, given), known()]);
 			if (mine !== looking) return;
-			settle(review(file, found, { ...known(), aim: name, readAs: (...other) => look(file, ...other), send, cancel: () => again() }));
+			settle(review(file, found, { ...there, known, aim: name, readAs: (...other) => look(file, ...other), send, cancel: () => again() }));
 			stage.querySelector("h2").focus({ preventScroll: true });
 			element.scrollIntoView({ block: "nearest" });
 		} catch (error) {
-			if (!(error instanceof Unreadable)) throw error;
+			if (left(error)) return;
+			if (!(error instanceof Unreadable || error instanceof ApiError)) throw error;
 			if (mine !== looking) return;
 			fill(stage, settled);
 			fill(said, error.message);

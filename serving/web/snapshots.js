@@ -85,15 +85,24 @@ export function snapshots(corpus, { begin, where, signal }) {
 }
 
 // The name of the corpus to be restored, null for none. What is there is replaced only by who types its name: `name` is offered
-// if it is not among those `taken`, else one like it.
-export async function askWhere({ title, text, name, corpora, taken }) {
-	const said = status();
-	const into = nameField(free(name, taken), { name: "into" });
-	const ready = (given) => {
-		const there = corpora().find((one) => one.name === given.get("into"));
-		said.className = there ? "warn" : "muted";
-		said.textContent = there ? `Replaces ${there.name}, which ${there.state === "damaged" ? "is damaged" : `holds ${counted(there.documents, "document")} now`}.` : told(into);
-		return into.validity.valid;
-	};
-	return (await ask({ title, text: `${text} It is checked before it serves.`, fields: [labelled("Into the corpus", into), said], action: "Restore", ready }))?.get("into") ?? null;
+// if it is neither that of a corpus nor among those `taken`, else one like it. known() returns the corpora by their names and aliases. The
+// question is asked again if another corpus has the name by the time of the answer.
+export async function askWhere({ title, text, name, known, taken }) {
+	let corpora = await known();
+	let into = free(name, [...corpora.keys(), ...taken]);
+	for (;;) {
+		const said = status();
+		const field = nameField(into, { name: "into" });
+		const ready = (given) => {
+			const there = corpora.get(given.get("into"));
+			said.className = there ? "warn" : "muted";
+			said.textContent = there ? `Replaces ${there.name}, which ${there.state === "damaged" ? "is damaged" : `holds ${counted(there.documents, "document")} now`}.` : told(field);
+			return field.validity.valid;
+		};
+		const given = await ask({ title, text: `${text} It is checked before it serves.`, fields: [labelled("Into the corpus", field), said], action: "Restore", danger: corpora.has(into), ready });
+		if (!given) return null;
+		const before = corpora;
+		[into, corpora] = [given.get("into"), await known()];
+		if (corpora.get(into)?.name === before.get(into)?.name) return into;
+	}
 }

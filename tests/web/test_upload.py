@@ -124,6 +124,36 @@ def test_formats_that_the_server_alone_reads(
     expect(corpus_card(page, corpus)).to_contain_text(f"Documents{documents}")
 
 
+def test_a_file_is_added_only_to_a_corpus_that_was_shown(server: Running, page: Page, tmp_path: Path) -> None:
+    """Check this for an alias, and for a corpus that another client makes while the form is open."""
+    fill(server.client, "real", rows(5))
+    server.client.put("/aliases/pen", json={"corpus": "real"}).raise_for_status()
+    (tmp_path / "pen.txt").write_text("The ferry is late.")
+    choose(page, tmp_path / "pen.txt")
+    hint = page.get_by_role("status").filter(has_text=re.compile("corpus|Adds to"))
+    expect(hint).to_contain_text("Adds to the 5 documents of real.")
+    page.get_by_label("Corpus", exact=True).fill("late")
+    expect(hint).to_have_text("A new corpus.")
+    fill(server.client, "late", rows(7))
+    page.get_by_role("button", name="Upload").click()
+    expect(hint).to_contain_text("Adds to the 7 documents of late.")
+    assert server.client.get("/corpora/late").json()["documents"] == 7
+    page.get_by_role("button", name="Upload").click()
+    expect(corpus_card(page, "late")).to_contain_text("Documents8")
+
+
+def test_a_file_that_changed_after_it_was_chosen_says_so(page: Page, tmp_path: Path) -> None:
+    (tmp_path / "edited.txt").write_text("The ferry is late.")
+    choose(page, tmp_path / "edited.txt")
+    expect(page.get_by_role("region", name="First rows")).to_be_visible()
+    (tmp_path / "edited.txt").write_text("The ferry is very late.")
+    page.get_by_role("button", name="Upload").click()
+    expect(page.get_by_role("alert")).to_contain_text("edited.txt was changed after it was chosen")
+    page.get_by_role("button", name="Dismiss").click()
+    choose(page, tmp_path / "edited.txt")
+    expect(page.get_by_text("A new corpus.")).to_be_visible()
+
+
 def test_a_phone_is_not_told_to_drop_files(server: Running, visit: Visit) -> None:
     page = visit(server.address, "?view=corpora", viewport=PHONE, has_touch=True, is_mobile=True)
     expect(page.get_by_text("Add a file to make it searchable")).to_be_visible()

@@ -3,7 +3,7 @@
 import { comparison } from "../adapting.js";
 import { adding } from "../adding.js";
 import { ApiError, call } from "../api.js";
-import { corpora as listCorpora } from "../chooser.js";
+import { corpora as listCorpora, named } from "../chooser.js";
 import { button, div, filePicker, rowsOf } from "../controls.js";
 import { corpusCard } from "../corpus.js";
 import { el, fill } from "../dom.js";
@@ -33,7 +33,7 @@ export async function show(place, state) {
 	fill(place, loading());
 	shown.models = await encoders(signal);
 	const form = adding({
-		known: () => ({ corpora: shown.corpora, models: shown.models.map(({ name }) => name) }),
+		known: async () => ({ corpora: await named(signal), models: shown.models.map(({ name }) => name) }),
 		signal,
 		started: start,
 	});
@@ -186,9 +186,13 @@ export async function show(place, state) {
 	}
 
 	// Names of corpora that uploads and jobs will create are also taken.
-	function where(asked) {
-		const making = [...uploads(), ...[...shown.jobs.values()].filter(active)].map(({ corpus }) => corpus);
-		return askWhere({ ...asked, corpora: () => shown.corpora, taken: [...shown.corpora.map(({ name }) => name), ...making] });
+	async function where(asked) {
+		const taken = [...uploads(), ...[...shown.jobs.values()].filter(active)].map(({ corpus }) => corpus);
+		try {
+			return await askWhere({ ...asked, known: () => named(signal), taken });
+		} catch (error) {
+			failed(error);
+		}
 	}
 
 	async function restoreFile(file) {
