@@ -68,6 +68,7 @@ export function hit([found, ...others], { corpus, mode, means, best, weak, signa
 	}
 
 	show();
+	const alike = others.some((other) => other.span) ? "other passage" : "other document"; // a document without a span is one passage
 	const same = others.map((other) => el("li", titleOf(other), saying(other.metadata, titleOf(other))));
 	return el(
 		`li.hit.card${isWeak(found, mode, weak) ? ".weak" : ""}`,
@@ -78,7 +79,7 @@ export function hit([found, ...others], { corpus, mode, means, best, weak, signa
 			words,
 			saying(metadata, title, inFields),
 			explain && explained(explain),
-			same.length > 0 && el("details.same.clip", el("summary", `The same text in ${counted(same.length, "other document")}`), el("ul", same)),
+			same.length > 0 && el("details.same.clip", el("summary", `The same text in ${counted(same.length, alike)}`), el("ul", same)),
 			more,
 		),
 	);
