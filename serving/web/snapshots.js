@@ -48,17 +48,21 @@ export function snapshots(corpus, { begin, where, signal }) {
 		);
 	}
 
-	// A link can't send a key. If there is a key, the page fetches and saves the file instead.
+	// A link can't send a key. If there is a key, the page fetches and saves the file instead, also after the user leaves the view.
 	async function withKey(event, { id }) {
 		if (!hasKey()) return;
 		event.preventDefault();
+		const pressed = event.target;
+		if (pressed.ariaBusy) return;
+		[pressed.ariaBusy, pressed.textContent] = ["true", "Downloading …"];
 		try {
-			const href = URL.createObjectURL(await (await send(at(id), { signal })).blob());
-			el("a", { href, download: event.target.download }).click();
+			const href = URL.createObjectURL(await (await send(at(id))).blob());
+			el("a", { href, download: pressed.download }).click();
 			setTimeout(() => URL.revokeObjectURL(href), SAVED_MS);
 		} catch (error) {
 			failed(error);
 		}
+		[pressed.ariaBusy, pressed.textContent] = [null, "Download"];
 	}
 
 	async function restore(one) {
