@@ -51,8 +51,8 @@ export async function follow(id, { signal, seen, lost }) {
 	}
 }
 
-// If a job of this kind is under way for the corpus, show it in `place` with `said` above, and call `ended` when it has ended;
-// `failed(error)` if it can't be changed.
+// If a job of this kind is under way for the corpus, show it in `place` with `said` above, and call ended(job) when it has ended;
+// `failed(error)` if it can't be changed. If the jobs can't be listed, the user may try again by ended() without a job.
 export async function followWork(kind, corpus, place, { said, failed, ended, signal }) {
 	try {
 		const jobs = await listJobs({ corpus, signal });
@@ -65,7 +65,7 @@ export async function followWork(kind, corpus, place, { said, failed, ended, sig
 		await follow(job.id, { signal, seen: (now) => row.show((last = now)), lost: row.lost });
 		if (!signal.aborted) ended(last);
 	} catch (error) {
-		if (!left(error)) fill(place, failure(error, () => followWork(kind, corpus, place, { said, failed, ended, signal })));
+		if (!left(error)) fill(place, failure(error, () => ended()));
 	}
 }
 
