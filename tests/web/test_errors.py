@@ -14,6 +14,7 @@ from serving.operations.keys import digest
 from tests.serving.conftest import Launcher, Running
 from tests.web.conftest import Visit
 from tests.web.contents import fill, rows
+from tests.web.views import open_view
 
 pytestmark = pytest.mark.slow
 SECRET = "iso_only-for-this-test"
@@ -71,6 +72,26 @@ def test_without_a_key_it_says_what_is_missing(with_key: Any, visit: Visit) -> N
     page.get_by_role("dialog", name="API key").get_by_label("Key", exact=True).fill(SECRET)
     page.keyboard.press("Enter")
     expect(page.get_by_text("There is no corpus yet")).to_be_visible()
+
+
+def test_a_download_with_a_key_continues_in_another_view(with_key: Any, visit: Visit) -> None:
+    server = with_key()
+    fill(server.client, "houses", rows(5))
+    job = server.client.post("/corpora/houses/snapshots").json()["id"]
+    assert '"succeeded"' in server.client.get(f"/jobs/{job}/events").text
+    page = visit(server.address, "?view=corpora&corpus=houses", expected=[REFUSED])
+    page.get_by_role("dialog", name="API key").get_by_label("Key", exact=True).fill(SECRET)
+    page.keyboard.press("Enter")
+    waiting: list[Route] = []
+    page.route("**/snapshots/*", lambda route: waiting.append(route))  # noqa: PLW0108 - Playwright marks it
+    page.get_by_role("link", name="Download").click()
+    page.get_by_role("link", name="Downloading …").click()
+    open_view(page, "Search")
+    expect(page.get_by_role("searchbox")).to_be_visible()
+    (route,) = waiting
+    with page.expect_download() as download:
+        route.continue_()
+    assert download.value.path().read_bytes()[:4] == b"\x28\xb5\x2f\xfd"
 
 
 def test_who_asks_too_much_is_told_when_to_come_back(with_key: Any, visit: Visit) -> None:
