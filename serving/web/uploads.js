@@ -8,7 +8,7 @@ import { left } from "./states.js";
 
 const under = new Set();
 
-export const changes = new EventTarget(); // "change": of any of them; its detail is the job that came of it, if one did
+export const changes = new EventTarget(); // "change": of any of them; its detail is the job that came of it, or false if the server refused it or the user stopped it
 
 export const uploads = () => [...under];
 
@@ -32,7 +32,7 @@ export class Upload {
 		} catch (error) {
 			if (left(error)) under.delete(this);
 			else this.error = error;
-			told();
+			told(error.status === 0 ? null : false);
 		}
 	}
 

@@ -118,6 +118,7 @@ def test_a_file_that_is_too_large_says_how_large_it_may_be(launch_once: Launcher
     page = visit(server.address, "?view=corpora", expected=[TOO_LARGE])
     send(page, tmp_path / "large.txt")
     expect(page.get_by_role("alert")).to_contain_text("at most 100000")
+    expect(page.get_by_role("listitem").filter(has_text="empty")).to_contain_text("large")
 
 
 def test_a_server_killed_in_mid_upload(launch_once: Launcher, visit: Visit, tmp_path: Path) -> None:

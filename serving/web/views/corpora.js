@@ -143,10 +143,12 @@ export async function show(place, state) {
 
 	function onUpload({ detail: job }) {
 		uploading.show(uploads());
-		if (!job) return;
-		seen(job);
-		followSome();
-		refresh();
+		if (job === null) return;
+		if (job) {
+			seen(job);
+			followSome();
+		}
+		refresh(); // also after a failure, because the corpus is created before the file is sent
 	}
 
 	function drawCards() {
