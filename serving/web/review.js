@@ -104,7 +104,7 @@ export function review(file, found, { corpora, models, known, aim, readAs, send,
 		const there = corpora.get(corpus.value);
 		hint.className = "muted";
 		encoder.hidden = Boolean(there) || models.length < 2;
-		hint.textContent = there ? `Adds to the ${count(there.documents)} documents of ${there.name}. A row with the id of one takes its place.` : told(corpus);
+		hint.textContent = there ? `Adds to the ${counted(there.documents, "document")} of ${there.name}. A row with the id of one takes its place.` : told(corpus);
 	}
 
 	// The file is sent only if its corpus is the one that the hint named.
