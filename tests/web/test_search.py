@@ -296,7 +296,7 @@ def test_own_vectors_are_searched_by_words(server: Running, visit: Visit) -> Non
     documents = [{"id": str(i), "text": f"boiler {i}", "vector": [1, i]} for i in range(3)]
     server.client.put("/corpora/own", json={"vectors": "own", "dim": 2}).raise_for_status()
     server.client.post("/corpora/own/documents", json={"documents": documents}).raise_for_status()
-    page = visit(server.address, "?corpus=own&q=boiler&mode=hybrid")
+    page = visit(server.address, "?corpus=own&q=boiler&mode=hybrid&rerank=on")
     expect(hits(page)).to_have_count(3)
     expect(page.get_by_role("radio")).to_have_count(1)
     hits(page).nth(1).get_by_role("link", name="More like this").click()

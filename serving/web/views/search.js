@@ -37,6 +37,7 @@ class Search {
 		this.offered = MODES.filter(([mode]) => mode === "lexical" || !this.ownVectors);
 		[this.chosenMode] = this.offered.find(([mode]) => mode === state.address.get("mode")) ?? this.offered[0];
 		this.options = new Options(corpus.name, state.address, (changes) => this.change(changes));
+		if (this.ownVectors) this.options.refused.rerank = "Not with your own vectors.";
 		this.filter = filterOf(state.address.get("filter"));
 		this.asked = new AbortController(); // aborted by the next search, so that answers never arrive out of order
 		this.settled = state.address.has("q"); // the back button leads to complete queries, not to each letter
