@@ -68,6 +68,7 @@ export async function show(place, state) {
 		} catch (error) {
 			if (error.answer?.job) return refresh();
 			failed(error, () => begin(request));
+			if (error.status === 404) refresh(); // another client deleted the corpus
 		}
 		followSome();
 	}
@@ -80,7 +81,6 @@ export async function show(place, state) {
 	function failed(error, again) {
 		if (left(error)) return;
 		fill(said, failure(error, () => (fill(said), (again ?? refresh)())));
-		if (error.status === 404) refresh(); // another client deleted the corpus or the job
 		if (again) said.scrollIntoView({ block: "nearest" });
 	}
 
