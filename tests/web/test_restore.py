@@ -93,6 +93,7 @@ def test_no_name_is_offered_that_is_taken(server: Running, page: Page) -> None:
     expect(into).to_have_value("taken-restored-2")
     expect(dialog.get_by_role("status")).to_have_text("A new corpus.")
     dialog.get_by_role("button", name="Restore").click()
+    expect(page.get_by_role("listitem").filter(has_text="Sending")).to_be_visible()
     restore(page, "taken.tar.zst")
     expect(into).to_have_value("taken-restored-3")
     into.fill("taken")
