@@ -1,16 +1,20 @@
 // Area for adding documents: the user drops, chooses or pastes a file, reviews it, and sends it.
 
+import { ApiError } from "./api.js";
 import { button, div, filePicker, labelled, touched, typing } from "./controls.js";
 import { el, fill } from "./dom.js";
 import { ACCEPT, Unreadable, preview } from "./preview.js";
 import { review } from "./review.js";
-import { loading } from "./states.js";
+import { left, loading } from "./states.js";
 
-// `known()` returns the corpora and the names of the served encoders. `started(upload)` is called for each upload.
+let draft = ""; // the text that was written, until it is sent or cancelled, also while the user visits other views
+
+// `known()` returns the corpora by name, and the names of the served encoders, as they are now. `started(upload)` is called for each upload.
 export function adding({ known, signal, started }) {
 	let aim = null; // the corpus to which the user wants to add
 	const [stage, said] = [div("stage"), el("p.wrong.clip", { role: "alert" })];
 	const element = el("section.card.adding", { "aria-label": "Add documents" }, stage, said);
+	let written; // the file of the draft
 	let looking = 0; // number of the latest file; a previous file that is still being read is dropped
 	let settled; // content of the stage, which is restored if the next file can't be read
 
@@ -41,9 +45,9 @@ export function adding({ known, signal, started }) {
 	}
 
 	function paste() {
-		const text = el("textarea", { rows: 8, placeholder: "One text per line, CSV with a header, or one JSON object per line" });
-		const use = () => text.value.trim() && look(new File([text.value], "pasted"));
-		settle(labelled("Texts", text), div("actions", button("Look at it", use, { class: "primary" }), button("Cancel", () => again())));
+		const text = el("textarea", { rows: 8, value: draft, oninput: () => (draft = text.value), placeholder: "One text per line, CSV with a header, or one JSON object per line" });
+		const use = () => text.value.trim() && look((written = new File([text.value], "pasted")));
+		settle(labelled("Texts", text), div("actions", button("Look at it", use, { class: "primary" }), button("Cancel", () => ((draft = ""), again()))));
 		text.focus();
 	}
 
@@ -52,13 +56,14 @@ export function adding({ known, signal, started }) {
 		const mine = ++looking;
 		fill(stage, loading(`Looking into ${file.name} …`));
 		try {
-			const found = await preview(file, given);
+			const [found, there] = await Promise.all([preview(file, given), known()]);
 			if (mine !== looking) return;
-			settle(review(file, found, { ...known(), aim: name, readAs: (...other) => look(file, ...other), send, cancel: () => again() }));
+			settle(review(file, found, { ...there, known, aim: name, readAs: (...other) => look(file, ...other), send, cancel: () => again() }));
 			stage.querySelector("h2").focus({ preventScroll: true });
 			element.scrollIntoView({ block: "nearest" });
 		} catch (error) {
-			if (!(error instanceof Unreadable)) throw error;
+			if (left(error)) return;
+			if (!(error instanceof Unreadable || error instanceof ApiError)) throw error;
 			if (mine !== looking) return;
 			fill(stage, settled);
 			fill(said, error.message);
@@ -66,6 +71,7 @@ export function adding({ known, signal, started }) {
 	}
 
 	function send(upload) {
+		if (upload.file === written) draft = "";
 		again();
 		started(upload);
 	}
@@ -91,6 +97,7 @@ export function adding({ known, signal, started }) {
 		else if (text.trim()) look(new File([text], "pasted"));
 	}
 
-	choose();
+	if (draft) paste();
+	else choose();
 	return { element, into: again };
 }

@@ -10,12 +10,21 @@ import { empty, loading } from "./states.js";
 // Return all corpora, as the API describes them.
 export const corpora = async (signal) => (await call("corpora", { signal })).corpora;
 
+// Return the corpora by their names and their aliases.
+export async function named(signal) {
+	const [listed, { aliases }] = await Promise.all([corpora(signal), call("aliases", { signal })]);
+	const found = new Map(listed.map((one) => [one.name, one]));
+	aliases.forEach(({ alias, corpus }) => found.has(corpus) && found.set(alias, found.get(corpus)));
+	return found;
+}
+
 // Return the corpora, and the corpus in the address or else the largest one. If there is no corpus, show this in the place.
 export async function wanted(place, { address, signal }) {
 	fill(place, loading());
-	const listed = await corpora(signal);
+	const found = await named(signal);
+	const listed = [...new Set(found.values())];
 	const name = address.get("corpus");
-	const corpus = name ? listed.find((one) => one.name === name) : [...listed].sort((a, b) => b.documents - a.documents)[0];
+	const corpus = name ? found.get(name) : listed.toSorted((a, b) => b.documents - a.documents)[0];
 	if (!corpus) fill(place, noCorpora(name));
 	return { listed, corpus };
 }

@@ -17,8 +17,8 @@ const STATES = {
 const REEMBEDDED = ["muted", "being embedded again: it can be searched when the job has ended"];
 
 // `models`: { name, fingerprint } of each encoder served. `begin(request)` starts a job, `drop()` deletes the corpus,
-// `reembedded()`: whether a job embeds it again. `opened(open)` is called when its details are opened, and `add()` when more is to be put into it.
-export function corpusCard(name, { models, reembedded, where, begin, add, drop, opened, signal, open = false }) {
+// `own`: its vectors come with its documents. `reembedded()`: whether a job embeds it again. `opened(open)` is called when its details are opened, and `add()` when more is to be put into it.
+export function corpusCard(name, { own, models, reembedded, where, begin, add, drop, opened, signal, open = false }) {
 	const path = `corpora/${name}`;
 	const badge = el("span", { role: "status" });
 	const [about, told, more] = [el("p.muted.clip"), el("div"), el("div")];
@@ -35,7 +35,7 @@ export function corpusCard(name, { models, reembedded, where, begin, add, drop, 
 			kept.element,
 			offer(name, { models, begin }),
 			el("h3", "Corpus"),
-			div("actions", button("Add documents", add), button("Embed again …", reembed), button("Delete …", remove, { class: "danger" })),
+			div("actions", button("Add documents", add), !own && button("Embed again …", reembed), button("Delete …", remove, { class: "danger" })),
 		),
 	);
 	const actions = div("actions");

@@ -42,8 +42,7 @@ export function hit([found, ...others], { corpus, mode, means, best, weak, signa
 	function actions() {
 		const said = status();
 		const chance = isWeak(found, mode, weak) && `a weak hit: unrelated sentences have cosines of up to ${weak.toFixed(2)}`;
-		const where = span && `a passage, characters ${count(span.start)} to ${count(span.end)}`;
-		const about = [title !== id && `id ${id}`, where, chance].filter(Boolean).join(" · ");
+		const about = [title !== id && `id ${id}`, span && `a passage, ${placed(span)}`, chance].filter(Boolean).join(" · ");
 		return [
 			about && el("p.muted.clip", about),
 			div(
@@ -68,7 +67,8 @@ export function hit([found, ...others], { corpus, mode, means, best, weak, signa
 	}
 
 	show();
-	const same = others.map((other) => el("li", titleOf(other), saying(other.metadata, titleOf(other))));
+	const alike = others.some((other) => other.span) ? "other passage" : "other document"; // a document without a span is one passage
+	const same = others.map((other) => el("li", titleOf(other), other.span && ` · ${placed(other.span)}`, saying(other.metadata, titleOf(other))));
 	return el(
 		`li.hit.card${isWeak(found, mode, weak) ? ".weak" : ""}`,
 		score(found, mode, means, best),
@@ -78,11 +78,13 @@ export function hit([found, ...others], { corpus, mode, means, best, weak, signa
 			words,
 			saying(metadata, title, inFields),
 			explain && explained(explain),
-			same.length > 0 && el("details.same.clip", el("summary", `The same text in ${counted(same.length, "other document")}`), el("ul", same)),
+			same.length > 0 && el("details.same.clip", el("summary", `The same text in ${counted(same.length, alike)}`), el("ul", same)),
 			more,
 		),
 	);
 }
+
+const placed = ({ start, end }) => `characters ${count(start)} to ${count(end)}`;
 
 // In hybrid search, only hits without words of the query can be weak.
 export const isWeak = ({ score, dense, lexical }, mode, weak) =>

@@ -1,6 +1,6 @@
 // Jobs of the server, with their progress.
 
-import { call, send } from "./api.js";
+import { call } from "./api.js";
 import { link } from "./app.js";
 import { button, div } from "./controls.js";
 import { el, fill } from "./dom.js";
@@ -16,12 +16,12 @@ const KINDS = {
 	adapt: ["Adapting an encoder to", "steps"],
 };
 const BADGES = { queued: "muted", running: "muted", succeeded: "good", failed: "wrong", cancelled: "warn" };
-const PAUSE_MS = [500, 1000, 2000, 5000];
+const PAUSE_MS = [1000, 2000, 5000];
 
 export const active = ({ state }) => state === "queued" || state === "running";
 
-// Return all jobs, or those of one corpus, newest first. The server returns them in pages.
-export async function listJobs({ corpus, signal }) {
+// Return all jobs, or those of one corpus, newest first. The server returns them in pages; `latest`: only the first page.
+export async function listJobs({ corpus, latest, signal }) {
 	const jobs = [];
 	let cursor = null;
 	do {
@@ -29,33 +29,30 @@ export async function listJobs({ corpus, signal }) {
 		const page = await call(`jobs?${query}`, { signal });
 		jobs.push(...page.jobs);
 		({ cursor } = page);
-	} while (cursor);
+	} while (cursor && !latest);
 	return jobs;
 }
 
-// Call seen(job) after each change of a job until it ends, and lost() while the server can't be reached.
+// Call seen(job) every second until the job ends, and lost() while the server can't be reached. The page does not use the stream of
+// the job's events, because a browser opens only six connections to a server, in all its tabs together.
 export async function follow(id, { signal, seen, lost }) {
-	let ended = false;
-	for (let tries = 0; ; tries++) {
+	for (let tries = 0; !signal.aborted; tries++) {
 		try {
-			for await (const job of events(id, signal)) {
-				tries = 0;
-				ended = !active(job);
-				seen(job);
-			}
-			if (ended) return;
+			const job = await call(`jobs/${id}`, { signal });
+			tries = 0;
+			seen(job);
+			if (!active(job)) return;
 		} catch (error) {
 			if (left(error)) return;
-			if (error.status && ![429, 503].includes(error.status)) throw error;
+			if (error.status && error.status < 500 && error.status !== 429) throw error;
 			lost();
 		}
 		await new Promise((resolve) => setTimeout(resolve, PAUSE_MS[tries] ?? PAUSE_MS.at(-1)));
-		if (signal.aborted) return;
 	}
 }
 
-// If a job of this kind is under way for the corpus, show it in `place` with `said` above, and call `ended` when it has ended;
-// `failed(error)` if it can't be changed.
+// If a job of this kind is under way for the corpus, show it in `place` with `said` above, and call ended(job) when it has ended;
+// `failed(error)` if it can't be changed. If the jobs can't be listed, the user may try again by ended() without a job.
 export async function followWork(kind, corpus, place, { said, failed, ended, signal }) {
 	try {
 		const jobs = await listJobs({ corpus, signal });
@@ -68,22 +65,7 @@ export async function followWork(kind, corpus, place, { said, failed, ended, sig
 		await follow(job.id, { signal, seen: (now) => row.show((last = now)), lost: row.lost });
 		if (!signal.aborted) ended(last);
 	} catch (error) {
-		if (!left(error)) fill(place, failure(error, ended));
-	}
-}
-
-// Read server-sent events by fetch, because EventSource can't send a key.
-async function* events(id, signal) {
-	const reader = (await send(`jobs/${id}/events`, { signal })).body.pipeThrough(new TextDecoderStream()).getReader();
-	let text = "";
-	for (;;) {
-		const { value, done } = await reader.read();
-		if (done) return;
-		const whole = (text + value).split("\n\n");
-		text = whole.pop();
-		for (const data of whole.flatMap((event) => event.split("\n")).filter((line) => line.startsWith("data: "))) {
-			yield JSON.parse(data.slice("data: ".length));
-		}
+		if (!left(error)) fill(place, failure(error, () => ended()));
 	}
 }
 

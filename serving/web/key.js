@@ -5,6 +5,7 @@ import { labelled } from "./controls.js";
 import { el } from "./dom.js";
 
 const PLACE = "isosphere-key";
+const SENT = "A key consists of ASCII characters without spaces.";
 let asking = null; // the open dialog; all waiting requests share it
 let wanted = false; // the server requires keys
 let refused = false; // the user cancelled the dialog, and is not asked again before the next action
@@ -33,7 +34,7 @@ export async function askForKey() {
 export const changeKey = () => dialog(hasKey() ? "A key is in use. Give another, or none." : "Requests are sent without a key.");
 
 async function dialog(text) {
-	const field = el("input", { name: "key", type: "password", autocomplete: "off", spellcheck: "false" });
+	const field = el("input", { name: "key", type: "password", autocomplete: "off", spellcheck: "false", pattern: "\\s*[!-~]*\\s*", title: SENT });
 	const kept = el("p.muted", "Kept in this tab until it is closed, and sent to this server only.");
 	const given = await ask({ title: "API key", text, fields: [labelled("Key", field), kept], action: "Use this key" });
 	const key = given?.get("key").trim();

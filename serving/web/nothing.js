@@ -14,5 +14,6 @@ export function nothing(corpus, { asked, filtered, mode, grouped, go }) {
 	if (grouped) return empty("No hit has the field of the groups", "Group by another field, or by nothing.", button("Group by nothing", () => go({ group: null })));
 	if (asked === "like") return empty("There is no other document", "The corpus has no documents besides the examples.");
 	if (mode !== "lexical") return noDocuments(corpus);
+	if (corpus.vectors === "own") return empty("No document has any of these words", "Write them differently.");
 	return empty("No document has any of these words", "Write them differently, or search by meaning.", button("Search by meaning", () => go({ mode: null })));
 }

@@ -1,7 +1,7 @@
 // Preview of a file before it is sent: its first rows, and the role of each column.
 
 import { parsed, written } from "./format.js";
-import { read, strip, typed } from "./tables.js";
+import { WRONG, read, strip, typed } from "./tables.js";
 
 const LOOKED_AT = 256 * 1024; // bytes after decompression
 const SHOWN = 5;
@@ -10,6 +10,8 @@ const SUFFIXES = { csv: "csv", tsv: "csv", jsonl: "ndjson", ndjson: "ndjson", js
 const TEXTS = ["text", "body", "content", "sentence", "question", "message", "description", "title"];
 const IDS = ["id", "_id", "uuid", "guid", "doc_id", "docid", "document_id"];
 const MAX_ID_BYTES = 512;
+const EXPIRY = "expires_at";
+const ROLES = { [EXPIRY]: "expiry", vector: "vector" }; // of fields of JSON that are no metadata
 const GZIP = [0x1f, 0x8b];
 const ZSTD = [0x28, 0xb5, 0x2f, 0xfd];
 const BOMS = { "utf-8": [0xef, 0xbb, 0xbf], "utf-16le": [0xff, 0xfe], "utf-16be": [0xfe, 0xff] };
@@ -33,7 +35,7 @@ export class Unreadable extends Error {}
 
 // How a file is read, as `given` or guessed: its format and charset; `media` to send it as, in a form where `form` says so.
 // as({ text, id, types }) tells what becomes of it, where text and id are names of its `fields`, if it has any:
-// `columns`: { name, role: "id" | "text" | "metadata", type?, guess? }, `rows`: the first ones, a cell a column, `count` of
+// `columns`: { name, role: "id" | "text" | "expiry" | "vector" | "metadata", type?, guess? }, `rows`: the first ones, a cell a column, `count` of
 // them, if it can be told, and `problems`: [{ place, error }…] of the rows looked at. `exact`: those are all.
 // `unread`, "table" or "sections": the server alone can read the file, in the format `format`.
 export async function preview(file, given = {}) {
@@ -199,7 +201,8 @@ function objects(entries) {
 
 	function as({ text, id }) {
 		const ids = id || (text === "id" ? "" : "id");
-		const others = (value) => outside(value).filter((name) => name !== text && name !== ids);
+		const own = Object.keys(ROLES).filter((name) => name !== text && name !== ids);
+		const others = (value) => outside(value).filter((name) => ![text, ids, ...own].includes(name));
 		const wrong = (value) => {
 			if (value === undefined) return "not JSON";
 			if (!isObject(value)) return "must be an object";
@@ -207,6 +210,8 @@ function objects(entries) {
 			if (id && id !== "id" && !(id in value)) return `${id}: is required`;
 			if (typeof (value[ids] ?? "") !== "string" && !isInteger(value[ids])) return `${ids}: must be a string or an integer`;
 			if (!isObject(value.metadata ?? {})) return "metadata: must be an object";
+			const expiry = own.includes(EXPIRY) && (value[EXPIRY] ?? null) !== null && WRONG.moment(written(value[EXPIRY]));
+			if (expiry) return `${EXPIRY}: ${expiry}`;
 			const twice = others(value).find((name) => Object.hasOwn(value.metadata ?? {}, name));
 			if (twice !== undefined) return `${twice}: is also a field of metadata`;
 			return isKept(value) ? "" : "contains a number that is too large to be stored";
@@ -215,12 +220,14 @@ function objects(entries) {
 			const error = wrong(value);
 			if (error) return { place, error };
 			const metadata = { ...value.metadata, ...Object.fromEntries(others(value).map((name) => [name, value[name]])) };
-			return { place, id: value[ids]?.toString(), text: value[text], metadata };
+			const told = Object.fromEntries(own.map((name) => [ROLES[name], value[name] ?? undefined]));
+			return { place, id: value[ids]?.toString(), text: value[text], ...told, metadata };
 		});
 		const good = rows.filter(({ error }) => !error);
 		const columns = [
 			...(good.some(({ id }) => id !== undefined) ? [{ name: ids, role: "id" }] : []),
 			{ name: text, role: "text" },
+			...own.map((name) => ({ name, role: ROLES[name] })).filter(({ role }) => good.some((row) => row[role] !== undefined)),
 			...[...new Set(good.flatMap(({ metadata }) => Object.keys(metadata)))].map((name) => ({ name, role: "metadata" })),
 		];
 		good.forEach((row) => (row.cells = columns.map(({ name, role }) => shown(role === "metadata" ? row.metadata[name] : row[role]))));
@@ -240,15 +247,18 @@ function csv(text, whole) {
 	const at = (name) => columns.find((column) => column.name === name)?.at;
 	const values = (name) => rows.filter(({ error }) => !error).map(({ fields }) => fields[at(name)]);
 	const texts = textOf(fields, values);
-	const alike = fields.filter((name) => name.toLowerCase() === "id");
-	const own = fields.includes("id") ? "id" : alike.length === 1 ? alike[0] : ""; // the server's default
+	const [own, expiry] = ["id", EXPIRY].map((wanted) => {
+		const alike = fields.filter((name) => name.toLowerCase() === wanted);
+		return fields.includes(wanted) ? wanted : alike.length === 1 ? alike[0] : ""; // the server's default
+	});
 	return { fields, own, text: texts, id: idOf(own, texts, fields, values), as };
 
 	function as({ text, id, types = new Map() }) {
-		const role = ({ name }) => (name === text ? "text" : name === id ? "id" : "metadata");
-		const asked = columns.map((column) => ({ ...column, role: role(column), given: column.type, type: types.get(column.name) ?? column.type }));
-		const [metadata, read] = typed(asked.filter(({ role }) => role === "metadata"), rows);
-		const all = asked.map((column) => metadata.find(({ at }) => at === column.at) ?? { ...column, type: "string" });
+		const role = ({ name }) => (name === text ? "text" : name === id ? "id" : name === expiry ? "expiry" : "metadata");
+		const typeOf = (column) => (role(column) === "expiry" ? "moment" : (types.get(column.name) ?? column.type));
+		const asked = columns.map((column) => ({ ...column, role: role(column), given: column.type, type: typeOf(column) }));
+		const [others, read] = typed(asked.filter(({ role }) => role !== "text" && role !== "id"), rows);
+		const all = asked.map((column) => others.find(({ at }) => at === column.at) ?? { ...column, type: "string" });
 		const cell = ({ at, type, guess }, fields) => ((type ?? guess) === "string" ? fields[at] : strip(fields[at]));
 		return { columns: all, rows: read.map((row) => ({ ...row, id: row.fields[at(id)] || undefined, cells: row.error ? [] : all.map((column) => cell(column, row.fields)) })) };
 	}

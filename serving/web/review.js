@@ -5,17 +5,18 @@ import { el, fill } from "./dom.js";
 import { bytes, count, counted } from "./format.js";
 import { like, nameField, told } from "./names.js";
 import { FORMATS, SUFFIX } from "./preview.js";
+import { left } from "./states.js";
 import { Upload } from "./uploads.js";
 
 const TYPES = { string: "text", number: "number", boolean: "true or false", date: "date" };
 
-// `found`: what preview() tells of the file; `corpora` are there, `models` the names of the encoders served; `aim`: the corpus
-// that it is meant for, if any. readAs(given, corpus) looks at the file anew, send(upload) sends it.
-export function review(file, found, { corpora, models, aim, readAs, send, cancel }) {
+// `found`: what preview() tells of the file; `corpora` are there, by name, `models` the names of the encoders served, and known() tells both
+// anew; `aim`: the corpus that it is meant for, if any. readAs(given, corpus) looks at the file anew, send(upload) sends it.
+export function review(file, found, { corpora, models, known, aim, readAs, send, cancel }) {
 	const picked = { text: found.text, id: found.id, types: new Map() };
 	const first = scrolled("First rows");
 	const [hint, wrong, about] = [status(), div("problems"), el("span.muted")];
-	const names = el("datalist", { id: "corpus-names" }, corpora.map(({ name }) => el("option", { value: name })));
+	const names = el("datalist", { id: "corpus-names" }, [...corpora.keys()].map((value) => el("option", { value })));
 	const corpus = nameField(aim ?? like(file.name.replace(SUFFIX, "")), { list: "corpus-names", oninput: where });
 	const model = select(models, models[0]);
 	const encoder = labelled("Encoder", model);
@@ -100,13 +101,28 @@ export function review(file, found, { corpora, models, aim, readAs, send, cancel
 	}
 
 	function where() {
-		const there = corpora.find(({ name }) => name === corpus.value);
+		const there = corpora.get(corpus.value);
+		hint.className = "muted";
 		encoder.hidden = Boolean(there) || models.length < 2;
-		hint.textContent = there ? `Adds to the ${count(there.documents)} documents of ${there.name}. A row with the id of one takes its place.` : told(corpus);
+		hint.textContent = there ? `Adds to the ${counted(there.documents, "document")} of ${there.name}. A row with the id of one takes its place.` : told(corpus);
 	}
 
-	function submit(event) {
+	// The file is sent only if its corpus is the one that the hint named.
+	async function submit(event) {
 		event.preventDefault();
+		const before = corpora;
+		try {
+			({ corpora } = await known());
+		} catch (error) {
+			if (!left(error)) fill(hint, error.message);
+			return;
+		}
+		if (!form.isConnected) return; // the user pressed twice
+		if (corpora.get(corpus.value)?.name !== before.get(corpus.value)?.name) {
+			where();
+			hint.className = "warn";
+			return;
+		}
 		const columns = found.unread === "table" ? { text: asked.text.value, id: asked.id.value } : found.fields ? picked : {};
 		const query = {
 			...(columns.text && columns.text !== "text" && { text_column: columns.text }),
@@ -127,7 +143,7 @@ function rowsTold(rows, exact) {
 
 function rowsTable(columns, rows, typeOf) {
 	const head = columns.map((column) =>
-		el("th", { scope: "col", class: column.role }, el("span.clip", column.name), el("span.role", column.role), column.guess && typeOf(column)),
+		el("th", { scope: "col", class: column.role }, el("span.clip", column.name), el("span.role", column.role), column.role === "metadata" && column.guess && typeOf(column)),
 	);
 	const cells = (row) => row.map((cell, i) => el("td", { class: columns[i].role }, div("cell", cell)));
 	return table(head, rows.map(cells));

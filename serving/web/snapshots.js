@@ -48,17 +48,21 @@ export function snapshots(corpus, { begin, where, signal }) {
 		);
 	}
 
-	// A link can't send a key. If there is a key, the page fetches and saves the file instead.
+	// A link can't send a key. If there is a key, the page fetches and saves the file instead, also after the user leaves the view.
 	async function withKey(event, { id }) {
 		if (!hasKey()) return;
 		event.preventDefault();
+		const pressed = event.target;
+		if (pressed.ariaBusy) return;
+		[pressed.ariaBusy, pressed.textContent] = ["true", "Downloading …"];
 		try {
-			const href = URL.createObjectURL(await (await send(at(id), { signal })).blob());
-			el("a", { href, download: event.target.download }).click();
+			const href = URL.createObjectURL(await (await send(at(id))).blob());
+			el("a", { href, download: pressed.download }).click();
 			setTimeout(() => URL.revokeObjectURL(href), SAVED_MS);
 		} catch (error) {
 			failed(error);
 		}
+		[pressed.ariaBusy, pressed.textContent] = [null, "Download"];
 	}
 
 	async function restore(one) {
@@ -85,15 +89,24 @@ export function snapshots(corpus, { begin, where, signal }) {
 }
 
 // The name of the corpus to be restored, null for none. What is there is replaced only by who types its name: `name` is offered
-// if it is not among those `taken`, else one like it.
-export async function askWhere({ title, text, name, corpora, taken }) {
-	const said = status();
-	const into = nameField(free(name, taken), { name: "into" });
-	const ready = (given) => {
-		const there = corpora().find((one) => one.name === given.get("into"));
-		said.className = there ? "warn" : "muted";
-		said.textContent = there ? `Replaces ${there.name}, which ${there.state === "damaged" ? "is damaged" : `holds ${counted(there.documents, "document")} now`}.` : told(into);
-		return into.validity.valid;
-	};
-	return (await ask({ title, text: `${text} It is checked before it serves.`, fields: [labelled("Into the corpus", into), said], action: "Restore", ready }))?.get("into") ?? null;
+// if it is neither that of a corpus nor among those `taken`, else one like it. known() returns the corpora by their names and aliases. The
+// question is asked again if another corpus has the name by the time of the answer.
+export async function askWhere({ title, text, name, known, taken }) {
+	let corpora = await known();
+	let into = free(name, [...corpora.keys(), ...taken]);
+	for (;;) {
+		const said = status();
+		const field = nameField(into, { name: "into" });
+		const ready = (given) => {
+			const there = corpora.get(given.get("into"));
+			said.className = there ? "warn" : "muted";
+			said.textContent = there ? `Replaces ${there.name}, which ${there.state === "damaged" ? "is damaged" : `holds ${counted(there.documents, "document")} now`}.` : told(field);
+			return field.validity.valid;
+		};
+		const given = await ask({ title, text: `${text} It is checked before it serves.`, fields: [labelled("Into the corpus", field), said], action: "Restore", danger: corpora.has(into), ready });
+		if (!given) return null;
+		const before = corpora;
+		[into, corpora] = [given.get("into"), await known()];
+		if (corpora.get(into)?.name === before.get(into)?.name) return into;
+	}
 }

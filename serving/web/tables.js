@@ -7,12 +7,13 @@ const INTEGER = /^[+-]?0*(\d+)$/;
 const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
 const PADDED = /^(\+|-?0\d)/; // a telephone number, a postal code
 const DATE = /^(?!0000)\d{4}-\d\d-\d\d([T ]([01]\d|2[0-3]):[0-5]\d(:([0-5]\d|60)(\.\d+)?)?(Z|[+-]([01]\d|2[0-3]):?[0-5]\d)?)?$/i;
+const MOMENT = /[T ]\d\d:\d\d:[0-5]\d(\.\d+)?(Z|[+-]\d\d:\d\d)$/i; // a date with a time and an offset, as in RFC 3339
 const [LEAST, MOST] = [-(2n ** 63n), 2n ** 64n - 1n];
 
 export const strip = (text) => text.replace(ENDS, "");
 
 // Return the reason why a field is not of a type, or "" if it is.
-const WRONG = {
+export const WRONG = {
 	number(field) {
 		const [, digits] = INTEGER.exec(field) ?? [];
 		if (digits) return digits.length > 20 || BigInt(field) < LEAST || BigInt(field) > MOST ? "is not from -2^63 to 2^64 - 1" : "";
@@ -24,6 +25,7 @@ const WRONG = {
 		return DATE.test(field) && new Date(day).toJSON()?.startsWith(day) ? "" : "is not a date such as 2024-03-05 or 2024-03-05T08:30:00Z";
 	},
 	string: () => "",
+	moment: (field) => (MOMENT.test(field) && !WRONG.date(field) ? "" : "is not a timestamp with a time and an offset, such as 2030-01-31T08:30:00Z"),
 };
 
 // Return the type of a column from all its fields.

@@ -1,6 +1,6 @@
 // Uploads to the server. They continue while the user visits other views.
 
-import { call, upload } from "./api.js";
+import { ApiError, call, upload } from "./api.js";
 import { button, div } from "./controls.js";
 import { el, fill } from "./dom.js";
 import { bytes, duration } from "./format.js";
@@ -8,7 +8,7 @@ import { left } from "./states.js";
 
 const under = new Set();
 
-export const changes = new EventTarget(); // "change": of any of them; its detail is the job that came of it, if one did
+export const changes = new EventTarget(); // "change": of any of them; its detail is the job that came of it, or false if the server refused it or the user stopped it
 
 export const uploads = () => [...under];
 
@@ -32,7 +32,7 @@ export class Upload {
 		} catch (error) {
 			if (left(error)) under.delete(this);
 			else this.error = error;
-			told();
+			told(error.status === 0 ? null : false);
 		}
 	}
 
@@ -55,6 +55,9 @@ export class Upload {
 
 	async #sent() {
 		const { signal } = this.leaving;
+		await this.file.slice(0, 1).arrayBuffer().catch(() => {
+			throw new ApiError(0, `${this.file.name} was changed after it was chosen, or is gone. Dismiss this, and choose the file again.`);
+		});
 		const headers = this.form ? {} : { "content-type": this.media };
 		if (this.method === "POST") {
 			headers["idempotency-key"] = this.once;

@@ -14,6 +14,7 @@ from serving.operations.keys import digest
 from tests.serving.conftest import Launcher, Running
 from tests.web.conftest import Visit
 from tests.web.contents import fill, rows
+from tests.web.views import open_view
 
 pytestmark = pytest.mark.slow
 SECRET = "iso_only-for-this-test"
@@ -50,6 +51,9 @@ def test_the_key_is_asked_for_and_kept_for_the_tab_alone(with_key: Any, visit: V
     dialog.get_by_label("Key", exact=True).fill("iso_wrong")
     page.keyboard.press("Enter")
     expect(dialog.get_by_text("does not know this key")).to_be_visible()
+    dialog.get_by_label("Key", exact=True).fill(f"{SECRET}…")  # No header can contain this key.
+    page.keyboard.press("Enter")
+    expect(dialog).to_be_visible()
     dialog.get_by_label("Key", exact=True).fill(SECRET)
     dialog.get_by_role("button", name="Use this key").click()
     expect(page.get_by_text("guitar of house").first).to_be_visible()
@@ -68,6 +72,26 @@ def test_without_a_key_it_says_what_is_missing(with_key: Any, visit: Visit) -> N
     page.get_by_role("dialog", name="API key").get_by_label("Key", exact=True).fill(SECRET)
     page.keyboard.press("Enter")
     expect(page.get_by_text("There is no corpus yet")).to_be_visible()
+
+
+def test_a_download_with_a_key_continues_in_another_view(with_key: Any, visit: Visit) -> None:
+    server = with_key()
+    fill(server.client, "houses", rows(5))
+    job = server.client.post("/corpora/houses/snapshots").json()["id"]
+    assert '"succeeded"' in server.client.get(f"/jobs/{job}/events").text
+    page = visit(server.address, "?view=corpora&corpus=houses", expected=[REFUSED])
+    page.get_by_role("dialog", name="API key").get_by_label("Key", exact=True).fill(SECRET)
+    page.keyboard.press("Enter")
+    waiting: list[Route] = []
+    page.route("**/snapshots/*", lambda route: waiting.append(route))  # noqa: PLW0108 - Playwright marks it
+    page.get_by_role("link", name="Download").click()
+    page.get_by_role("link", name="Downloading …").click()
+    open_view(page, "Search")
+    expect(page.get_by_role("searchbox")).to_be_visible()
+    (route,) = waiting
+    with page.expect_download() as download:
+        route.continue_()
+    assert download.value.path().read_bytes()[:4] == b"\x28\xb5\x2f\xfd"
 
 
 def test_who_asks_too_much_is_told_when_to_come_back(with_key: Any, visit: Visit) -> None:
@@ -94,6 +118,7 @@ def test_a_file_that_is_too_large_says_how_large_it_may_be(launch_once: Launcher
     page = visit(server.address, "?view=corpora", expected=[TOO_LARGE])
     send(page, tmp_path / "large.txt")
     expect(page.get_by_role("alert")).to_contain_text("at most 100000")
+    expect(page.get_by_role("listitem").filter(has_text="empty")).to_contain_text("large")
 
 
 def test_a_server_killed_in_mid_upload(launch_once: Launcher, visit: Visit, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from playwright.sync_api import Locator, Page, expect
 from tests.serving.conftest import Running
 from tests.web.conftest import PATIENCE_MS, Visit
 from tests.web.contents import TOPICS, fill, rows
+from tests.web.views import open_view
 
 pytestmark = pytest.mark.slow
 POINTS = 400
@@ -84,6 +85,25 @@ def test_a_field_that_no_document_has_is_told(server: Running, visit: Visit) -> 
     expect(page.get_by_text("no document has the field 'topc'. Did you mean 'topic'?")).to_be_visible()
     page.get_by_label("Colour by").select_option("topic")
     expect(page.get_by_text("no document has the field")).to_have_count(0)
+
+
+def test_the_address_names_the_corpus_after_a_change(server: Running, visit: Visit) -> None:
+    page = visit(server.address, "?view=map")
+    corpus = page.get_by_role("combobox", name="Corpus").input_value()
+    page.get_by_label("Colour by").select_option("year")
+    expect(page).to_have_url(re.compile(f"corpus={corpus}"))
+
+
+def test_jobs_that_could_not_be_listed_are_listed_again(server: Running, visit: Visit) -> None:
+    page = visit(server.address, "?view=compare", expected=["status of 503"])
+    page.route("**/jobs?*", lambda route: route.fulfill(status=503, json={"error": "not now"}))
+    open_view(page, "Map")
+    alert = page.get_by_role("alert").filter(has_text="Not now")
+    expect(alert).to_be_visible()
+    page.unroute("**/jobs?*")
+    with page.expect_request("**/jobs?*"):
+        alert.get_by_role("button", name="Try again").click()
+    expect(alert).to_have_count(0)
 
 
 def test_back_finds_what_was_chosen(page: Page) -> None:

@@ -19,6 +19,7 @@ from serving.corpora.ingest.documents import checked, random_names, unrepeated
 from serving.corpora.ingest.uploading import Options, rows
 from serving.corpora.ingest.vectors import VectorRule
 from serving.corpora.values import Document
+from serving.operations.clock import moment
 from serving.settings import Settings
 from tests.serving.conftest import Running
 from tests.web.conftest import Visit
@@ -88,6 +89,8 @@ def is_shown(document: Document, columns: list[dict[str, Any]], cells: list[str]
             told: Any = document.text == cell
         elif column["role"] == "id":
             told = not cell or document.id == cell
+        elif column["role"] == "expiry":
+            told = document.expires_at == (moment(cell, "expires_at") if cell else None)
         else:
             value = document.metadata.get(column["name"])
             type = column.get("type") or column.get("guess")
@@ -168,6 +171,18 @@ def test_types(preview: Preview, columns: list[list[str]], asked: str | None, he
     name = "c0:what" if header == ":what" else "c0"
     types = {name: asked} if asked else {}
     agree(preview("a.csv", out.getvalue(), [*types.items()] if asked != "auto" else []), out.getvalue(), types)
+
+
+def test_the_time_of_expiry(preview: Preview) -> None:
+    times = ("T08:30:00Z", " 08:30:00.5+02:00", "t08:30:00z", "", "T08:30Z", "T08:30:00", "T24:00:00Z")
+    days = [f"{day}{time}" for day in ("2030-01-31", "2030-02-30", "soon") for time in times]
+    table = "text,year,Expires_At\nThe ferry.,1999,\n" + "".join(f"a,1999,{day}\n" for day in days)
+    found = preview("a.csv", table, [("year", "string")])
+    assert [one["role"] for one in found["columns"]] == ["text", "metadata", "expiry"]
+    agree(found, table, {"year": "string"})
+    given: list[Any] = [*days, None, 17, ["2030-01-31T08:30:00Z"]]
+    lines = "\n".join(json.dumps({"text": "a", "expires_at": one, "metadata": {"expires_at": 1}}) for one in given)
+    agree(preview("a.jsonl", lines), lines)
 
 
 def test_dates_are_told_apart(preview: Preview) -> None:

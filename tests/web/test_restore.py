@@ -51,6 +51,26 @@ def test_a_snapshot_file_names_its_corpus(page: Page, file: str, name: str) -> N
     expect(page.get_by_role("dialog").get_by_label("Into the corpus")).to_have_value(name)
 
 
+def test_a_corpus_is_replaced_only_after_its_name_was_shown(server: Running, page: Page) -> None:
+    """Check this for an alias, for a corpus that another client made, and for one made while the dialog is open."""
+    fill(server.client, "kept", rows(5))
+    server.client.put("/aliases/called", json={"corpus": "kept"}).raise_for_status()
+    page.route("**/restore", lambda _: None)  # The request never ends.
+    dialog = page.get_by_role("dialog")
+    restore(page, "called.tar.zst")
+    expect(dialog.get_by_label("Into the corpus")).to_have_value("called-restored")
+    dialog.get_by_label("Into the corpus").fill("called")
+    expect(dialog.get_by_role("status")).to_have_text("Replaces kept, which holds 5 documents now.")
+    dialog.get_by_label("Into the corpus").fill("soon")
+    expect(dialog.get_by_role("status")).to_have_text("A new corpus.")
+    fill(server.client, "soon", rows(7))
+    dialog.get_by_role("button", name="Restore").click()
+    expect(dialog.get_by_role("status")).to_have_text("Replaces soon, which holds 7 documents now.")
+    with page.expect_request("**/corpora/soon/restore"):
+        dialog.get_by_role("button", name="Restore").click()
+    page.get_by_role("button", name="Cancel").click()
+
+
 def restore(page: Page, file: str) -> None:
     """Choose a file of this name."""
     chosen: FilePayload = {"name": file, "mimeType": "application/zstd", "buffer": b"\x28\xb5\x2f\xfd"}
@@ -73,6 +93,7 @@ def test_no_name_is_offered_that_is_taken(server: Running, page: Page) -> None:
     expect(into).to_have_value("taken-restored-2")
     expect(dialog.get_by_role("status")).to_have_text("A new corpus.")
     dialog.get_by_role("button", name="Restore").click()
+    expect(page.get_by_role("listitem").filter(has_text="Sending")).to_be_visible()
     restore(page, "taken.tar.zst")
     expect(into).to_have_value("taken-restored-3")
     into.fill("taken")

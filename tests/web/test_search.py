@@ -151,9 +151,10 @@ def test_numbers_to_choose_from_are_in_their_order(server: Running, visit: Visit
 
 
 def test_documents_are_listed_by_a_filter_alone(server: Running, visit: Visit) -> None:
-    page = visit(server.address, "?corpus=houses")
+    page = visit(server.address)  # The page chooses the largest corpus.
     page.get_by_role("checkbox", name=re.compile("^garden")).check()
     expect(page.get_by_role("status").filter(has_text="100 documents fit the filters")).to_be_visible()
+    assert asked(page)["corpus"] == "houses"
     expect(hits(page)).to_have_count(10)
     expect(hits(page).first).to_contain_text("garden")
     page.get_by_role("button", name="More documents").click()
@@ -257,6 +258,67 @@ def test_more_hits_go_on_where_the_first_ended(page: Page) -> None:
     assert len(set(ids)) == 20
 
 
+@pytest.mark.parametrize("sort", [[], ["year:asc"]])
+def test_more_hits_are_never_those_of_another_query(server: Running, visit: Visit, sort: list[str]) -> None:
+    """Check this while the search for a new query is under way, with pages by cursor and by offset."""
+    page = visit(server.address, f"?corpus=houses&q=guitar&sort={''.join(sort)}")
+    expect(hits(page)).to_have_count(10)
+    waiting: list[Route] = []
+    page.route("**/houses/search", lambda route: waiting.append(route))  # noqa: PLW0108 - Playwright marks it
+    with page.expect_request(lambda request: "orchestra" in (request.post_data or "")):
+        ask(page, "orchestra")
+    page.get_by_role("button", name="More hits").click(force=True)
+    expect(page.get_by_text("Searching …")).to_be_visible()
+    for route in waiting:
+        route.continue_()
+    page.unroute("**/houses/search")
+    expect(page.get_by_role("status").filter(has_text="The first 10 hits")).to_be_visible()
+    page.get_by_role("button", name="More hits").click()
+    expect(hits(page)).to_have_count(20)
+    body = {"query": "orchestra", "k": 20, **({"sort": sort} if sort else {})}
+    found = server.client.post("/corpora/houses/search", json=body).json()["hits"]
+    assert hits(page).get_by_role("heading", level=2).all_inner_texts() == [one["id"] for one in found]
+
+
+def test_all_hits_come_back_if_they_are_too_long_to_be_highlighted_together(server: Running, visit: Visit) -> None:
+    documents = [{"id": str(i), "text": f"boiler {i} " + "noise " * 10_000} for i in range(20)]
+    server.client.put("/corpora/lengthy", json={}).raise_for_status()
+    server.client.post("/corpora/lengthy/documents", json={"documents": documents}).raise_for_status()
+    page = visit(server.address, "?corpus=lengthy&q=boiler", expected=["status of 413"])
+    expect(hits(page).first.locator("mark").first).to_be_visible()
+    page.get_by_role("button", name="More hits").click()
+    expect(hits(page)).to_have_count(20)
+    page.reload()
+    expect(hits(page)).to_have_count(20)
+
+
+def test_own_vectors_are_searched_by_words(server: Running, visit: Visit) -> None:
+    documents = [{"id": str(i), "text": f"boiler {i}", "vector": [1, i]} for i in range(3)]
+    server.client.put("/corpora/own", json={"vectors": "own", "dim": 2}).raise_for_status()
+    server.client.post("/corpora/own/documents", json={"documents": documents}).raise_for_status()
+    page = visit(server.address, "?corpus=own&q=boiler&mode=hybrid&rerank=on")
+    expect(hits(page)).to_have_count(3)
+    expect(page.get_by_role("radio")).to_have_count(1)
+    hits(page).nth(1).get_by_role("link", name="More like this").click()
+    expect(hits(page)).to_have_count(2)
+    ask(page, "chimney")
+    expect(page.get_by_role("heading", name="No document has any of these words")).to_be_visible()
+    expect(page.get_by_role("button", name="Search by meaning")).to_have_count(0)
+
+
+def test_an_alias_in_the_address(server: Running, visit: Visit) -> None:
+    server.client.put("/aliases/homes", json={"corpus": "few"}).raise_for_status()
+    page = visit(server.address, "?corpus=homes&q=boiler")
+    expect(hits(page)).to_have_count(10)
+    expect(page.get_by_role("combobox", name="Corpus")).to_have_value("few")
+
+
+def test_equal_passages_are_no_other_documents(server: Running, visit: Visit) -> None:
+    page = visit(server.address, "?corpus=long&q=boiler")
+    expect(page.get_by_text(re.compile(r"The same text in \d other passages"))).to_be_visible()
+    expect(page.get_by_text("other document")).to_have_count(0)
+
+
 def test_back_finds_all_hits_those_that_were_open_and_the_place(page: Page) -> None:
     ask(page, "house")
     expect(hits(page)).to_have_count(10)
@@ -310,7 +372,7 @@ def test_while_a_corpus_is_embedded_again_its_job_is_shown_and_then_the_hits(ser
     running = job | {"state": "running", "done": 7, "total": 20}
     ended = job | {"state": "succeeded", "done": 20, "total": 20, "finished": 2}
     followed: list[Route] = []
-    page = visit(server.address, "?corpus=few", expected=("409",))
+    page = visit(server.address, "?corpus=few", expected=("409", "502"))
     stale = {"error": "corpus 'few' was embedded by an encoder that this server does not serve"}
     refused: list[Route] = []
 
@@ -323,11 +385,14 @@ def test_while_a_corpus_is_embedded_again_its_job_is_shown_and_then_the_hits(ser
 
     page.route("**/corpora/few/search", refuse)
     page.route("**/jobs?*", lambda route: route.fulfill(json={"jobs": [running], "cursor": None}))
-    page.route("**/jobs/j/events", lambda route: followed.append(route))  # noqa: PLW0108 - Playwright marks it
-    ask(page, "boiler")
+    page.route("**/jobs/j", lambda route: followed.append(route))  # noqa: PLW0108 - Playwright marks it
+    with page.expect_request("**/jobs/j"):
+        ask(page, "boiler")
     expect(page.get_by_text("7 of 20 passages")).to_be_visible()
+    with page.expect_request("**/jobs/j"):
+        followed.pop().fulfill(status=502)
+    expect(page.get_by_text("The job continues when the server runs again.")).to_be_visible()
     assert page.get_by_role("progressbar").get_attribute("value") == "7"
     expect(page.get_by_role("alert")).to_have_count(0)
-    event = f"event: progress\ndata: {json.dumps(ended)}\n\n"
-    followed[0].fulfill(content_type="text/event-stream", body=event)
+    followed.pop().fulfill(json=ended)
     expect(hits(page)).to_have_count(10)

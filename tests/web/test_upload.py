@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from tests.serving.conftest import Running
 from tests.serving.readers import files
@@ -122,6 +122,36 @@ def test_formats_that_the_server_alone_reads(
     page.get_by_role("button", name="Upload").click()
     expect(job(page, corpus)).to_contain_text("succeeded")
     expect(corpus_card(page, corpus)).to_contain_text(f"Documents{documents}")
+
+
+def test_a_file_is_added_only_to_a_corpus_that_was_shown(server: Running, page: Page, tmp_path: Path) -> None:
+    """Check this for an alias, and for a corpus that another client makes while the form is open."""
+    fill(server.client, "real", rows(5))
+    server.client.put("/aliases/pen", json={"corpus": "real"}).raise_for_status()
+    (tmp_path / "pen.txt").write_text("The ferry is late.")
+    choose(page, tmp_path / "pen.txt")
+    hint = page.get_by_role("status").filter(has_text=re.compile("corpus|Adds to"))
+    expect(hint).to_contain_text("Adds to the 5 documents of real.")
+    page.get_by_label("Corpus", exact=True).fill("late")
+    expect(hint).to_have_text("A new corpus.")
+    fill(server.client, "late", rows(7))
+    page.get_by_role("button", name="Upload").click()
+    expect(hint).to_contain_text("Adds to the 7 documents of late.")
+    assert server.client.get("/corpora/late").json()["documents"] == 7
+    page.get_by_role("button", name="Upload").click()
+    expect(corpus_card(page, "late")).to_contain_text("Documents8")
+
+
+def test_a_file_that_changed_after_it_was_chosen_says_so(page: Page, tmp_path: Path) -> None:
+    (tmp_path / "edited.txt").write_text("The ferry is late.")
+    choose(page, tmp_path / "edited.txt")
+    expect(page.get_by_role("region", name="First rows")).to_be_visible()
+    (tmp_path / "edited.txt").write_text("The ferry is very late.")
+    page.get_by_role("button", name="Upload").click()
+    expect(page.get_by_role("alert")).to_contain_text("edited.txt was changed after it was chosen")
+    page.get_by_role("button", name="Dismiss").click()
+    choose(page, tmp_path / "edited.txt")
+    expect(page.get_by_text("A new corpus.")).to_be_visible()
 
 
 def test_a_phone_is_not_told_to_drop_files(server: Running, visit: Visit) -> None:
@@ -357,6 +387,20 @@ def test_a_pasted_text_that_cannot_be_read_stays(page: Page) -> None:
     expect(page.get_by_label("Texts")).to_have_value(text)
 
 
+def test_a_written_text_stays_until_it_is_sent(server: Running, page: Page) -> None:
+    page.get_by_role("button", name="Paste text").click()
+    page.get_by_label("Texts").fill("The ferry is late.")
+    open_view(page, "Search")
+    open_view(page, "Corpora")
+    expect(page.get_by_label("Texts")).to_have_value("The ferry is late.")
+    page.get_by_role("button", name="Look at it").click()
+    page.get_by_label("Corpus", exact=True).fill("written")
+    page.get_by_role("button", name="Upload").click()
+    page.get_by_role("button", name="Paste text").click()
+    expect(page.get_by_label("Texts")).to_have_value("")
+    expect(corpus_card(page, "written")).to_contain_text("Documents1")
+
+
 def test_two_files_at_once_leave_the_one_that_is_looked_at(page: Page, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("The ferry is late.")
     choose(page, tmp_path / "a.txt")
@@ -396,6 +440,45 @@ def test_a_corpus_is_deleted_by_who_types_its_name(server: Running, page: Page) 
     yes.click()
     expect(card).to_have_count(0)
     assert server.client.get("/corpora/unwanted").status_code == 404
+
+
+def test_a_corpus_that_another_client_deleted_leaves_the_page(server: Running, visit: Visit) -> None:
+    page = visit(server.address, "?view=corpora", expected=["status of 404"])
+    for action in ("Delete …", "Make a snapshot"):
+        fill(server.client, "gone", rows(3))
+        page.reload()
+        card = corpus_card(page, "gone")
+        card.get_by_text("Index, snapshots, and more").click()
+        server.client.delete("/corpora/gone").raise_for_status()
+        card.get_by_role("button", name=action).click()
+        if action == "Delete …":
+            page.get_by_role("dialog").get_by_role("textbox").fill("gone")
+            page.get_by_role("dialog").get_by_role("button", name="Delete it").click()
+        expect(card).to_have_count(0)
+
+
+def test_only_the_latest_jobs_are_asked_for_again_while_one_runs(server: Running, visit: Visit) -> None:
+    job = dict.fromkeys(("rate", "eta_s", "finished", "result"))
+    job |= {"kind": "reembed", "corpus": "c", "errors": [], "error_count": 0, "started": 1, "done": 1, "total": 2}
+    jobs = [job | {"id": str(i), "state": "succeeded" if i else "running", "created": -i} for i in range(4)]
+    asked: list[str] = []
+    page = visit(server.address, "?view=encoder")
+
+    def answer(route: Route) -> None:
+        asked.append(route.request.url)
+        second = "cursor" in route.request.url
+        route.fulfill(json={"jobs": jobs[2:] if second else jobs[:2], "cursor": None if second else "2"})
+
+    page.route("**/jobs?*", answer)
+    page.route("**/jobs/0", lambda route: route.fulfill(json=jobs[0]))
+    open_view(page, "Corpora")
+    expect(page.get_by_role("button", name="Show 1 earlier")).to_be_visible()
+    with page.expect_request("**/jobs?*"):
+        pass
+    with page.expect_request("**/jobs?*"):
+        pass
+    assert sum("cursor" in url for url in asked) == 1
+    expect(page.get_by_role("button", name="Show 1 earlier")).to_be_visible()
 
 
 def test_the_keyboard_alone_pastes_uploads_and_finds(page: Page, tab_to: Callable[[Page, Locator], None]) -> None:

@@ -3,7 +3,7 @@
 import { comparison } from "../adapting.js";
 import { adding } from "../adding.js";
 import { ApiError, call } from "../api.js";
-import { corpora as listCorpora } from "../chooser.js";
+import { corpora as listCorpora, named } from "../chooser.js";
 import { button, div, filePicker, rowsOf } from "../controls.js";
 import { corpusCard } from "../corpus.js";
 import { el, fill } from "../dom.js";
@@ -15,7 +15,7 @@ import { tryIt } from "../snippets.js";
 import { failure, left, loading } from "../states.js";
 import { Upload, changes, uploadRow, uploads } from "../uploads.js";
 
-const FOLLOWED = 3; // followed jobs at a time, because a browser opens only six connections to a server
+const FOLLOWED = 3; // followed jobs at a time
 const ENDED = 3; // ended jobs that are shown at first
 const BUILDING_MS = 3000;
 const RENEWED_MS = 2000; // minimum time between two updates of the corpora while a job runs
@@ -33,7 +33,7 @@ export async function show(place, state) {
 	fill(place, loading());
 	shown.models = await encoders(signal);
 	const form = adding({
-		known: () => ({ corpora: shown.corpora, models: shown.models.map(({ name }) => name) }),
+		known: async () => ({ corpora: await named(signal), models: shown.models.map(({ name }) => name) }),
 		signal,
 		started: start,
 	});
@@ -68,6 +68,7 @@ export async function show(place, state) {
 		} catch (error) {
 			if (error.answer?.job) return refresh();
 			failed(error, () => begin(request));
+			if (error.status === 404) refresh(); // another client deleted the corpus
 		}
 		followSome();
 	}
@@ -86,11 +87,11 @@ export async function show(place, state) {
 	async function refresh() {
 		const began = (shown.renewed = performance.now());
 		try {
-			const [listed, submitted] = await Promise.all([listCorpora(signal), listJobs({ signal })]);
+			const [listed, submitted] = await Promise.all([listCorpora(signal), listJobs({ latest: shown.jobs.size > 0, signal })]);
 			if (began < shown.began) return; // a later answer has arrived earlier
 			shown.began = began;
 			shown.corpora = listed;
-			shown.jobs = new Map(submitted.map((job) => [job.id, job]));
+			submitted.forEach((job) => shown.jobs.set(job.id, job));
 			drawCards();
 			drawJobs();
 			followSome();
@@ -123,6 +124,7 @@ export async function show(place, state) {
 			});
 		} catch (error) {
 			if (!(error instanceof ApiError)) throw error;
+			shown.jobs.delete(id);
 			failed(error);
 		}
 		following.delete(id);
@@ -141,10 +143,12 @@ export async function show(place, state) {
 
 	function onUpload({ detail: job }) {
 		uploading.show(uploads());
-		if (!job) return;
-		seen(job);
-		followSome();
-		refresh();
+		if (job === null) return;
+		if (job) {
+			seen(job);
+			followSome();
+		}
+		refresh(); // also after a failure, because the corpus is created before the file is sent
 	}
 
 	function drawCards() {
@@ -155,8 +159,9 @@ export async function show(place, state) {
 		if (building) shown.timer = setTimeout(() => signal.aborted || refresh(), BUILDING_MS);
 	}
 
-	function card({ name }) {
+	function card({ name, vectors }) {
 		return corpusCard(name, {
+			own: vectors === "own",
 			models: () => shown.models,
 			reembedded: () => [...shown.jobs.values()].some((job) => active(job) && job.kind === "reembed" && job.corpus === name),
 			where,
@@ -175,7 +180,7 @@ export async function show(place, state) {
 		try {
 			await call(request.path, { ...request, signal });
 		} catch (error) {
-			return failed(error, () => drop(name));
+			if (error.status !== 404) return failed(error, () => drop(name)); // it was deleted elsewhere
 		}
 		tried.show(request);
 		if (address.get("corpus") === name) state.keep({ corpus: null });
@@ -183,9 +188,13 @@ export async function show(place, state) {
 	}
 
 	// Names of corpora that uploads and jobs will create are also taken.
-	function where(asked) {
-		const making = [...uploads(), ...[...shown.jobs.values()].filter(active)].map(({ corpus }) => corpus);
-		return askWhere({ ...asked, corpora: () => shown.corpora, taken: [...shown.corpora.map(({ name }) => name), ...making] });
+	async function where(asked) {
+		const taken = [...uploads(), ...[...shown.jobs.values()].filter(active)].map(({ corpus }) => corpus);
+		try {
+			return await askWhere({ ...asked, known: () => named(signal), taken });
+		} catch (error) {
+			failed(error);
+		}
 	}
 
 	async function restoreFile(file) {

@@ -88,8 +88,9 @@ class Chart {
 			failed: (error) => fill(this.work, failure(error)),
 			signal: this.state.signal,
 			ended: (job) => {
-				if (job?.state !== "succeeded") return;
+				if (job && job.state !== "succeeded") return;
 				fill(this.work);
+				if (!job) return this.follow();
 				this.fitted = false;
 				Object.assign(this.state.remembered, { zoom: 1, middle: null, chosen: [] });
 				this.load();
@@ -100,7 +101,7 @@ class Chart {
 	controls() {
 		const colour = (field) => {
 			this.field = field;
-			this.state.keep({ field: field || NONE }, { push: true });
+			this.state.keep({ corpus: this.corpus.name, field: field || NONE }, { push: true });
 			this.load();
 		};
 		const names = new Set([...this.fields.map(({ field }) => field), this.field].filter(Boolean));

@@ -12,7 +12,6 @@ import { byText, hit, isWeak } from "../hits.js";
 import { listen } from "../keyboard.js";
 import { nothing } from "../nothing.js";
 import { Options } from "../options.js";
-import { followReembedding, wayOut } from "../reembedding.js";
 import { tryIt } from "../snippets.js";
 import { failure, left } from "../states.js";
 
@@ -23,7 +22,7 @@ const [PAUSE_MS, SLOW_PAUSE_MS] = [150, 600]; // pause after a key before a sear
 const SLOW_MS = 200; // a longer search shows that it is running
 // Example queries for the demo corpus.
 const EXAMPLES = { "python-docs": ["pick a random element of a list", "read a gzip file", "tell whether a year has 366 days"] };
-const MODES = { dense: "Meaning", lexical: "Words", hybrid: "Both" };
+const MODES = [["dense", "Meaning"], ["lexical", "Words"], ["hybrid", "Both"]];
 
 export async function show(place, state) {
 	const { listed, corpus } = await wanted(place, state);
@@ -34,8 +33,11 @@ class Search {
 	constructor(place, state, listed, corpus) {
 		Object.assign(this, { place, state, listed, corpus, path: `corpora/${corpus.name}`, found: 0 });
 		this.opened = new Set(state.remembered.opened);
-		this.chosenMode = Object.hasOwn(MODES, state.address.get("mode") ?? "") ? state.address.get("mode") : "dense";
+		this.ownVectors = corpus.vectors === "own"; // the server can't embed a query for them
+		this.offered = MODES.filter(([mode]) => mode === "lexical" || !this.ownVectors);
+		[this.chosenMode] = this.offered.find(([mode]) => mode === state.address.get("mode")) ?? this.offered[0];
 		this.options = new Options(corpus.name, state.address, (changes) => this.change(changes));
+		if (this.ownVectors) this.options.refused.rerank = "Not with your own vectors.";
 		this.filter = filterOf(state.address.get("filter"));
 		this.asked = new AbortController(); // aborted by the next search, so that answers never arrive out of order
 		this.settled = state.address.has("q"); // the back button leads to complete queries, not to each letter
@@ -75,6 +77,7 @@ class Search {
 			el("form.row", { role: "search", onsubmit: (event) => this.submitted(event) }, this.controls()),
 			this.options.element,
 			this.corpus.description && el("p.muted.clip", this.corpus.description),
+			this.ownVectors && el("p.muted", "The vectors of this corpus are your own. The page searches it by words and by examples."),
 			div("columns", this.aside, div("found", this.chosen, div("said", this.counter.element, this.status), this.warnings, this.hits, this.below)),
 			this.tried.element,
 		);
@@ -90,7 +93,7 @@ class Search {
 
 	controls() {
 		const to = ({ name }) => this.state.go({ corpus: name, filter: null, sort: null, group: null, size: null, ...NONE });
-		this.modes = choice("Search by", Object.entries(MODES), this.chosenMode, (mode) => this.setMode(mode));
+		this.modes = choice("Search by", this.offered, this.chosenMode, (mode) => this.setMode(mode));
 		return [chooser(this.listed, this.corpus, to), el("label.field.wide", el("span", "Query"), this.query), this.modes];
 	}
 
@@ -147,7 +150,7 @@ class Search {
 
 	// Put the query into the address, and search.
 	change(changes) {
-		this.state.keep(changes, { push: true });
+		this.state.keep({ corpus: this.corpus.name, ...changes }, { push: true });
 		this.search();
 	}
 
@@ -165,12 +168,13 @@ class Search {
 		return this.counter.count(words, this.filter, this.filters);
 	}
 
-	// Search for `k` hits, or for the page after a { cursor } or an { offset }.
-	async search(after = null, k = PAGE) {
+	// Search for `k` hits, or for the page after a { cursor } or an { offset }. The server highlights only a limited number of characters.
+	async search(after = null, k = PAGE, highlight = true) {
 		this.asked.abort();
 		this.asked = new AbortController();
 		const { signal } = this.asked;
 		this.showChosen();
+		this.below.inert = !after; // the button for more hits belongs to the previous search
 		const slow = setTimeout(() => {
 			this.place.classList.add("busy");
 			this.status.textContent = "Searching …";
@@ -180,7 +184,7 @@ class Search {
 			const [like, query] = [this.like, this.asks()];
 			if (!like && !query) return await this.idle(signal, after, k);
 			const body = {
-				...(like ? { like } : { query, highlight: true }),
+				...(like ? { like } : { query, highlight }),
 				k: Math.min(k, this.options.most - (after?.offset ?? 0)),
 				...(this.mode !== "dense" && { mode: this.mode }),
 				...(!isEmpty(this.filter) && { filter: this.filter }),
@@ -197,11 +201,15 @@ class Search {
 			this.answered(answer, after, waited, body);
 		} catch (error) {
 			if (left(error)) return;
-			if (this.options.refuse(error)) return this.search(after, k);
+			if (this.options.refuse(error)) return this.search(after, k, highlight);
+			if (error.status === 413 && highlight) return this.search(after, k, false);
 			this.failed(error, after);
 		} finally {
 			clearTimeout(slow);
-			if (this.asked.signal === signal) this.place.classList.remove("busy");
+			if (this.asked.signal === signal) {
+				this.place.classList.remove("busy");
+				this.below.inert = false;
+			}
 		}
 	}
 
@@ -287,12 +295,15 @@ class Search {
 		}, { class: "chip" });
 	}
 
-	failed(error, after) {
+	async failed(error, after) {
 		this.status.textContent = "";
 		if (!after) this.add([], null, { k: PAGE });
-		const { name } = this.corpus;
-		fill(this.below, failure(error, () => this.search(after)), error.status === 409 && wayOut(name));
+		fill(this.below, failure(error, () => this.search(after)));
 		if (error.status !== 409) return;
-		followReembedding(name, this.below, { failed: (other) => this.failed(other, null), ended: () => this.search(), signal: this.asked.signal });
+		const [{ name }, { signal }] = [this.corpus, this.asked];
+		const { followReembedding, wayOut } = await import("../reembedding.js");
+		if (signal.aborted) return;
+		this.below.append(wayOut(name));
+		followReembedding(name, this.below, { failed: (other) => this.failed(other, null), ended: () => this.search(), signal });
 	}
 }
