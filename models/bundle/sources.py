@@ -399,7 +399,8 @@ def shipped_folder(name: str) -> Path | None:
 def _from_hub(name: str) -> Path:
     """Return the folder of a hub id in the hub's cache.
 
-    If needed, the encoder is downloaded, or an interrupted download is completed.
+    If needed, the encoder is downloaded. A cached commit is completed, because other programs may have cached only some
+    of its files, for example without the pooling.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -418,25 +419,19 @@ def _from_hub(name: str) -> Path:
             continue  # The encoder is not in the cache or, in the second attempt, the hub can't be reached.
         except (HfHubHTTPError, OSError) as error:
             raise SourceError(f"{name!r}: not available from the hub ({error})".splitlines()[0]) from error
-        if _is_complete(folder) or _is_complete_adapter(folder, cached_only):
+        revision = folder.name
+        if not cached_only and _is_complete(folder):
             return folder
     raise SourceError(f"{name!r}: not a folder, not complete in the local hub cache, and not available from the hub")
 
 
 def _is_complete(folder: Path) -> bool:
-    """Return whether the files of the transformer, and of every other module with weights, are complete."""
+    """Return whether an adapter, or the transformer and every other module with weights, have their weights."""
+    if adapters.is_adapter(folder):
+        return (folder / adapters.WEIGHTS).is_file()
     backbone = backbone_folder(folder)
     weighty = [backbone, *(module.folder for module in modules(folder) if module.kind == "Dense")]
     return (backbone / CONFIG).is_file() and all(map(weight_files, weighty))
-
-
-def _is_complete_adapter(folder: Path, cached_only: bool) -> bool:
-    """Return whether an adapter has all its files.
-
-    With `cached_only`, an adapter without adapter.json counts as incomplete.
-    """
-    there = adapters.is_adapter(folder) and (folder / adapters.WEIGHTS).is_file()
-    return there and ((folder / adapters.MANIFEST).is_file() or not cached_only)
 
 
 def path(name: str) -> Path:
