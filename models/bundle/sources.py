@@ -9,6 +9,7 @@ import hashlib
 import importlib.util
 import json
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -337,8 +338,12 @@ def as_bundle(name: str, kept: Path) -> Path:
             return folder
     log.info("assembling %s in %s; this is done only once", name, folder)
     options = ["--out", str(folder), "--name", record.name, "--no-measure"]
-    command = [sys.executable, "-m", "models", "export", name, *options]
-    made = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    # With -P, a `models` in the working directory is not run instead of ours.
+    command = [sys.executable, "-P", "-m", "models", "export", name, *options]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    made = subprocess.run(
+        command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
+    )
     if made.returncode:
         lines = [line for line in made.stderr.splitlines() if line.startswith("isosphere: ")]
         failed = f"the export failed with exit status {made.returncode}"

@@ -66,3 +66,17 @@ def test_only_a_failed_export_is_worth_another_start(
     opening.set_exception(error)
     assert serve(opening) == status
     assert capsys.readouterr().err == f"isosphere: {error}\n"
+
+
+def test_a_module_of_the_working_directory_is_not_run_instead_of_the_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, said in (("own", "ours"), ("project", "theirs")):
+        (tmp_path / folder / "models").mkdir(parents=True)
+        (tmp_path / folder / "models" / "__init__.py").touch()
+        program = f"import sys\nprint('isosphere: {said}', file=sys.stderr)\nsys.exit(2)\n"
+        (tmp_path / folder / "models" / "__main__.py").write_text(program)
+    monkeypatch.syspath_prepend(str(tmp_path / "own"))
+    monkeypatch.chdir(tmp_path / "project")
+    with pytest.raises(Refused, match=r"^minilm: ours$"):
+        sources.as_bundle("minilm", tmp_path / "kept")
