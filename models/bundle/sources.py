@@ -331,13 +331,17 @@ def as_bundle(name: str, kept: Path) -> Path:
         raise BundleError(
             f"{name}: its export needs torch: run `isosphere export {name} --out FOLDER`, then use that folder"
         )
-    folder = kept / f"{record.name}-{record.fingerprint[:12]}"
+    adapter = None if name == MINILM else opened_adapter(resolve(name))
+    identity = adapter and adapter.identity(MINILM, MINILM_SHA256)
+    # The manifest of a downloaded adapter is not trusted: its fingerprint may be wrong, and its name a path.
+    digest = adapter.sha256 if adapter else record.fingerprint
+    folder = kept / f"{Path(record.name).name}-{digest[:12]}"
     with suppress(BundleError):
         cached = bundle.load(folder).manifest
-        if (cached.fingerprint, cached.scores) == (record.fingerprint, record.scores):
+        if (cached.adapter, cached.scores) == (identity, record.scores):
             return folder
     log.info("assembling %s in %s; this is done only once", name, folder)
-    options = ["--out", str(folder), "--name", record.name, "--no-measure"]
+    options = ["--out", str(folder), f"--name={record.name}", "--no-measure"]
     # With -P, a `models` in the working directory is not run instead of ours.
     command = [sys.executable, "-P", "-m", "models", "export", name, *options]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
