@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -216,12 +214,9 @@ class Encoder(nn.Module):
 
         The pooling, and the kind and sizes of the transform, are not saved here. Export writes them to the manifest.
         """
-        try:
-            self.backbone.save_pretrained(folder, max_shard_size="100GB")
-            if self.transform is not None:
-                transforms.save(self.transform, folder)
-        except SafetensorError as error:  # safetensors raises this error for a full disk, too
-            raise OSError(errno.EIO, str(error)) from error
+        self.backbone.save_pretrained(folder, max_shard_size="100GB")
+        if self.transform is not None:
+            transforms.save(self.transform, folder)
         save_tokenizer(self.hub_tokenizer, folder)
 
 
