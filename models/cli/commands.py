@@ -59,7 +59,8 @@ def _export(arguments: argparse.Namespace) -> None:
             arguments.source, arguments.out, name=name, measure_with=options, on_choice=chosen.append
         )
         print(
-            f"{arguments.out}: {made.manifest.dim} dimensions, {made.manifest.pooling} pooling, golden vectors verified"
+            f"{arguments.out}: {made.manifest.dim} dimensions, {made.manifest.max_length} tokens, "
+            f"{made.manifest.pooling} pooling, golden vectors verified"
         )
     else:
         _export_by_torch(arguments, prompts, options, chosen)
@@ -120,7 +121,8 @@ def _export_by_torch(
         if prompt:
             print(f"searches add {prompt!r} before {role}")
     transformed = f", {encoder.transform.kind} transform" if encoder.transform else ""
-    print(f"{arguments.out}: {encoder.dim} dimensions, {encoder.pooling} pooling{transformed}, parity {parity:.1e}")
+    size = f"{encoder.dim} dimensions, {encoder.max_length} tokens"
+    print(f"{arguments.out}: {size}, {encoder.pooling} pooling{transformed}, parity {parity:.1e}")
 
 
 def _origin(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
