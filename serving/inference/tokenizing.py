@@ -108,10 +108,14 @@ class Tokenizing:
 
         Raises:
             Unhealthy: the tokenizer was closed before `work` could run.
+            Backend: the tokenizer failed.
         """
         if self._closed:
             raise shutting_down()
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except TokenizerFailure as error:
+            raise Backend(str(error)) from error
 
     async def close(self) -> None:
         """Wait until the running call has ended, then stop. Waiting requests fail with `Unhealthy`."""
