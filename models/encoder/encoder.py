@@ -363,7 +363,8 @@ def first_position(backbone: PreTrainedModel) -> int:
 
 def positions(backbone: PreTrainedModel) -> int:
     """Return the maximum number of tokens that the position embeddings allow."""
-    return int(getattr(backbone.config, "max_position_embeddings", DEFAULT_MAX_LENGTH)) - first_position(backbone)
+    rows = getattr(backbone.config, "max_position_embeddings", None) or 0
+    return (rows if rows > 0 else DEFAULT_MAX_LENGTH) - first_position(backbone)  # XLNet, without a limit, has -1.
 
 
 # The linear layers of a backbone, and the removal of some of its layers.

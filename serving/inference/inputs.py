@@ -262,7 +262,7 @@ def _characters(pair: TextPair) -> int:
 
 
 def _count_as_truncated(tokens: list[Tokens], cut: Sequence[int]) -> None:
-    """Count inputs as truncated that were cut before they were tokenised, even if the remaining tokens fit the model."""
+    """Count inputs as truncated that were cut before they were tokenised, even if their other tokens fit the model."""
     for i in cut:
         tokens[i] = replace(tokens[i], length=max(tokens[i].length, len(tokens[i]) + 1))
 

@@ -380,6 +380,18 @@ def test_inspect_and_verify_take_an_adapter(extracted: Path, copied: Path, capsy
     assert "adapter.json" in capsys.readouterr().err
 
 
+def test_a_deep_configuration_is_told_in_one_line(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (copied / adapter.CONFIG).write_text("[" * 100_000)
+    assert main(["verify", str(copied)]) == 2
+    assert "adapter_config.json: not JSON" in capsys.readouterr().err
+
+
+def test_a_configuration_that_is_too_large_is_not_read(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle, "MOST_JSON_BYTES", 10)
+    with pytest.raises(Refused, match=r"adapter_config\.json: has \d+ bytes"):
+        adapter.load(copied)
+
+
 def test_an_unknown_name_lists_those_that_are_there() -> None:
     with pytest.raises(SourceError) as refusal:
         sources.resolve("minilm+nothing")
