@@ -217,7 +217,8 @@ def load(folder: Path) -> Adapter:
 
     Raises:
         AdapterError: a file is missing or damaged, or the adapter uses a feature of peft that is not supported.
-        BundleError: adapter.json is not a valid manifest, or does not list a required file; or a JSON file is too large.
+        BundleError: adapter.json is not a valid manifest or does not list a required file, or a JSON file is too
+            large.
     """
     if (weights := folder / WEIGHTS).is_file() and lfs_pointer(weights):
         raise AdapterError(f"{weights}: {LFS}")

@@ -321,9 +321,7 @@ def _seal_again(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("length", ["0", "-1", "many"])
-def test_a_maximum_length_below_one_is_refused(
-    length: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_maximum_length_below_one_is_refused(length: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["export", "minilm", "--out", str(tmp_path / "out"), "--max-length", length])
     assert ended.value.code == 2 and "--max-length" in capsys.readouterr().err
