@@ -60,7 +60,7 @@ def parser() -> Parser:
         help="pooling: cls, mean, max, first_last, …, or several joined by + (default: the source's pooling)",
     )
     export.add_argument(
-        "--max-length", type=int, help="maximum tokens of a text (default: the source's maximum length)"
+        "--max-length", type=_length, help="maximum tokens of a text (default: the source's maximum length)"
     )
     export.add_argument(
         "--prompt",
@@ -134,6 +134,12 @@ def _layers(given: str) -> list[int]:
         return [int(layer) for layer in given.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{given!r} is not a list of numbers such as 0,2,5") from None
+
+
+def _length(given: str) -> int:
+    if not given.isdecimal() or int(given) < 1:
+        raise argparse.ArgumentTypeError(f"{given!r} is not a whole number above 0")
+    return int(given)
 
 
 def _prompt(given: str) -> tuple[str, str]:

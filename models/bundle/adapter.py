@@ -217,7 +217,8 @@ def load(folder: Path) -> Adapter:
 
     Raises:
         AdapterError: a file is missing or damaged, or the adapter uses a feature of peft that is not supported.
-        BundleError: adapter.json is not a valid manifest, or does not list a required file.
+        BundleError: adapter.json is not a valid manifest or does not list a required file, or a JSON file is too
+            large.
     """
     if (weights := folder / WEIGHTS).is_file() and lfs_pointer(weights):
         raise AdapterError(f"{weights}: {LFS}")
@@ -285,6 +286,7 @@ def _manifest(folder: Path) -> Manifest | None:
     file = folder / MANIFEST
     if not file.is_file():
         return None
+    bundle.check_size(file)
     manifest = bundle.parse_manifest(file.read_bytes(), str(file), required=REQUIRED)
     if manifest.adapter is None:
         raise AdapterError(f"{file}: the field 'adapter' is null; it must name the base and its SHA-256")
@@ -297,11 +299,12 @@ def _manifest(folder: Path) -> Manifest | None:
 
 
 def _config(file: Path) -> dict[str, Any]:
+    bundle.check_size(file)
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise AdapterError(f"{file}: missing") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise AdapterError(f"{file}: not JSON in UTF-8: {error}") from error
     if not isinstance(config, dict):
         raise AdapterError(f"{file}: not an object of JSON")

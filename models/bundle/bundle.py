@@ -144,7 +144,7 @@ class Bundle:
             return None
         try:
             return quantization.read(self.folder / INT8)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BundleError(f"{self.folder / INT8}: {error}") from error
 
     @property
@@ -179,7 +179,8 @@ class Bundle:
         """
         try:
             made = Tokenizer(self.tokenizer_file, max_length=self.manifest.max_length)
-            made.check_rows(_config(self.folder).get("vocab_size", made.vocab_size))
+            rows = _config(self.folder).get("vocab_size")
+            made.check_rows(rows if isinstance(rows, int) else made.vocab_size)
         except ValueError as error:
             raise BundleError(f"{self.folder}: {error}") from error
         return made

@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
+from safetensors import SafetensorError
+
 EXHAUSTED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 """Error numbers that mean a problem of the disk, not of the path that the user gave."""
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
@@ -245,10 +247,13 @@ def lfs_pointer(file: Path) -> bool:
 def naming(file: Path) -> Iterator[None]:
     """Add the name of `file` to an `OSError` that the `with` block raises.
 
-    Otherwise the error for a full disk would name no file.
+    Otherwise the error for a full disk would name no file. The general error of safetensors becomes an `OSError`,
+    because safetensors reports a full disk with it.
     """
     try:
         yield
+    except SafetensorError as error:
+        raise OSError(errno.EIO, str(error), str(file)) from error
     except OSError as error:
         error.filename, error.filename2 = str(file), None
         raise

@@ -9,6 +9,7 @@ import hashlib
 import importlib.util
 import json
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -330,15 +331,23 @@ def as_bundle(name: str, kept: Path) -> Path:
         raise BundleError(
             f"{name}: its export needs torch: run `isosphere export {name} --out FOLDER`, then use that folder"
         )
-    folder = kept / f"{record.name}-{record.fingerprint[:12]}"
+    adapter = None if name == MINILM else opened_adapter(resolve(name))
+    identity = adapter and adapter.identity(MINILM, MINILM_SHA256)
+    # The manifest of a downloaded adapter is not trusted: its fingerprint may be wrong, and its name a path.
+    digest = adapter.sha256 if adapter else record.fingerprint
+    folder = kept / f"{Path(record.name).name}-{digest[:12]}"
     with suppress(BundleError):
         cached = bundle.load(folder).manifest
-        if (cached.fingerprint, cached.scores) == (record.fingerprint, record.scores):
+        if (cached.adapter, cached.scores) == (identity, record.scores):
             return folder
     log.info("assembling %s in %s; this is done only once", name, folder)
-    options = ["--out", str(folder), "--name", record.name, "--no-measure"]
-    command = [sys.executable, "-m", "models", "export", name, *options]
-    made = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    options = ["--out", str(folder), f"--name={record.name}", "--no-measure"]
+    # With -P, a `models` in the working directory is not run instead of ours.
+    command = [sys.executable, "-P", "-m", "models", "export", name, *options]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    made = subprocess.run(
+        command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
+    )
     if made.returncode:
         lines = [line for line in made.stderr.splitlines() if line.startswith("isosphere: ")]
         failed = f"the export failed with exit status {made.returncode}"
@@ -399,7 +408,8 @@ def shipped_folder(name: str) -> Path | None:
 def _from_hub(name: str) -> Path:
     """Return the folder of a hub id in the hub's cache.
 
-    If needed, the encoder is downloaded, or an interrupted download is completed.
+    If needed, the encoder is downloaded. A cached commit is completed, because other programs may have cached only some
+    of its files, for example without the pooling.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -418,25 +428,19 @@ def _from_hub(name: str) -> Path:
             continue  # The encoder is not in the cache or, in the second attempt, the hub can't be reached.
         except (HfHubHTTPError, OSError) as error:
             raise SourceError(f"{name!r}: not available from the hub ({error})".splitlines()[0]) from error
-        if _is_complete(folder) or _is_complete_adapter(folder, cached_only):
+        revision = folder.name
+        if not cached_only and _is_complete(folder):
             return folder
     raise SourceError(f"{name!r}: not a folder, not complete in the local hub cache, and not available from the hub")
 
 
 def _is_complete(folder: Path) -> bool:
-    """Return whether the files of the transformer, and of every other module with weights, are complete."""
+    """Return whether an adapter, or the transformer and every other module with weights, have their weights."""
+    if adapters.is_adapter(folder):
+        return (folder / adapters.WEIGHTS).is_file()
     backbone = backbone_folder(folder)
     weighty = [backbone, *(module.folder for module in modules(folder) if module.kind == "Dense")]
     return (backbone / CONFIG).is_file() and all(map(weight_files, weighty))
-
-
-def _is_complete_adapter(folder: Path, cached_only: bool) -> bool:
-    """Return whether an adapter has all its files.
-
-    With `cached_only`, an adapter without adapter.json counts as incomplete.
-    """
-    there = adapters.is_adapter(folder) and (folder / adapters.WEIGHTS).is_file()
-    return there and ((folder / adapters.MANIFEST).is_file() or not cached_only)
 
 
 def path(name: str) -> Path:

@@ -136,7 +136,11 @@ class Tokenizer:
         return [_cut_pair(encoding, self.max_length, direction) for encoding in encodings]
 
     def pieces(self, texts: Sequence[str], *, special_tokens: bool = True) -> list[list[Piece]]:
-        """Return every token of each text, without truncation."""
+        """Return every token of each text, without truncation.
+
+        Raises:
+            TokenizerFailure: the tokenizer failed on a text.
+        """
         with panics_as_errors():
             encodings = self._fast.encode_batch(list(texts), add_special_tokens=special_tokens)
         return [_pieces(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
@@ -146,11 +150,13 @@ class Tokenizer:
 
         Raises:
             ValueError: an id is outside the vocabulary.
+            TokenizerFailure: the tokenizer failed on the ids.
         """
         for i in ids:
             if not 0 <= i < self.vocab_size:
                 raise ValueError(f"token id {i} is outside the vocabulary of {self.vocab_size}")
-        return str(self._fast.decode(list(ids), skip_special_tokens=skip_special_tokens))
+        with panics_as_errors():
+            return str(self._fast.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
     def pad(self, batch: Sequence[Tokens], *, length: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return `input_ids` and `attention_mask`, each (N, L).

@@ -16,7 +16,7 @@ from models.bundle.bundle import CROSS_ENCODER, ENCODER, BundleError
 from models.bundle.card import NDCG10, READABLE
 from models.bundle.prompts import DOCUMENT, QUERY, nonempty, prompt_for
 from models.cli.command_line import quieten
-from models.errors import Refused
+from models.errors import Refused, first_line
 from models.export import destination
 from models.remotes import transfer
 from models.runtimes.base import Options
@@ -59,7 +59,8 @@ def _export(arguments: argparse.Namespace) -> None:
             arguments.source, arguments.out, name=name, measure_with=options, on_choice=chosen.append
         )
         print(
-            f"{arguments.out}: {made.manifest.dim} dimensions, {made.manifest.pooling} pooling, golden vectors verified"
+            f"{arguments.out}: {made.manifest.dim} dimensions, {made.manifest.max_length} tokens, "
+            f"{made.manifest.pooling} pooling, golden vectors verified"
         )
     else:
         _export_by_torch(arguments, prompts, options, chosen)
@@ -120,7 +121,8 @@ def _export_by_torch(
         if prompt:
             print(f"searches add {prompt!r} before {role}")
     transformed = f", {encoder.transform.kind} transform" if encoder.transform else ""
-    print(f"{arguments.out}: {encoder.dim} dimensions, {encoder.pooling} pooling{transformed}, parity {parity:.1e}")
+    size = f"{encoder.dim} dimensions, {encoder.max_length} tokens"
+    print(f"{arguments.out}: {size}, {encoder.pooling} pooling{transformed}, parity {parity:.1e}")
 
 
 def _origin(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
@@ -181,15 +183,21 @@ def _verify(arguments: argparse.Namespace) -> None:
     if isinstance(opened := transfer.opened(folder), Adapter):
         print(f"{folder}: {len(_manifest(opened).files)} files verified; `export` compares the golden vectors")
         return
-    if opened.manifest.kind == CROSS_ENCODER:
-        difference = golden_difference(opened)
-        if not difference <= GOLDEN_DIFFERENCE:
+    _ = opened.int8_limit, opened.matryoshka  # Servers read these settings, too.
+    cross = opened.manifest.kind == CROSS_ENCODER
+    try:
+        worst = golden_difference(opened) if cross else golden_cosine(opened)
+    except Refused:
+        raise
+    except Exception as error:  # ONNX Runtime's errors for a damaged graph have no common class.
+        raise BundleError(f"{opened.onnx}: {first_line(error)}") from error
+    if cross:
+        if not worst <= GOLDEN_DIFFERENCE:
             raise BundleError(
-                f"{opened.onnx}: differs from a golden score by {difference:.6f}, more than {GOLDEN_DIFFERENCE}"
+                f"{opened.onnx}: differs from a golden score by {worst:.6f}, more than {GOLDEN_DIFFERENCE}"
             )
-        print(f"{folder}: {len(opened.manifest.files)} files verified, golden scores within {difference:.1e}")
+        print(f"{folder}: {len(opened.manifest.files)} files verified, golden scores within {worst:.1e}")
         return
-    worst = golden_cosine(opened)
     if not worst >= bundle.GOLDEN_COSINE:
         raise BundleError(f"{opened.onnx}: cosine {worst:.6f} to a golden vector, below {bundle.GOLDEN_COSINE}")
     print(f"{folder}: {len(opened.manifest.files)} files verified, golden cosine {worst:.6f}")

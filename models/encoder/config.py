@@ -34,6 +34,10 @@ SETTINGS = [
 
 The first existing file is read.
 """
+NOT_SUPPORTED = ("processing_kwargs", "query_length", "document_length", "query_expansion")
+"""Settings of a Transformer module that change vectors."""
+UNLIMITED = 1_000_000
+"""Lower bound of the maximum lengths by which transformers means that a tokenizer has none."""
 AFTER_POOLING = ("Dense", "Normalize", "Dropout")
 """Modules that may come after the pooling."""
 
@@ -65,8 +69,14 @@ def read_config(folder: Path) -> dict[str, Any]:
         if type(length) is not int or length < 1:
             raise SourceError(f"{file}: max_seq_length must be a whole number above 0, not {length!r}")
         found["max_length"] = length
+    elif (folder / MODULES).is_file():  # Since version 6, sentence-transformers writes the length to this file.
+        length = read_object(backbone / "tokenizer_config.json").get("model_max_length")
+        if type(length) is int and 0 < length < UNLIMITED:
+            found["max_length"] = length
     if (task := read.get("transformer_task", "feature-extraction")) != "feature-extraction":
         raise SourceError(f"{file}: transformer_task {task!r} is not supported")
+    if other := next(filter(read.get, NOT_SUPPORTED), None):
+        raise SourceError(f"{file}: {other} {read[other]!r} is not supported")
     found["lower"] = read.get("do_lower_case")
     said = read_object(file := folder / "config_sentence_transformers.json")
     found["prompts"] = _prompts(file, said)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from models.bundle import origin as origins
@@ -94,8 +92,5 @@ class CrossEncoder(nn.Module):
             return found
 
     def save(self, folder: Path) -> None:
-        try:
-            self.model.save_pretrained(folder, max_shard_size="100GB")
-        except SafetensorError as error:  # safetensors raises this error for a full disk, too
-            raise OSError(errno.EIO, str(error)) from error
+        self.model.save_pretrained(folder, max_shard_size="100GB")
         save_tokenizer(self.hub_tokenizer, folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -216,12 +214,9 @@ class Encoder(nn.Module):
 
         The pooling, and the kind and sizes of the transform, are not saved here. Export writes them to the manifest.
         """
-        try:
-            self.backbone.save_pretrained(folder, max_shard_size="100GB")
-            if self.transform is not None:
-                transforms.save(self.transform, folder)
-        except SafetensorError as error:  # safetensors raises this error for a full disk, too
-            raise OSError(errno.EIO, str(error)) from error
+        self.backbone.save_pretrained(folder, max_shard_size="100GB")
+        if self.transform is not None:
+            transforms.save(self.transform, folder)
         save_tokenizer(self.hub_tokenizer, folder)
 
 
@@ -368,7 +363,8 @@ def first_position(backbone: PreTrainedModel) -> int:
 
 def positions(backbone: PreTrainedModel) -> int:
     """Return the maximum number of tokens that the position embeddings allow."""
-    return int(getattr(backbone.config, "max_position_embeddings", DEFAULT_MAX_LENGTH)) - first_position(backbone)
+    rows = getattr(backbone.config, "max_position_embeddings", None) or 0
+    return (rows if rows > 0 else DEFAULT_MAX_LENGTH) - first_position(backbone)  # XLNet, without a limit, has -1.
 
 
 # The linear layers of a backbone, and the removal of some of its layers.

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from models.bundle import adapter, bundle, card, origin, quantization, sources
 from models.bundle.adapter import PREFIX, AdapterError
 from models.bundle.bundle import CARD, CONFIG, TOKENIZER, TRANSFORM, Manifest
-from models.bundle.disk import replacing_folder
+from models.bundle.disk import naming, replacing_folder
 from models.encoder import transform as transforms
 from models.encoder.encoder import Encoder, keep_layers, linear_layers
 from models.export.export import GOLDEN_SENTENCES, encoder_facts, unit_vectors, write_int8_limit
@@ -91,7 +91,7 @@ def extract(
     )
     adapter.refuse_foreign(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with replacing_folder(folder) as draft:
+    with naming(folder), replacing_folder(folder) as draft:
         adapter.write(draft, config=config, tensors=tensors)
         merged = Encoder.load(draft, pooling=tuned.pooling, max_length=tuned.max_length, prompts=tuned.prompts)
         if tuned.transform is not None:
@@ -244,8 +244,7 @@ def _biases(tuned: Encoder, modules: Sequence[str]) -> dict[str, NDArray[Any]]:
 
 def _fingerprint(merged: Encoder, facts: Mapping[str, Any]) -> str:
     """Return the fingerprint that a bundle of the merged encoder will have."""
-    with TemporaryDirectory() as scratch:
-        saved = Path(scratch)
+    with TemporaryDirectory() as scratch, naming(saved := Path(scratch)):
         merged.save(saved)
         files = {
             path: bundle.sha256(saved / path) for path in (CONFIG, TOKENIZER, TRANSFORM) if (saved / path).is_file()

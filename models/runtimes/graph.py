@@ -116,6 +116,7 @@ def golden_cosine_of(encode: Callable[[Sequence[str]], NDArray[np.float32]], bun
     golden = bundle.manifest.golden
     embedded = encode([one.text for one in golden])
     remembered = np.array([one.vector for one in golden], dtype=np.float32)
+    remembered /= np.linalg.norm(remembered, axis=1, keepdims=True).clip(1e-12)
     return float((embedded * remembered).sum(axis=1).min())
 
 

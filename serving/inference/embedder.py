@@ -257,8 +257,15 @@ class Embedder:
         return found
 
     async def _pieces(
-        self, texts: Sequence[str], *, special_tokens: bool, options: EmbedOptions, field: str
+        self,
+        texts: Sequence[str],
+        *,
+        special_tokens: bool,
+        options: EmbedOptions,
+        field: str,
+        most: int | None = None,
     ) -> list[list[Piece]]:
+        """Return all tokens, or the first `most` tokens, of each text with its prompt."""
         check_count(len(texts), self._settings.max_request_texts, field)
         check_some(texts, field)
         prompted = self.preparation.prompted(texts, options, lambda i: f"{field}.{i}")
@@ -267,7 +274,8 @@ class Embedder:
         tokens = 0
         with self._tokenizing.admitted(sum(map(len, prompted))):
             for turn in in_turns(prompted):
-                pieces = await self._tokenizing.run(partial(self.engine.pieces, turn, special_tokens))
+                whole = await self._tokenizing.run(partial(self.engine.pieces, turn, special_tokens))
+                pieces = [one[:most] for one in whole]
                 found += pieces
                 tokens += sum(map(len, pieces))
                 if tokens > limit:
@@ -283,7 +291,7 @@ class Embedder:
         if tokens >= self.preparation.length:
             return texts, 0
         begun = [text[: tokens * CHARACTERS_PER_TOKEN] for text in texts]
-        pieces = await self._pieces(begun, special_tokens=False, options=AS_THEY_ARE, field=field)
+        pieces = await self._pieces(begun, special_tokens=False, options=AS_THEY_ARE, field=field, most=tokens + 1)
         cut = sum(
             len(own) > tokens or len(one) < len(text) for one, own, text in zip(begun, pieces, texts, strict=True)
         )

@@ -22,7 +22,7 @@ from serving.inference.batcher import Batcher
 from serving.inference.embeddings import AS_DOCUMENTS, EmbedOptions, Inputs, Role
 from serving.inference.engine import Engine, EngineError
 from serving.inference.tokenizing import Tokenizing, in_turns
-from serving.operations.bounds import check_text
+from serving.operations.bounds import check_count, check_text
 from serving.operations.limits import Caller, current_caller
 from serving.settings import Settings
 
@@ -183,8 +183,7 @@ class InputPreparation:
             self._coming[caller] -= about
             if not self._coming[caller]:
                 del self._coming[caller]
-        for i in long:  # count the text as truncated, even if the tokens of its beginning fit the model
-            tokens[i] = replace(tokens[i], length=max(tokens[i].length, len(tokens[i]) + 1))
+        _count_as_truncated(tokens, long)
         return tokens
 
     async def pair_tokens(self, pairs: Sequence[TextPair], options: EmbedOptions, field: str) -> list[Tokens]:
@@ -198,18 +197,23 @@ class InputPreparation:
             for text in pair:
                 check_text(text, self._settings.max_text_bytes, f"{field}.{i}")
         limit = self._manifest.max_length * CHARACTERS_PER_TOKEN
-        if not options.truncate and (
-            long := next((i for i, pair in enumerate(pairs) if sum(map(len, pair)) > limit), None)
-        ):
-            raise TooLarge(f"has more than {limit} characters, and truncate is false", field=f"{field}.{long}")
+        long = [i for i, pair in enumerate(pairs) if max(map(len, pair)) > limit]
+        if long and not options.truncate:
+            raise TooLarge(f"has more than {limit} characters, and truncate is false", field=f"{field}.{long[0]}")
         side = slice(limit) if options.direction == "right" else slice(-limit, None)
         kept = [(first[side], second[side]) for first, second in pairs]
-        texts = [first + second for first, second in kept]
+        # A query counts once for each text, because the tokenizer reads it again for each.
+        characters = sum(map(_characters, kept))
+        check_count(characters, self._settings.max_tokenizing_characters, field, "characters, counted for each pair,")
         tokens: list[Tokens] = []
-        with self._tokenizing.admitted(sum(map(len, texts))):
-            for turn in in_turns(texts):
-                some = kept[len(tokens) : len(tokens) + len(turn)]
-                tokens += await self._tokenizing.run(partial(self._engine.tokenize_pairs, some, options.direction))
+        total = 0
+        with self._tokenizing.admitted(characters):
+            for turn in in_turns(kept, _characters):
+                some = await self._tokenizing.run(partial(self._engine.tokenize_pairs, turn, options.direction))
+                tokens += some
+                total += sum(map(len, some))
+                check_count(total, self._settings.max_request_tokens, field, "tokens")
+        _count_as_truncated(tokens, long)
         self._check_cut(tokens, options, lambda i: f"{field}.{i}")
         return tokens
 
@@ -251,6 +255,16 @@ class InputPreparation:
                 "check_embedding_ctx_length=False so that it sends text",
                 field=field,
             )
+
+
+def _characters(pair: TextPair) -> int:
+    return len(pair[0]) + len(pair[1])
+
+
+def _count_as_truncated(tokens: list[Tokens], cut: Sequence[int]) -> None:
+    """Count inputs as truncated that were cut before they were tokenised, even if their other tokens fit the model."""
+    for i in cut:
+        tokens[i] = replace(tokens[i], length=max(tokens[i].length, len(tokens[i]) + 1))
 
 
 def _is_texts(inputs: Inputs) -> TypeGuard[Sequence[str]]:

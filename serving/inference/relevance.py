@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -91,7 +92,7 @@ def late_interaction(vectors: Floats, norms: Floats, texts: Sequence[Tokens], sp
     counts = [kept if kept.any() else ~kept for kept in counts]
     unit = (vectors / np.maximum(norms, MIN_NORM)[:, None])[np.concatenate(counts)]
     ends = np.cumsum([kept.sum() for kept in counts])
-    cosines = unit[: ends[0]] @ unit[ends[0] :].T
-    best = np.maximum.reduceat(cosines, ends[:-1] - ends[0], axis=1)
-    scores: Floats = best.mean(axis=0).round(DECIMALS)
-    return scores
+    query = unit[: ends[0]]
+    # The texts are compared one by one, because the cosines of all their tokens could take gigabytes.
+    best = [(query @ unit[start:end].T).max(axis=1).mean() for start, end in pairwise(ends)]
+    return np.array(best, dtype=np.float32).round(DECIMALS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +27,7 @@ TOKENIZED_ON_THE_SPOT = 600
 """Maximum characters that are tokenised on the event loop. They take 0.2 ms, less than a switch to another thread. Each
 text counts as 20 additional characters."""
 T = TypeVar("T")
+S = TypeVar("S", bound=Sized)
 Tokenize = Callable[[Sequence[str], Direction], list[Tokens]]
 
 
@@ -108,10 +109,14 @@ class Tokenizing:
 
         Raises:
             Unhealthy: the tokenizer was closed before `work` could run.
+            Backend: the tokenizer failed.
         """
         if self._closed:
             raise shutting_down()
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except TokenizerFailure as error:
+            raise Backend(str(error)) from error
 
     async def close(self) -> None:
         """Wait until the running call has ended, then stop. Waiting requests fail with `Unhealthy`."""
@@ -191,12 +196,12 @@ def _failing_alone(tokenize: Tokenize) -> Tokenize:
     return tokenized
 
 
-def in_turns(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Split `texts` into lists of about `TOKENIZED_AT_ONCE` characters, in order."""
-    turn, characters = list[str](), 0
+def in_turns(texts: Sequence[S], characters_of: Callable[[S], int] = len) -> Iterator[list[S]]:
+    """Split texts, or pairs of texts, into lists of about `TOKENIZED_AT_ONCE` characters, in order."""
+    turn, characters = list[S](), 0
     for text in texts:
         turn.append(text)
-        characters += len(text)
+        characters += characters_of(text)
         if characters >= TOKENIZED_AT_ONCE:
             yield turn
             turn, characters = [], 0

@@ -13,6 +13,7 @@ import numpy as np
 from models.bundle.tokenizer import Tokens
 from models.runtimes.base import Floats
 from serving.inference.fair_queue import Answer
+from serving.operations.limits import Caller, current_caller
 from serving.operations.lru import Lru
 
 
@@ -30,6 +31,9 @@ class _Row(NamedTuple):
 _Landed = tuple[dict[bytes, _Row], float]
 """Vectors by the token ids of their texts, and the time at which the engine started with the first text."""
 
+_Place = tuple[bytes, bool, Caller | None]
+"""The token ids of a text, its `bulk` flag, and the API key in whose queue it waits."""
+
 
 @dataclass(eq=False)
 class _Flight:
@@ -45,9 +49,9 @@ class VectorCache:
     The cache key of a vector is the token ids of its text, because a vector depends on nothing else.
 
     If exactly one vector of a request is not cached, the request can share a run of the engine. It shares the run with
-    simultaneous requests that need only the same vector and have the same priority. If the run fails, all these
-    requests fail. If all callers leave, the run is cancelled. A request that needs several vectors from the engine
-    never waits for another request's run.
+    simultaneous requests of its API key that need only the same vector and have the same priority. If the run fails,
+    all these requests fail. If all callers leave, the run is cancelled. A request that needs several vectors from the
+    engine never waits for another request's run.
     """
 
     def __init__(self, submit: Submit, max_bytes: int, observe: Callable[[int, int], None] = lambda *_: None) -> None:
@@ -58,8 +62,8 @@ class VectorCache:
         """
         self._submit, self._observe = submit, observe
         self.kept: Lru[bytes, _Row] = Lru(max_bytes)
-        self._flights: dict[tuple[bytes, bool], _Flight] = {}
-        """Texts that are being embedded. The key is the text's token ids and its `bulk` flag."""
+        self._flights: dict[_Place, _Flight] = {}
+        """Texts that are being embedded."""
 
     async def embed(self, texts: Sequence[Tokens], *, bulk: bool = False) -> Answer:
         """Embed texts, using cached vectors. If all texts are cached, `begun` in the answer is the time of the call."""
@@ -68,7 +72,7 @@ class VectorCache:
         rows = {key: row for key in keys if (row := self.kept.get(key))}
         missing = {key: one for key, one in zip(keys, texts, strict=True) if key not in rows}
         alone = next(iter(missing)) if len(missing) == 1 else None
-        flight = self._flights.get((alone, bulk)) if alone else None
+        flight = self._flights.get((alone, bulk, current_caller())) if alone else None
         sent = 0 if flight else sum(key in missing for key in keys)
         self._observe(len(keys) - sent, sent)
         begun = asked
@@ -81,7 +85,7 @@ class VectorCache:
 
     async def _shared(self, key: bytes, text: dict[bytes, Tokens], bulk: bool) -> _Landed:
         """Wait for the vector of a single text. If no run computes it yet, start one."""
-        place = key, bulk
+        place = key, bulk, current_caller()
         if not (flight := self._flights.get(place)):
             flight = self._flights[place] = _Flight(asyncio.create_task(self._run(text, bulk)))
             flight.task.add_done_callback(lambda _: self._leave(place, flight))
@@ -94,7 +98,7 @@ class VectorCache:
                 self._leave(place, flight)
                 flight.task.cancel()
 
-    def _leave(self, place: tuple[bytes, bool], flight: _Flight) -> None:
+    def _leave(self, place: _Place, flight: _Flight) -> None:
         """Remove the run from `_flights`, so that later requests start their own run."""
         if self._flights.get(place) is flight:
             del self._flights[place]

@@ -15,6 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from transformers import AutoModel
 
@@ -179,6 +180,22 @@ def test_a_higher_rank_is_nearer_and_the_full_one_is_the_tuned_encoder(
     query = QUERY.removeprefix("base_model.model.")
     torch.testing.assert_close(merged[f"{query}.weight"], whole[f"{query}.weight"], atol=1e-3, rtol=0)
     torch.testing.assert_close(merged[f"{query}.bias"], whole[f"{query}.bias"], atol=0, rtol=0)
+
+
+def test_a_full_disk_is_one_line_with_the_name_of_the_folder(
+    tiny_backbone: Path,
+    other_bundle: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    out, command = tmp_path / "full", ["adapter", "extract", str(other_bundle), "--base", str(tiny_backbone)]
+    monkeypatch.setattr(adapter, "save_file", full)
+    assert main([*command, "--rank", "4", "--out", str(out)]) == 1
+    assert capsys.readouterr().err == f"isosphere: {out}: I/O error: No space left on device (os error 28)\n"
 
 
 @pytest.mark.slow
@@ -361,6 +378,18 @@ def test_inspect_and_verify_take_an_adapter(extracted: Path, copied: Path, capsy
     assert "4 files verified" in capsys.readouterr().out
     assert main(["inspect", str(copied)]) == main(["verify", str(copied)]) == 2
     assert "adapter.json" in capsys.readouterr().err
+
+
+def test_a_deep_configuration_is_told_in_one_line(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (copied / adapter.CONFIG).write_text("[" * 100_000)
+    assert main(["verify", str(copied)]) == 2
+    assert "adapter_config.json: not JSON" in capsys.readouterr().err
+
+
+def test_a_configuration_that_is_too_large_is_not_read(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle, "MOST_JSON_BYTES", 10)
+    with pytest.raises(Refused, match=r"adapter_config\.json: has \d+ bytes"):
+        adapter.load(copied)
 
 
 def test_an_unknown_name_lists_those_that_are_there() -> None:

@@ -257,6 +257,12 @@ def test_a_configuration_that_is_none_is_named_though_its_hash_is_right(copy: Pa
             read()
 
 
+@pytest.mark.parametrize("rows", [None, "9"])
+def test_a_number_of_rows_that_is_none_is_ignored(rows: object, copy: Path) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    assert _rewritten(copy, config_json={**config, "vocab_size": rows}).tokenizer.encode(["a"])
+
+
 def test_an_encoder_says_whether_it_was_trained_to_be_cut(copy: Path) -> None:
     config = json.loads((copy / "config.json").read_text())
     assert 16 not in bundle.load(copy).matryoshka

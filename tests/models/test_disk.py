@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 from models.bundle.disk import error_line_and_status, locked_exclusively, make_folder, replacing, size, write_whole
 
@@ -98,10 +99,11 @@ def test_a_block_that_ends_badly_leaves_the_old_file(tmp_path: Path, end: type[B
         (OSError(errno.ENOSPC, "No space left on device"), ("a.txt: No space left on device", 1)),
         (PermissionError(errno.EACCES, "Permission denied", "a.txt.part"), ("a.txt: Permission denied", 2)),
         (OSError("4 requested and 0 written"), ("a.txt: 4 requested and 0 written", 2)),
+        (SafetensorError("I/O error: No space left"), ("a.txt: I/O error: No space left", 1)),
     ],
 )
 def test_an_error_names_the_file_that_was_to_be(
-    tmp_path: Path, error: OSError, expected: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, error: Exception, expected: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(OSError) as caught, replacing(Path("a.txt")):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from models.bundle.sources import SourceError
+from models.encoder.config import read_config
 from models.encoder.encoder import Encoder
 
 
@@ -118,6 +119,7 @@ def test_a_file_that_is_no_json_is_named(described: Path, name: str) -> None:
         ("sentence_bert_config.json", {"max_seq_length": 16.0}, "max_seq_length must be a whole number above 0"),
         ("sentence_bert_config.json", {"max_seq_length": 0}, "max_seq_length must be a whole number above 0"),
         ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "transformer_task 'fill-mask' is not supp"),
+        ("sentence_bert_config.json", {"processing_kwargs": {"text": {"max_length": 8}}}, "processing_kwargs "),
         ("config_sentence_transformers.json", {"truncate_dim": 0}, "truncate_dim must be a whole number above 0"),
         ("config_sentence_transformers.json", {"prompts": ["a"]}, "prompts must be an object of names and texts"),
         ("config_sentence_transformers.json", {"prompts": {"query": None}}, "prompts must be an object"),
@@ -127,6 +129,16 @@ def test_a_setting_of_another_type_is_named(described: Path, name: str, said: di
     (described / name).write_text(json.dumps(said))
     with pytest.raises(SourceError, match=f"{name}: {named}"):
         Encoder.load(described)
+
+
+@pytest.mark.parametrize(("said", "expected"), [(1000, 1000), (10**30, None), (None, None)])
+def test_the_length_is_the_tokenizers_if_a_newer_version_wrote_it_there(
+    described: Path, said: int | None, expected: int | None
+) -> None:
+    (described / "tokenizer_config.json").write_text(json.dumps({"model_max_length": said}))
+    assert read_config(described).get("max_length") == expected
+    (described / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 20}))
+    assert read_config(described)["max_length"] == 20
 
 
 def test_prompts_that_pooling_would_have_to_pass_over_are_refused(described: Path) -> None:

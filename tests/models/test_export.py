@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +281,50 @@ def test_the_command_line_answers_bad_input_in_one_line(tmp_path: Path, capsys: 
         assert said.startswith("isosphere: ")
         assert said.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def _opposite(folder: Path) -> None:
+    """Give the first golden vector another direction, and a length at which the product with it is still high."""
+    said = json.loads((folder / "manifest.json").read_text())
+    first = said["golden"][0]["vector"]
+    said["golden"][0]["vector"] = [3 * x + (0.3 if i % 2 else 0) for i, x in enumerate(first)]
+    (folder / "manifest.json").write_text(json.dumps(said))
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (lambda folder: (folder / bundle.ONNX).write_bytes(b"no graph"), r"model\.onnx: .*Protobuf parsing failed"),
+        (lambda folder: (folder / bundle.INT8).write_text("[" * 100_000), r"int8\.json: .*recursion"),
+        (_opposite, r"model\.onnx: cosine 0\.\d+ to a golden vector"),
+    ],
+)
+def test_a_bundle_that_a_server_refuses_is_refused_by_verify_in_one_line(
+    damage: Callable[[Path], object],
+    named: str,
+    tiny_bundle: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = Path(shutil.copytree(tiny_bundle, tmp_path / "b"))
+    damage(folder)
+    _seal_again(folder)
+    assert main(["verify", str(folder)]) == 2
+    said = capsys.readouterr().err
+    assert re.search(named, said) and said.count("\n") == 1
+
+
+def _seal_again(folder: Path) -> None:
+    said = bundle.read_manifest(folder / bundle.MANIFEST)
+    facts = {each.name: getattr(said, each.name) for each in fields(said) if each.name not in ("files", "fingerprint")}
+    bundle.write_manifest(folder, **facts)
+
+
+@pytest.mark.parametrize("length", ["0", "-1", "many"])
+def test_a_maximum_length_below_one_is_refused(length: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["export", "minilm", "--out", str(tmp_path / "out"), "--max-length", length])
+    assert ended.value.code == 2 and "--max-length" in capsys.readouterr().err
 
 
 def test_a_place_that_can_not_be_written_is_named_in_one_line(

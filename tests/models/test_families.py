@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from models.bundle.sources import SourceError
-from models.encoder.encoder import Encoder, dropout_off
+from models.encoder.encoder import DEFAULT_MAX_LENGTH, Encoder, dropout_off, positions
 from models.encoder.pooling import POOLINGS
 from models.encoder.pretrained import encoder_class
 from models.export.export import PARITY, check_parity, write_onnx
@@ -75,6 +75,12 @@ class Family:
             **dict.fromkeys(self.dropout, 0.1),
         )
         getattr(transformers, f"{self.name}Model")(config).save_pretrained(folder)
+
+
+def test_a_model_without_a_limit_of_positions_reads_the_default_number() -> None:
+    config = transformers.XLNetConfig(vocab_size=8, d_model=8, n_layer=1, n_head=2, d_inner=8)
+    assert config.max_position_embeddings == -1
+    assert positions(transformers.XLNetModel(config)) == DEFAULT_MAX_LENGTH
 
 
 FAMILIES = [

@@ -4,6 +4,7 @@ import shutil
 from argparse import Namespace
 from pathlib import Path
 
+import huggingface_hub
 import numpy as np
 import pytest
 
@@ -13,6 +14,7 @@ from models.bundle.bundle import load
 from models.bundle.sources import SourceError, hub_id, local_bundle, resolve
 from models.cli.commands import _origin
 from models.encoder.encoder import Encoder
+from tests.models.fake_hub import FakeHub
 
 
 def test_minilm_is_the_published_encoder_with_its_own_pooling_and_length() -> None:
@@ -101,6 +103,19 @@ def test_a_part_of_a_download_is_not_taken_for_the_whole(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(SourceError, match="someone/tiny"):
         resolve("someone/tiny")
+
+
+def test_an_encoder_that_another_program_has_partly_cached_is_completed_at_its_commit(
+    tiny_backbone: Path, hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    files = {file.name: file.read_bytes() for file in tiny_backbone.iterdir()}
+    files["1_Pooling/config.json"] = b'{"pooling_mode_mean_tokens": true}'
+    repository = hub.make("someone/mean", files)
+    for name in ("config.json", "model.safetensors"):
+        huggingface_hub.hf_hub_download("someone/mean", name)
+    repository.commit("main", {})
+    assert Encoder.load("someone/mean").pooling == "mean"
 
 
 @pytest.mark.parametrize("name", ["a b/c", "hf://x/.."])

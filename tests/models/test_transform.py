@@ -92,7 +92,7 @@ def test_a_bundle_exported_again_keeps_its_transform_and_fingerprint(
     encoder, folder = made
     assert main(["export", str(folder), "--out", str(tmp_path / "again"), "--no-measure"]) == 0
     assert encoder.transform is not None
-    assert f"{encoder.dim} dimensions, mean pooling, {encoder.transform.kind} transform" in capsys.readouterr().out
+    assert f"{encoder.max_length} tokens, mean pooling, {encoder.transform.kind} transform" in capsys.readouterr().out
     assert bundle.load(tmp_path / "again").manifest.fingerprint == bundle.load(folder).manifest.fingerprint
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -30,6 +32,11 @@ def test_an_encoder_is_assembled_once_and_has_its_recorded_facts(
     assert (made.name, made.fingerprint, made.scores) == ("default", said.fingerprint, said.scores)
     monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("assembled again"))
     assert with_bundles(_settings(tmp_path, "minilm+default")).bundles == (folder,)
+    shutil.copytree(sources.resolve("minilm+default"), tmp_path / "other")
+    facts = json.loads((tmp_path / "other" / adapter.MANIFEST).read_text())
+    # The config.json of another version of transformers gives another fingerprint.
+    (tmp_path / "other" / adapter.MANIFEST).write_text(json.dumps({**facts, "fingerprint": "0" * 64}))
+    assert with_bundles(_settings(tmp_path, str(tmp_path / "other"))).bundles == (folder,)
 
 
 @pytest.mark.slow
@@ -39,6 +46,20 @@ def test_two_adapters_in_folders_of_one_name_are_two_bundles(tmp_path: Path) -> 
         shutil.copytree(sources.resolve(f"minilm+{name}"), tmp_path / name / "adapter")
     made = with_bundles(_settings(tmp_path / "var", *(str(tmp_path / name / "adapter") for name in names)))
     assert [bundle.load(folder).manifest.name for folder in made.bundles] == names
+
+
+@pytest.mark.parametrize(
+    ("field", "text"), [("fingerprint", "a/../../served"), ("name", "../../served"), ("name", "/served")]
+)
+def test_a_manifest_names_no_folder_outside_the_kept_bundles(
+    field: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(sources.resolve("minilm+default"), tmp_path / "theirs")
+    said = json.loads((tmp_path / "theirs" / adapter.MANIFEST).read_text())
+    (tmp_path / "theirs" / adapter.MANIFEST).write_text(json.dumps({**said, field: text}))
+    monkeypatch.setattr("subprocess.run", lambda command, **_: subprocess.CompletedProcess(command, 0, "", ""))
+    made = sources.as_bundle(str(tmp_path / "theirs"), tmp_path / "kept")
+    assert made.parent.resolve() == tmp_path / "kept"
 
 
 def test_a_bundle_is_served_from_where_it_is(tiny_bundle: Path, tmp_path: Path) -> None:
@@ -66,3 +87,17 @@ def test_only_a_failed_export_is_worth_another_start(
     opening.set_exception(error)
     assert serve(opening) == status
     assert capsys.readouterr().err == f"isosphere: {error}\n"
+
+
+def test_a_module_of_the_working_directory_is_not_run_instead_of_the_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, said in (("own", "ours"), ("project", "theirs")):
+        (tmp_path / folder / "models").mkdir(parents=True)
+        (tmp_path / folder / "models" / "__init__.py").touch()
+        program = f"import sys\nprint('isosphere: {said}', file=sys.stderr)\nsys.exit(2)\n"
+        (tmp_path / folder / "models" / "__main__.py").write_text(program)
+    monkeypatch.syspath_prepend(str(tmp_path / "own"))
+    monkeypatch.chdir(tmp_path / "project")
+    with pytest.raises(Refused, match=r"^minilm: ours$"):
+        sources.as_bundle("minilm", tmp_path / "kept")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import tracemalloc
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from serving.inference.embeddings import EmbedOptions
 from serving.inference.engine import EachToken, Model
 from serving.inference.engines import ENGINES
 from serving.inference.fake_engine import DIM, FakeEngine
+from serving.inference.relevance import late_interaction
 from serving.service import Service
 from serving.settings import Settings
 from tests.serving.engines import Gate, model
@@ -152,6 +154,17 @@ def test_late_interaction_orders_by_the_best_token_for_each_of_the_query(client:
     assert ranks[0]["score"] == 1, "every word of the query is in the text"
     squashed = client.post("/rerank", json=body | {"raw_scores": False}).json()
     assert squashed[0]["score"] == pytest.approx(1 / (1 + np.exp(-1)), abs=1e-6)
+
+
+def test_late_interaction_takes_no_memory_for_all_pairs_of_tokens() -> None:
+    texts = [Tokens(np.full(1000, 7), 1000) for _ in range(21)]
+    vectors = np.ones((21_000, 1), dtype=np.float32)
+    tracemalloc.start()
+    try:
+        assert late_interaction(vectors, vectors[:, 0], texts, []).tolist() == [1] * 20
+        assert tracemalloc.get_traced_memory()[1] < 20e6, "all cosines take 80 MB"
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_empty_text_is_compared_by_its_special_tokens(client: TestClient) -> None:

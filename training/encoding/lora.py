@@ -19,6 +19,7 @@ from torch import nn
 
 from models.bundle import adapter, sources
 from models.bundle.adapter import PREFIX, Adapter
+from models.bundle.disk import naming
 from models.bundle.sources import manifest_of
 from models.encoder import transform as transforms
 from models.encoder.encoder import Encoder, keep_layers, linear_layers
@@ -119,9 +120,10 @@ def write_adapter(factors: Factors, encoder: Encoder, folder: Path) -> Adapter:
     Raises:
         OSError: a file can't be written.
     """
-    if encoder.transform is not None:
-        transforms.save(encoder.transform, folder)
-    return adapter.write(folder, config=factors.config, tensors=factors.tensors)
+    with naming(folder):
+        if encoder.transform is not None:
+            transforms.save(encoder.transform, folder)
+        return adapter.write(folder, config=factors.config, tensors=factors.tensors)
 
 
 def _adapted(encoder: Encoder) -> Iterator[tuple[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -29,11 +28,8 @@ def save_state(file: Path, tensors: dict[str, Tensor], facts: Mapping[str, objec
         left.unlink(missing_ok=True)
     with replacing(file) as beside:
         mode = beside.stat().st_mode
-        try:
-            save_file(tensors, beside, metadata={"state": json.dumps(facts)})
-            beside.chmod(mode)  # Only the owner could read the file of safetensors, so the usual permissions are set.
-        except SafetensorError as error:  # safetensors reports a full disk with this general error.
-            raise OSError(errno.EIO, str(error)) from error
+        save_file(tensors, beside, metadata={"state": json.dumps(facts)})
+        beside.chmod(mode)  # Only the owner could read the file of safetensors, so the usual permissions are set.
 
 
 def read_header(file: Path) -> dict[str, Any]:

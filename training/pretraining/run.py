@@ -17,7 +17,7 @@ from huggingface_hub import ModelCardData
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from models.bundle.disk import replacing_folder, restore_folder, write_whole
+from models.bundle.disk import naming, replacing_folder, restore_folder, write_whole
 from models.bundle.origin import Origin
 from models.encoder.encoder import dropout_off, save_tokenizer
 from training.checkpoints import checkpoint, record
@@ -336,7 +336,7 @@ def publish(config: PretrainConfig, model: MaskedLM, census: Census) -> None:
     restore_folder(out)
     # The check is repeated, because the folder's content is deleted and may have changed during the long run.
     check(out)
-    with replacing_folder(out) as draft:
+    with naming(out), replacing_folder(out) as draft:
         model.bert.save_pretrained(draft, max_shard_size="100GB")
         save_tokenizer(model.tokenizer, draft)
         write_whole(draft / "README.md", _page(config, model.encoder.origin, census, curve))

@@ -89,8 +89,10 @@ class Processes:
                     return None
                 # The process has a session of its own. So Ctrl-C in a terminal reaches only this process, which passes
                 # it on once.
+                # With -P, a `training` in the working directory is not run instead of ours.
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "training.studies", str(folder), str(os.getpid())],
+                    [sys.executable, "-P", "-m", "training.studies", str(folder), str(os.getpid())],
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,

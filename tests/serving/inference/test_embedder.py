@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.bundle.tokenizer import CHARACTERS_PER_TOKEN, Direction, Tokens
+from models.bundle.tokenizer import CHARACTERS_PER_TOKEN, Direction, TextPair, Tokens
 from serving.corpora import library
 from serving.errors import Invalid, Overloaded, ServiceError, TooLarge, Unhealthy
 from serving.inference import tokenizing
@@ -90,6 +90,54 @@ def test_a_text_is_cut_before_it_is_tokenised_and_that_is_told(word: str) -> Non
         assert not engine.turns
 
     embedding(engine, work)
+
+
+class Pairs(Recording):
+    """Tokenizer of pairs that records them."""
+
+    def tokenize_pairs(self, pairs: Sequence[TextPair], direction: Direction) -> list[Tokens]:
+        self.turns.append([first + second for first, second in pairs])
+        return super().tokenize_pairs(pairs, direction)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_pair_is_cut_before_it_is_tokenised_and_that_is_told(place: int) -> None:
+    pairs = [("a", "b")] * 2
+    pairs[place] = ("a", " " * READ + "end")
+
+    async def work(embedder: Embedder) -> None:
+        tokens = await embedder.preparation.pair_tokens(pairs, EmbedOptions(), "texts")
+        assert [one.truncated for one in tokens] == [i == place for i in range(2)]
+        with pytest.raises(TooLarge, match=rf"texts\.{place}: .* truncate is false"):
+            await embedder.preparation.pair_tokens(pairs, EmbedOptions(truncate=False), "texts")
+
+    embedding(Pairs(), work)
+
+
+def test_pairs_are_refused_before_the_tokenizer_has_read_a_long_query_for_each() -> None:
+    engine = Pairs()
+
+    async def work(embedder: Embedder) -> None:
+        query = "a " * TOKENIZED_AT_ONCE
+        with pytest.raises(TooLarge, match="tokens are more than the 1000"):
+            await embedder.preparation.pair_tokens([(query, "b")] * 40, EmbedOptions(), "texts")
+        assert len(engine.turns) == 8, "of 128 tokens each"
+        with pytest.raises(TooLarge, match="characters"):
+            await embedder.preparation.pair_tokens([(query, "b")] * 51, EmbedOptions(), "texts")
+        assert len(engine.turns) == 8
+
+    embedding(engine, work, max_request_tokens=1000, max_tokenizing_characters=1_000_000)
+
+
+def test_only_the_tokens_that_are_kept_of_a_document_count() -> None:
+    texts = ["a b c d e f", "a b", ""]
+
+    async def work(embedder: Embedder) -> None:
+        assert await embedder.beginnings(texts, 2, "documents") == (["a b", "a b", ""], 1)
+        with pytest.raises(TooLarge, match="documents"):
+            await embedder.beginnings(["a b c d e f"] * 3, 4, "documents")
+
+    embedding(Recording(), work, max_request_tokens=6)
 
 
 def test_a_text_of_just_that_length_is_not_cut() -> None:

@@ -255,9 +255,11 @@ def test_a_tokenizer_that_gives_up_is_told_to_the_caller_of_that_text(
     async def main() -> None:
         queue = Tokenizing(tokenize)
         told = await asyncio.gather(
-            *(queue.tokens([text], "right") for text in ("good", "bad", "fine")), return_exceptions=True
+            *(queue.tokens([text], "right") for text in ("good", "bad", "fine")),
+            queue.run(lambda: tokenize(["bad"], "right")),
+            return_exceptions=True,
         )
         await queue.close()
-        assert [type(one) for one in told] == [list, Backend, list]
+        assert [type(one) for one in told] == [list, Backend, list, Backend]
 
     asyncio.run(main())

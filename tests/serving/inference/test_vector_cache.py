@@ -15,6 +15,8 @@ from models.bundle.tokenizer import Tokens
 from serving.errors import Backend
 from serving.inference.fair_queue import Answer
 from serving.inference.vector_cache import VectorCache
+from serving.operations.keys import Key
+from serving.operations.limits import Caller, Limits, charged_to
 from serving.operations.lru import OVERHEAD, Lru
 
 
@@ -115,6 +117,22 @@ def test_nobody_waits_for_the_end_of_another_s_work(others: list[Tokens]) -> Non
         assert queue.sent == [*(one.ids.tolist() for one in others), [1]]
         queue.open.set()
         await asyncio.gather(large, single)
+
+    asyncio.run(main())
+
+
+def test_a_key_does_not_wait_in_the_queue_of_another_key() -> None:
+    async def main() -> None:
+        queue = Queue()
+        cache = VectorCache(queue.submit, 10_000)
+        waiting = []
+        for name in "ab":
+            with charged_to(Caller(Key(name=name, sha256="0" * 64, scopes=("read",)), Limits())):
+                waiting += [asyncio.create_task(cache.embed([text(1)])) for _ in range(2)]
+        await asyncio.sleep(0.001)
+        assert queue.sent == [[1], [1]]
+        queue.open.set()
+        await asyncio.gather(*waiting)
 
     asyncio.run(main())
 

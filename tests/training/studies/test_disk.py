@@ -51,7 +51,7 @@ def test_a_full_disk_stops_the_other_runs_too(
 
     monkeypatch.setattr(schedule, "write_whole", full)
     monkeypatch.setattr(subprocess, "Popen", began)
-    monkeypatch.setattr(schedule, "sys", SimpleNamespace(executable=str(run)))
+    monkeypatch.setattr(schedule, "sys", SimpleNamespace(executable=str(run), path=[]))
     with pytest.raises(OSError, match="No space left"):
         schedule.run_trials([first, second], tmp_path, io.StringIO(), Processes(), jobs=2)
     assert not is_finished(run_folder(first, tmp_path))

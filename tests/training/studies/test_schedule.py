@@ -28,7 +28,7 @@ from training.machine.interrupt import InterruptedRun, LockError, locked
 from training.studies.description import Study
 from training.studies.plan import Plan
 from training.studies.results import LOG, RESULT, RESULTS, TRIAL, is_finished, run_folder
-from training.studies.schedule import LOCKED_ELSEWHERE, is_locked
+from training.studies.schedule import LOCKED_ELSEWHERE, Processes, is_locked
 from training.studies.trial import StudyError, Trial
 from training.studies.work import RECORD, run_trial
 
@@ -278,3 +278,18 @@ def test_a_run_is_at_work_while_its_lock_is_held(make_study: MakeStudy, tmp_path
         assert ": at work\n" in capsys.readouterr().out
     assert call("status", str(tmp_path)) == 0
     assert ": stopped after step 0, " in capsys.readouterr().out
+
+
+def test_a_module_of_the_working_directory_is_not_run_instead_of_a_run(
+    make_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("own", "project"):
+        package = tmp_path / folder / "training" / "studies"
+        package.mkdir(parents=True)
+        for file in (package.parent / "__init__.py", package / "__init__.py"):
+            file.touch()
+        (package / "__main__.py").write_text(f"raise SystemExit('run from {folder}')")
+    monkeypatch.syspath_prepend(str(tmp_path / "own"))
+    monkeypatch.chdir(tmp_path / "project")
+    trial = Study.read(make_study()).trials()[0]
+    assert "run from own" in str(Processes()(trial, tmp_path / "out"))
