@@ -307,15 +307,16 @@ class Service:
             TooLarge: `options` forbid truncation, but a text is too long.
         """
         check_some(texts, field)
-        cut = 0
+        cut: list[int] = []
         served, method = self.encoders.scorer(model, method)
         with self.admitted(), served.ready_embedder.held() as embedder:
             if max_tokens is not None:
                 texts, cut = await embedder.beginnings(texts, max_tokens, field)
             if cut and not options.truncate:
-                raise TooLarge(f"{cut} texts have more than {max_tokens} tokens, and truncation is false", field=field)
+                message = f"has more than {max_tokens} tokens, and truncation is false"
+                raise TooLarge(message, field=f"{field}.{cut[0]}")
             found = await relevance(embedder, query, texts, options, field, method=method)
-        truncated = min(found.computed.truncated + cut, 1 + len(texts))
+        truncated = min(found.computed.truncated + len(cut), 1 + len(texts))
         return replace(found, computed=replace(found.computed, truncated=truncated))
 
     async def _index_where_the_encoder_runs(self) -> None:

@@ -169,7 +169,9 @@ class Settings(BaseSettings):
         default=Bounds.restored_bytes, description="maximum bytes of a restored snapshot after decompression"
     )
     max_tokenizing_characters: PositiveInt = Field(
-        default=64_000_000, description="maximum characters that wait for the tokenizer; further requests get 429"
+        default=64_000_000,
+        description="maximum characters that wait for the tokenizer; further requests get 429, and a request to a "
+        "cross-encoder with more characters gets 413",
     )
     max_search_hits: PositiveInt = Field(
         default=10_000, description="maximum hits of one search request, summed over its queries"

@@ -53,7 +53,7 @@ def _values(
     else:
         for number, line in enumerate(lines([path], bad), start=1):
             text = line.rstrip("\r\n")
-            yield f"{path}:{number}", [text, None, *(text for _ in columns)]
+            yield f"{path}:{number}", [text, text if id_column else None, *(text for _ in columns)]
 
 
 def _wrong(text: Any, own_id: Any, kept: Sequence[Any]) -> str:

@@ -178,7 +178,8 @@ def _add_writing(server: MCPServer, api: Api) -> None:
             answer = await api.ask(caller, "GET", "jobs", answer["id"])
         if answer.get("state", "succeeded") != "succeeded":
             errors = "; ".join(f"{one['place']}: {one['error']}" for one in answer["errors"])
-            raise ToolError(f"the job {answer['id']}, which stores the documents, {answer['state']}: {errors}")
+            ended = f"the job {answer['id']}, which was to store the documents, has the state {answer['state']!r}"
+            raise ToolError(f"{ended}. {errors}".rstrip())
         return Stored(ids=[one.id for one in documents])
 
     @server.tool(title="Delete a document", annotations=WRITES)

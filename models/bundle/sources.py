@@ -344,7 +344,7 @@ def as_bundle(name: str, kept: Path) -> Path:
     options = ["--out", str(folder), f"--name={record.name}", "--no-measure"]
     # With -P, a `models` in the working directory is not run instead of ours.
     command = [sys.executable, "-P", "-m", "models", "export", name, *options]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     made = subprocess.run(
         command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
     )
@@ -408,13 +408,14 @@ def shipped_folder(name: str) -> Path | None:
 def _from_hub(name: str) -> Path:
     """Return the folder of a hub id in the hub's cache.
 
-    If needed, the encoder is downloaded. A cached commit is completed, because other programs may have cached only some
-    of its files, for example without the pooling.
+    If needed, the encoder is downloaded. If the cache may lack a file, the hub is asked, because other programs may
+    have cached only some files, for example without the pooling.
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     repository, _, revision = name.partition("@")
+    folder: Path | None = None
     for cached_only, wanted in ((True, WANTED), (False, WANTED), (False, [*WANTED, PICKLED, f"[0-9]_*/{PICKLED}"])):
         try:
             folder = Path(
@@ -426,12 +427,23 @@ def _from_hub(name: str) -> Path:
             raise SourceError(f"{name!r}: neither a folder nor a hub id") from error
         except LocalEntryNotFoundError:
             continue  # The encoder is not in the cache or, in the second attempt, the hub can't be reached.
-        except (HfHubHTTPError, OSError) as error:
+        except Exception as error:  # The errors of proxies and of the hub have no common class.
+            if folder and _is_complete(folder):  # For example, the hub no longer has the cached commit.
+                return folder
             raise SourceError(f"{name!r}: not available from the hub ({error})".splitlines()[0]) from error
         revision = folder.name
-        if not cached_only and _is_complete(folder):
+        if _is_complete(folder) and (not cached_only or _is_whole(folder)):
             return folder
     raise SourceError(f"{name!r}: not a folder, not complete in the local hub cache, and not available from the hub")
+
+
+def _is_whole(folder: Path) -> bool:
+    """Return whether a cached folder surely has all its settings and weights, so that the hub need not be asked."""
+    if any((folder / name).is_file() for name in (MANIFEST, adapters.MANIFEST)):
+        return True
+    sharded = (backbone_folder(folder) / f"{WEIGHTS}.index.json").is_file()
+    poolings = [module.folder / CONFIG for module in modules(folder) if module.kind == "Pooling"]
+    return not sharded and any(map(Path.is_file, poolings))
 
 
 def _is_complete(folder: Path) -> bool:

@@ -53,7 +53,7 @@ PIECE = 1 << 20
 PAGE = 1000
 POLL_SECONDS = 0.2
 PATIENCE = 600.0
-"""Timeout for an answer of the server, in seconds."""
+"""Timeout for an answer of the server, and for repeated requests for a job that can't be reached, in seconds."""
 CREATED, ACCEPTED = 201, 202
 REFUSED = (Malformed, Empty, TooLarge, UnsupportedMedia, Invalid, Overloaded, InsufficientStorage)
 """Errors after which certainly no document of a file is stored, and no job stores one later."""
@@ -63,10 +63,10 @@ Body = Mapping[str, Any] | Iterable[bytes]
 """Body of a request: an object that is sent as JSON, or the bytes of the body."""
 _ERRORS: dict[int, type[ServiceError]] = {
     one.status: one
-    for one in vars(errors).values()
+    for one in reversed(vars(errors).values())
     if isinstance(one, type) and issubclass(one, ServiceError) and one is not ServiceError
 }
-"""Error classes by HTTP status."""
+"""The first, and most general, error class of each HTTP status."""
 
 
 @dataclass(frozen=True)

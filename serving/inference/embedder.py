@@ -29,8 +29,8 @@ from serving.inference.inputs import At, InputPreparation
 from serving.inference.tokenizing import Tokenizing, in_turns
 from serving.inference.vector_cache import Submit, VectorCache
 from serving.operations.bounds import check_count, check_some
-from serving.operations.context import BULK, RETRIED, record
-from serving.operations.limits import charge, check_no_debt
+from serving.operations.context import BULK, record
+from serving.operations.limits import PATIENT, charge, check_no_debt
 from serving.operations.metrics import Metrics, Timing
 from serving.settings import Settings
 
@@ -128,7 +128,7 @@ class Embedder:
         request do not apply to parts. The caller must repeat later parts that are refused.
         """
         check_kind(self.manifest, ENCODER)
-        with self._metrics.request(len(inputs), retried=bool(part) or RETRIED.get()):
+        with self._metrics.request(len(inputs), retried=bool(part) or PATIENT.get()):
             began = perf_counter()
             at = at or (lambda i: f"{field}.{i}")
             if part is None:
@@ -282,19 +282,21 @@ class Embedder:
                     raise TooLarge(f"more than the {limit} tokens of one request", field=field)
         return found
 
-    async def beginnings(self, texts: Sequence[str], tokens: int, field: str) -> tuple[Sequence[str], int]:
-        """Truncate each text to `tokens` tokens. Return the texts and the number of truncated texts.
+    async def beginnings(self, texts: Sequence[str], tokens: int, field: str) -> tuple[Sequence[str], list[int]]:
+        """Truncate each text to `tokens` tokens. Return the texts and the indices of the truncated texts.
 
-        If the model's maximum length is at most `tokens`, the texts are returned unchanged, and the number is 0. The
+        If the model's maximum length is at most `tokens`, the texts are returned unchanged, without indices. The
         model truncates these texts later.
         """
         if tokens >= self.preparation.length:
-            return texts, 0
+            return texts, []
         begun = [text[: tokens * CHARACTERS_PER_TOKEN] for text in texts]
         pieces = await self._pieces(begun, special_tokens=False, options=AS_THEY_ARE, field=field, most=tokens + 1)
-        cut = sum(
-            len(own) > tokens or len(one) < len(text) for one, own, text in zip(begun, pieces, texts, strict=True)
-        )
+        cut = [
+            i
+            for i, (one, own, text) in enumerate(zip(begun, pieces, texts, strict=True))
+            if len(own) > tokens or len(one) < len(text)
+        ]
         return [text[: own[:tokens][-1].stop] if own else text for text, own in zip(begun, pieces, strict=True)], cut
 
     async def decoded(self, ids: Sequence[Sequence[int]], *, skip_special_tokens: bool) -> list[str]:

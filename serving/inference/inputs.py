@@ -193,15 +193,16 @@ class InputPreparation:
                 "a cross-encoder does not support prompts",
                 field="prompt" if options.prompt_name is None else "prompt_name",
             )
-        for i, pair in enumerate(pairs):
-            for text in pair:
-                check_text(text, self._settings.max_text_bytes, f"{field}.{i}")
+        places = {text: i for i in reversed(range(len(pairs))) for text in pairs[i]}  # a query is in every pair
+        for text, i in places.items():
+            check_text(text, self._settings.max_text_bytes, f"{field}.{i}")
         limit = self._manifest.max_length * CHARACTERS_PER_TOKEN
         long = [i for i, pair in enumerate(pairs) if max(map(len, pair)) > limit]
         if long and not options.truncate:
             raise TooLarge(f"has more than {limit} characters, and truncate is false", field=f"{field}.{long[0]}")
         side = slice(limit) if options.direction == "right" else slice(-limit, None)
-        kept = [(first[side], second[side]) for first, second in pairs]
+        cut = {text: text[side] for text in places}
+        kept = [(cut[first], cut[second]) for first, second in pairs]
         # A query counts once for each text, because the tokenizer reads it again for each.
         characters = sum(map(_characters, kept))
         check_count(characters, self._settings.max_tokenizing_characters, field, "characters, counted for each pair,")

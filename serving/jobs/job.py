@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from serving.errors import Backend, Conflict, Damaged, InsufficientStorage, NoRoom, Overloaded, Unhealthy, shortened
-from serving.operations.context import BULK, RETRIED, holding
+from serving.operations.context import BULK, holding
 
 T = TypeVar("T")
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
@@ -231,7 +231,7 @@ async def retry_while_busy(work: Callable[[], Awaitable[T]]) -> T:
     failures = count(1)
     while True:
         try:
-            with holding(BULK, True), holding(RETRIED, True):
+            with holding(BULK, True):
                 return await work()
         except Overloaded as error:
             await asyncio.sleep(error.retry_after or 1)

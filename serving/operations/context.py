@@ -26,8 +26,6 @@ def holding(variable: ContextVar[T], value: T) -> Iterator[None]:
 PRIORITY = "x-priority"
 BULK: ContextVar[bool] = ContextVar("bulk", default=False)
 """True for bulk work, which may wait for interactive requests."""
-RETRIED: ContextVar[bool] = ContextVar("retried", default=False)
-"""True for work that waits and repeats a request which raised `Overloaded`, so that no caller gets this error."""
 CONNECTION: ContextVar[Hashable] = ContextVar("connection", default=None)
 """Id of the HTTP connection that the work is for. The batcher learns from it whether there are several callers."""
 Record = Callable[[str, float, float, Mapping[str, int]], None]

@@ -20,12 +20,13 @@ MAX_RATIO = 100
 """Maximum ratio of decompressed size to compressed size, for files that have more than `ANY_SIZE` decompressed
 bytes."""
 ANY_SIZE = 1_000_000
+_CONTENTS = "w:sdtPr//w:docPartGallery/@w:val='Table of Contents'"
 WRAPPERS = (
-    *("ins", "moveTo", "sdt[not(w:sdtPr/w:showingPlcHdr)]", "sdtContent", "smartTag", "customXml"),
+    *("ins", "moveTo", f"sdt[not(w:sdtPr/w:showingPlcHdr or {_CONTENTS})]", "sdtContent", "smartTag", "customXml"),
     *("fldSimple", "dir", "bdo"),
 )
 """XML elements around text that python-docx does not read: insertions of tracked changes, content controls without
-their placeholder texts, fields, and text with a direction."""
+placeholder texts and tables of contents, fields, and text with a direction."""
 _HEADING = re.compile(r"Heading ([1-9])")
 
 

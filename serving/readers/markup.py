@@ -34,6 +34,8 @@ SECTIONING = frozenset(("section", "div", "a", "span"))
 """HTML elements that may have the anchor of the next heading, as in pages by Sphinx and GitHub."""
 _FRONT_MATTER = re.compile(r"\ufeff?---[ \t]*\r?\n(.*?)^(?:---|\.\.\.)[ \t]*\r?$\n?", re.DOTALL | re.MULTILINE)
 _SPACE = re.compile(r"\s+")
+Start = tuple[str, tuple[int, int]]
+"""Name and place of a start tag."""
 
 
 def markdown(file: BinaryIO, options: dict[str, Any]) -> Records:
@@ -100,23 +102,23 @@ def _parsed(html: str) -> Page:
     """Parse a page. An element of `SKIPPED` that is never closed is not skipped, so it does not hide the rest."""
     page = Page(html)
     while page.hidden:
-        page = Page(html, page.shown | {page.hidden[0]})
+        page = Page(html, page.shown | set(page.hidden))
     return page
 
 
 class Page(HTMLParser):
     """Parser that collects the sections and the title of an HTML page.
 
-    Elements of `SKIPPED` are skipped, except those in `shown`.
+    Elements of `SKIPPED` are skipped, except those whose start tags are in `shown`.
     """
 
-    def __init__(self, html: str, shown: frozenset[str] = frozenset()) -> None:
+    def __init__(self, html: str, shown: frozenset[Start] = frozenset()) -> None:
         super().__init__(convert_charrefs=True)
         self.title = ""
         self.shown = shown
         self._sections = Sections()
         self._text: list[str] = []
-        self.hidden: list[str] = []
+        self.hidden: list[Start] = []
         """The open elements that are skipped. After the last line, the elements that are never closed."""
         self._anchor = ""
         self._in_heading = self._in_title = self._in_row = self._in_pre = self._has_main = self._is_over = False
@@ -127,8 +129,8 @@ class Page(HTMLParser):
         self.sections = self._sections.end()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in SKIPPED and tag not in self.shown:
-            self.hidden.append(tag)
+        if tag in SKIPPED and not self._is_shown(tag):
+            self.hidden.append((tag, self.getpos()))
         if self.hidden:
             return
         given = dict(attrs)
@@ -148,9 +150,18 @@ class Page(HTMLParser):
             self._anchor = given.get("id") or given.get("name") or self._anchor
 
     def set_cdata_mode(self, elem: str, **options: bool) -> None:
-        """Read the content of a script or style as text without tags, unless this element is in `shown`."""
-        if elem not in self.shown:
+        """Read the content of a script or style as text without tags, unless this element is shown."""
+        if not self._is_shown(elem):
             super().set_cdata_mode(elem, **options)
+
+    def _is_shown(self, tag: str) -> bool:
+        """Return whether the start tag that was just read is in `shown`, or is a script or style after one that is.
+
+        If a script is never closed, no script after it is closed. One pass then finds them all.
+        """
+        here = self.getpos()
+        is_after = tag in self.CDATA_CONTENT_ELEMENTS and any(one == tag and here > at for one, at in self.shown)
+        return (tag, here) in self.shown or is_after
 
     def _inline(self, tag: str, given: dict[str, str | None]) -> str:
         """Return the text that replaces a start tag within a block."""
@@ -171,8 +182,8 @@ class Page(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         if self.hidden:
-            if tag in self.hidden:
-                while self.hidden.pop() != tag:
+            if any(tag == one for one, _ in self.hidden):
+                while self.hidden.pop()[0] != tag:
                     pass
         elif tag == "title":
             self._in_title = False

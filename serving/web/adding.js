@@ -58,7 +58,7 @@ export function adding({ known, signal, started }) {
 		try {
 			const [found, there] = await Promise.all([preview(file, given), known()]);
 			if (mine !== looking) return;
-			settle(review(file, found, { ...there, known, aim: name, readAs: (...other) => look(file, ...other), send, cancel: () => again() }));
+			settle(review(file, found, { ...there, known, aim: name, readAs: (...other) => look(file, ...other), send, cancel: () => (file === written && (draft = ""), again()) }));
 			stage.querySelector("h2").focus({ preventScroll: true });
 			element.scrollIntoView({ block: "nearest" });
 		} catch (error) {

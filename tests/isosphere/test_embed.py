@@ -75,12 +75,12 @@ def write_csv(file: Path, delimiter: str) -> None:
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl", "a.csv", "a.tsv", "a.parquet"])
 def test_each_format_gives_the_vectors_of_its_texts(encoder: Encoder, tmp_path: Path, name: str) -> None:
     file, out = tmp_path / name, tmp_path / "out.parquet"
-    columns, text_column = ["text"], None
+    columns, text_column, id_column = ["text"], None, None
     if ".txt" in name:
-        text_column = "text"
+        text_column, id_column = "text", "text" if name == "a.txt.gz" else None
         text = "".join(f"{text}\r\n" for text in TEXTS).encode()
         file.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
-        ids = [f"{file}:{i}" for i in range(1, 7)]
+        ids = TEXTS if id_column else [f"{file}:{i}" for i in range(1, 7)]
     else:
         columns, ids = ["text", "year"], [f"n{i}" for i in range(6)]
         if name == "a.jsonl":
@@ -90,7 +90,7 @@ def test_each_format_gives_the_vectors_of_its_texts(encoder: Encoder, tmp_path: 
             pq.write_table(pa.table({"id": ids, "text": TEXTS, "year": list(range(6))}), file)
         else:
             write_csv(file, "\t" if name == "a.tsv" else ",")
-    assert run(encoder, file, out=out, columns=columns, text_column=text_column) == Done(6, 0, "")
+    assert run(encoder, file, out=out, columns=columns, text_column=text_column, id_column=id_column) == Done(6, 0, "")
     found = table(out)
     assert found["id"] == ids
     # `encode` uses the same batches as the file.

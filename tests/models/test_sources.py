@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import numpy as np
@@ -89,6 +90,29 @@ def test_the_hubs_local_cache_is_used_without_a_network(
     (snapshot / "modules.json").write_text('[{"path": "2_Dense", "type": "sentence_transformers.models.Dense"}]')
     with pytest.raises(SourceError, match="not a folder, not complete"):  # The weights of 2_Dense are missing.
         Encoder.load("someone/tiny")
+
+
+def test_a_cached_encoder_is_read_if_the_hub_fails_and_the_hub_is_not_asked_if_nothing_can_be_missing(
+    tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def download(_: str, *, local_files_only: bool, **__: Any) -> str:
+        asked.append(local_files_only)
+        if not local_files_only:
+            raise RuntimeError("the proxy refuses the hub")
+        return str(snapshot)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    snapshot = Path(shutil.copytree(tiny_backbone, tmp_path / "snapshot"))
+    assert resolve("someone/tiny") == snapshot and asked == [True, False]
+    (snapshot / "modules.json").write_text('[{"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]')
+    (snapshot / "1_Pooling").mkdir()
+    (snapshot / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    assert resolve("someone/tiny") == snapshot and asked == [True, False, True]
+    (snapshot / "model.safetensors").unlink()
+    with pytest.raises(SourceError, match="the proxy refuses the hub"):
+        resolve("someone/tiny")
 
 
 def test_a_part_of_a_download_is_not_taken_for_the_whole(

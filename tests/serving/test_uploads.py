@@ -88,6 +88,7 @@ JSON_BODIES = [
     ("application/json", b'{"documents": [{"text": "one"}]}'),
     ("application/json", b'[\n  {"text": "one"},\n  {"text": "two"}\n]'),
     ("application/json", b'["one", "two"]'),
+    ("application/json", b'[{"text": "a",},\n{"text": "b"}]'),
     ("application/json", b'{\n  "text": "one"\n}'),
     ("application/x-ndjson", b'\n{"text": "one"}\n{"text": "two"}\n'),
 ]

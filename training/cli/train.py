@@ -210,7 +210,7 @@ def finish(options: argparse.Namespace) -> int:
     stored = record.stored_config(options.run, RunConfig)
     config = stored.override(moved)
     check_folders(config)
-    if config.out != stored.out:
+    if Path(config.out).resolve() != Path(stored.out).resolve():
         run.refuse_trained(Path(config.out), advice="choose another --out")
     with terminable():
         return evaluate_and_publish(config, run.finish(config, sys.stderr))

@@ -22,7 +22,6 @@ from training.evaluation.pairs import STS_TASKS, DataError, sts_tasks
 from training.evaluation.selection import by_stsb_dev
 from training.fields import check_named, field_types
 from training.machine.interrupt import locked
-from training.objectives import OBJECTIVES
 from training.studies.description import PARTS, Study, read_toml
 from training.studies.soup import SoupError, SoupRecipe, is_soup, make_soup
 from training.studies.trial import StudyError, Trial
@@ -228,8 +227,6 @@ def _check_sources(step: Rebuild, trials: Sequence[Trial], earlier: Collection[P
     needed = {step.mixing.towards}
     for trial in trials:
         config = trial.config
-        if config.teacher is None and OBJECTIVES[config.objective].needs_named_teacher:
-            raise StudyError(f"{step.study.file}: {trial.title}: teacher: {config.objective} needs a teacher: name one")
         needed |= {config.backbone, config.teacher}
     for source in sorted(needed - {None}, key=str):
         place = Path(str(source)).resolve()

@@ -92,7 +92,7 @@ class Processes:
                 # With -P, a `training` in the working directory is not run instead of ours.
                 process = subprocess.Popen(
                     [sys.executable, "-P", "-m", "training.studies", str(folder), str(os.getpid())],
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,

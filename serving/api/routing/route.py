@@ -40,7 +40,7 @@ LONGEST_TYPE = 1000
 """Maximum characters of a content type. Longer content types are refused, because parsing takes quadratic time."""
 CLIENT_LEFT = 499
 """nginx's status for a client that disconnected. It appears only in logs and metrics."""
-NOTHING = (b"", b"{}", b"null")
+NOTHING = (b"", b"{}", b"[]", b"null")
 """Bodies without a field."""
 _TEXTS, _TEXTS_OR_IDS = ("queries", "texts"), ("inputs", "input", "ids")
 _SIDES = ("sentences", "sentences_a", "sentences_b")

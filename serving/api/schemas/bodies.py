@@ -189,14 +189,13 @@ class FullyRead(Body):
     @classmethod
     def _refuse_other_fields(cls, value: Any) -> Any:
         for name in value.keys() - cls.model_fields.keys() if isinstance(value, dict) else ():
-            given = lower(value[name])
             if name in cls.not_done:
                 harmless, why = cls.not_done[name]
-                if given not in (None, harmless):
+                if lower(value[name]) not in (None, harmless):
                     raise Invalid(f"is not supported: {why}", field=name)
                 continue
             for names, accepted in ALIKE:
-                if name in names and given not in (None, *accepted):
+                if name in names and lower(value[name]) not in (None, *accepted):
                     own = next((one for one in names if one in cls.model_fields), None)
                     reason = f"is called {own}" if own else "is not supported"
                     raise Invalid(f"{reason} by this route", field=name)
@@ -281,7 +280,9 @@ nothing, and the error message for other values."""
 class EmbedAllRequest(TextFields):
     """Request of text-embeddings-inference's /embed_all."""
 
-    not_done: ClassVar[Mapping[str, tuple[Any, str]]] = NOT_DONE | TEXT_VECTORS
+    not_done: ClassVar[Mapping[str, tuple[Any, str]]] = (
+        NOT_DONE | TEXT_VECTORS | {"normalized": TEXT_VECTORS["normalize"]}
+    )
 
     inputs: TextsOrIds = Field(examples=[["A list of texts.", "Or one text."]])
     model: AskedModel = None
@@ -444,7 +445,7 @@ class Token(BaseModel):
     stop: int | None
 
 
-class DecodeRequest(Body):
+class DecodeRequest(FullyRead):
     """Request of text-embeddings-inference's /decode."""
 
     ids: Annotated[

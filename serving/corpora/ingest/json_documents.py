@@ -68,9 +68,14 @@ def json_media(begun: Callable[[], BinaryIO], settings: Settings) -> str | None:
             return "application/x-ndjson"
         if _Text(begun(), row_bytes(settings)).peek() not in (b"{", b"["):
             return None
-        values = (row.value for row in json_rows(begun(), settings))
-        if isinstance(next((value for value in values if isinstance(value, (dict, Malformed))), None), Malformed):
-            return None
+        is_broken = False
+        for row in json_rows(begun(), settings):
+            if isinstance(row.value, dict):
+                break
+            is_broken = is_broken or isinstance(row.value, Malformed)
+        else:
+            if is_broken:
+                return None
     except Invalid:  # the file is JSON but contains no documents
         pass
     except ServiceError:

@@ -261,7 +261,7 @@ class _Feed:
             self.number, line = next(self._lines)
         except TooLarge as error:  # The compressed body unpacks to too much.
             raise TooLarge(error.message, field=f"line {self.begins}") from None
-        self._bytes += self._limit + 1 if isinstance(line, ServiceError) else len(line)
+        self._bytes += 0 if isinstance(line, ServiceError) else len(line)
         if isinstance(line, ServiceError) or self._bytes > self._limit:
             message = f"more than the {self._limit} bytes of one row: is a quote left open?"
             raise TooLarge(message, field=f"line {self.begins}")

@@ -133,6 +133,8 @@ def test_a_tag_in_prose_does_not_hide_the_rest_of_the_file() -> None:
         ("errors", ["API", "Errors"], "Errors\n\nIt throws ."),
     ]
     assert sections("html", "<p>a<noscript><p>b<select><option>no</select>") == [("", [], "a\n\nb")]
+    cut = "<nav>menu</nav><script>var a;</script><p>text</p><nav>menu two<p>rest<script>var b"
+    assert sections("html", cut) == [("", [], "text\n\nmenu two\n\nrestvar b")]
 
 
 @given(text=st.text(st.sampled_from("ab \n#-|*_`<>/![]()&;\"'=:.123"), max_size=200))
@@ -199,6 +201,7 @@ def control(*content: str, properties: str = "") -> str:
 
 
 A, B, C = (w("p", w("pPr", w("rPr", "<w:ins/>")), run(letter)) for letter in "abc")
+CONTENTS = '<w:docPartObj><w:docPartGallery w:val="Table of Contents"/></w:docPartObj>'
 INNER = w("tbl", w("tr", w("tc", B), w("tc", C)))
 
 
@@ -210,6 +213,7 @@ INNER = w("tbl", w("tr", w("tc", B), w("tc", C)))
         (w("p", run("a"), control(run("b")), w("fldSimple", run("c"))), "abc"),
         (control(A, control(B)) + C, "a\n\nb\n\nc"),
         (control(w("p", run("Click here.")), properties="<w:showingPlcHdr/>") + A, "a"),
+        (control(w("p", run("A, 3")), properties=CONTENTS) + A, "a"),
         (w("tbl", control(w("tr", control(w("tc", A)), w("tc", INNER, "<w:p/>")))), "a | b | c"),
     ],
 )

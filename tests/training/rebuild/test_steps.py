@@ -114,7 +114,7 @@ def test_a_fault_of_the_last_step_is_said_before_the_first(taught: Callable[...,
         (
             "teacher = 'artifacts/tiny'\n",
             "",
-            "taught.toml: all, seed 42: teacher: distillation needs a teacher: name one",
+            "taught.toml: teacher: distillation needs a teacher",
         ),
         ("after = ['tiny.toml']", "", "artifacts/tiny: no such folder"),
         ("[base]", "[soup]\ntowards = 'artifacts/other'\n[base]", "artifacts/other: no such folder"),
