@@ -1,8 +1,18 @@
-// Message of a search without hits.
+// Message of a search without hits, and suggestions before the first search.
 
 import { noDocuments } from "./chooser.js";
-import { button } from "./controls.js";
+import { button, div } from "./controls.js";
+import { el } from "./dom.js";
 import { empty } from "./states.js";
+
+// Example queries for the demo corpus.
+const QUERIES = { "python-docs": ["pick a random element of a list", "read a gzip file", "tell whether a year has 366 days"] };
+
+// Example queries of a corpus, if it has any. ask(text) searches for a text.
+export function suggestions(corpus, ask) {
+	const queries = corpus.documents && QUERIES[corpus.name];
+	return queries && [el("p.muted", "Ask for something in your own words, for example:"), div("chips", queries.map((text) => button(text, () => ask(text), { class: "chip" })))];
+}
 
 // `asked` is "query" or "like", or neither for filters only. go(changes) changes the address.
 export function nothing(corpus, { asked, filtered, mode, grouped, go }) {

@@ -10,7 +10,7 @@ import { filterOf, filters, isEmpty } from "../filters.js";
 import { counted, json, readable } from "../format.js";
 import { byText, hit, isWeak } from "../hits.js";
 import { listen } from "../keyboard.js";
-import { nothing } from "../nothing.js";
+import { nothing, suggestions } from "../nothing.js";
 import { Options } from "../options.js";
 import { tryIt } from "../snippets.js";
 import { failure, left } from "../states.js";
@@ -20,8 +20,6 @@ const MOST = 1000; // maximum hits of a request
 const SAMPLE = 5; // documents shown before the first search
 const [PAUSE_MS, SLOW_PAUSE_MS] = [150, 600]; // pause after a key before a search, without and with reranking
 const SLOW_MS = 200; // a longer search shows that it is running
-// Example queries for the demo corpus.
-const EXAMPLES = { "python-docs": ["pick a random element of a list", "read a gzip file", "tell whether a year has 366 days"] };
 const MODES = [["dense", "Meaning"], ["lexical", "Words"], ["hybrid", "Both"]];
 
 export async function show(place, state) {
@@ -110,8 +108,7 @@ class Search {
 	submitted(event) {
 		event.preventDefault();
 		clearTimeout(this.timer);
-		this.ask();
-		this.settle();
+		this.askFor(this.query.value);
 	}
 
 	ask() {
@@ -240,18 +237,14 @@ class Search {
 			this.found = 0;
 			fill(this.hits);
 		}
-		const means = rerank ? "rerank" : this.mode;
+		const { group: field } = this.options.given;
+		const named = (group) => `${field === "$id" ? "Document" : field}: ${readable(group)}`;
 		const groups = Map.groupBy(found, ({ group }) => group);
-		const shown = [...groups].map(([group, members]) => [several && el("li.group.clip", this.named(group)), this.shown(members, means)]).flat(2);
+		const shown = [...groups].map(([group, members]) => [several && el("li.group.clip", named(group)), this.shown(members, rerank ? "rerank" : this.mode)]).flat(2);
 		const elements = shown.filter(Boolean);
 		this.hits.append(...elements);
 		if (this.found) elements.find((one) => one.matches(".hit"))?.querySelector("button").focus(); // the pressed button no longer exists
 		this.found += found.length;
-	}
-
-	named(group) {
-		const { group: field } = this.options.given;
-		return `${field === "$id" ? "Document" : field}: ${readable(group)}`;
 	}
 
 	shown(found, means) {
@@ -262,19 +255,18 @@ class Search {
 	}
 
 	nothing() {
-		const asked = this.like ? "like" : this.asks() && "query";
-		return nothing(this.corpus, { asked, filtered: !isEmpty(this.filter), mode: this.mode, grouped: this.options.on("group"), go: (changes) => this.state.go(changes) });
+		return nothing(this.corpus, { asked: this.like ? "like" : this.asks() && "query", filtered: !isEmpty(this.filter), mode: this.mode, grouped: this.options.on("group"), go: (changes) => this.state.go(changes) });
 	}
 
 	// Before the first search, show documents that match the filters, example queries, or some documents.
 	async idle(signal, after, k) {
 		this.count();
 		const filtered = !isEmpty(this.filter);
-		const examples = EXAMPLES[this.corpus.name];
-		if (examples && !filtered && this.corpus.documents) {
+		const suggested = !filtered && suggestions(this.corpus, (text) => this.askFor(text));
+		if (suggested) {
 			this.status.textContent = "";
 			this.add([], null, { k });
-			return fill(this.below, el("p.muted", "Ask for something in your own words, for example:"), div("chips", examples.map((text) => this.example(text))));
+			return fill(this.below, suggested);
 		}
 		const asked = filtered ? { limit: k, filter: json(this.filter), ...after } : { limit: SAMPLE };
 		const path = `${this.path}/documents?${new URLSearchParams(asked)}`;
@@ -287,12 +279,10 @@ class Search {
 		this.status.textContent = !this.found ? "" : filtered ? fits : some;
 	}
 
-	example(text) {
-		return button(text, () => {
-			this.query.value = text;
-			this.ask();
-			this.settle();
-		}, { class: "chip" });
+	askFor(text) {
+		this.query.value = text;
+		this.ask();
+		this.settle();
 	}
 
 	async failed(error, after) {
