@@ -11,7 +11,7 @@ import { failure, left, loading } from "./states.js";
 
 const SAVED_MS = 60_000;
 
-// `begin({ path, method, body })` starts a job; `where` is `askWhere` that knows what is there.
+// `begin({ path, method, body })` starts a job; `where` is `askWhere` with the existing corpora.
 export function snapshots(corpus, { begin, where, signal }) {
 	const list = div("works");
 	const path = `corpora/${corpus}/snapshots`;
@@ -88,7 +88,7 @@ export function snapshots(corpus, { begin, where, signal }) {
 	return { element: list, load };
 }
 
-// The name of the corpus to be restored, null for none. What is there is replaced only by who types its name: `name` is offered
+// The name of the corpus to be restored, null for none. A corpus is replaced only if the user types its name: `name` is offered
 // if it is neither that of a corpus nor among those `taken`, else one like it. known() returns the corpora by their names and aliases. The
 // question is asked again if another corpus has the name by the time of the answer.
 export async function askWhere({ title, text, name, known, taken }) {

@@ -47,7 +47,7 @@ export async function show(place, state) {
 		sending,
 		work,
 		earlier,
-		div("heading", el("h2", "What is there"), filePicker("Restore from a snapshot file", ".zst,.tar.zst", restoreFile)),
+		div("heading", el("h2", "Stored corpora"), filePicker("Restore from a snapshot file", ".zst,.tar.zst", restoreFile)),
 		none,
 		list,
 		tried.element,
