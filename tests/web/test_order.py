@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import APIResponse, Locator, Page, Route, expect
+from playwright.sync_api import APIResponse, Page, Route, expect
 
 from tests.serving.conftest import Running
 from tests.web.conftest import Visit
 from tests.web.contents import fill, rows
-from tests.web.views import open_view
+from tests.web.views import corpus_card, open_view
 
 pytestmark = pytest.mark.slow
 SETTLED_MS = 300
@@ -37,10 +37,6 @@ def late(page: Page, path: str | re.Pattern[str]) -> Callable[[], None]:
 
     page.route(path, hold)
     return arrive
-
-
-def corpus_card(page: Page, name: str) -> Locator:
-    return page.get_by_role("listitem").filter(has=page.get_by_role("heading", level=2, name=name))
 
 
 def test_a_corpus_that_was_deleted_does_not_come_back(server: Running, visit: Visit) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import FilePayload, Locator, Page, expect
+from playwright.sync_api import FilePayload, Page, expect
 
 from tests.serving.conftest import Running
 from tests.web.conftest import Visit
 from tests.web.contents import fill, rows
+from tests.web.views import corpus_card
 
 pytestmark = pytest.mark.slow
 
@@ -15,10 +16,6 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def page(server: Running, visit: Visit) -> Page:
     return visit(server.address, "?view=corpora")
-
-
-def corpus_card(page: Page, name: str) -> Locator:
-    return page.get_by_role("listitem").filter(has=page.get_by_role("heading", level=2, name=name, exact=True))
 
 
 def test_a_snapshot_comes_back(server: Running, page: Page) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 VIEWS = ("search", "corpora", "compare", "map", "encoder")
 SETTLED_MS = 400
@@ -19,6 +19,11 @@ def open_view(page: Page, name: str) -> None:
     """Open a view by its link in the navigation."""
     page.get_by_role("navigation", name="Views").get_by_role("link", name=name, exact=True).click()
     expect(page.get_by_role("heading", level=1, name=name)).to_be_visible()
+
+
+def corpus_card(page: Page, name: str) -> Locator:
+    """Return the card of a corpus in the view "Corpora"."""
+    return page.get_by_role("listitem").filter(has=page.get_by_role("heading", level=2, name=name, exact=True))
 
 
 def shown(page: Page, view: str, query: str = "boiler needs a part") -> None:
