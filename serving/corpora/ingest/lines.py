@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 from serving.corpora.ingest.rows import EXPIRES_AT, VECTOR, Row, absent, json_value, row_bytes, utf8
 from serving.errors import Invalid, Malformed, ServiceError, TooLarge
 from serving.operations.json_body import misfit
+from serving.operations.threads import check_cancelled
 from serving.settings import Settings
 
 _SHOWN = 80
@@ -24,13 +25,17 @@ def lines(stream: BinaryIO, limit: int) -> Iterator[tuple[int, bytes | TooLarge]
 
     A line of more than `limit` bytes is replaced by an error. The rest of such a line is skipped, and is never in
     memory.
+
+    Raises:
+        Stopped: the current work was cancelled.
     """
     number = 0
     while line := stream.readline(limit + 1):
+        check_cancelled()
         number += 1
         if len(line) > limit and not line.endswith(b"\n"):
             while (rest := stream.readline(PIECE)) and not rest.endswith(b"\n"):
-                pass
+                check_cancelled()
             yield number, TooLarge(f"more than the {limit} bytes of one row")
         else:
             yield number, line.removeprefix(BOM) if number == 1 else line

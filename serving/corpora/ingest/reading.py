@@ -20,10 +20,9 @@ from typing import BinaryIO, cast
 from serving.corpora.ingest.lines import lines
 from serving.corpora.ingest.rows import Row, json_value, row_bytes
 from serving.errors import Empty, Invalid, Malformed, ServiceError, TooLarge, Unhealthy, UnsupportedMedia
-from serving.operations.child_process import reaped, running
-from serving.operations.encoding import MAX_RATIO, RATIO_EXEMPT_BYTES
+from serving.operations.child_process import output, reaped, running
+from serving.operations.encoding import MAX_RATIO, RATIO_EXEMPT_BYTES, stream_of
 from serving.operations.files import disk_errors
-from serving.operations.threads import check_cancelled
 from serving.settings import Settings
 
 MEMORY_BYTES = 1 << 30
@@ -74,10 +73,8 @@ def read(stream: BinaryIO, format: str, settings: Settings, *, source: str, spli
         most = min(settings.max_upload_bytes, max(RATIO_EXEMPT_BYTES, MAX_RATIO * size))
         arrow = {"ARROW_DEFAULT_MEMORY_POOL": "system", "ARROW_IO_THREADS": "1"}
         with running("serving.readers", format, json.dumps(options), stdin=file, variables=arrow) as child:
-            assert child.stdout is not None
             written = 0
-            for number, line in lines(cast("BinaryIO", child.stdout), limit := row_bytes(settings)):
-                check_cancelled()
+            for number, line in lines(stream_of(output(child)), limit := row_bytes(settings)):
                 written += limit if isinstance(line, ServiceError) else len(line)
                 if written > most:
                     raise TooLarge(
