@@ -105,8 +105,7 @@ async def _examine(running: Running, upload: _Upload) -> frozenset[int]:
                 reject(row)
                 if named is not None:
                     hashes.append(named)
-    kept, counts = np.unique(np.frombuffer(hashes, np.int64), return_counts=True)
-    suspects = frozenset(kept[counts > 1].tolist())
+    suspects = await in_thread(lambda: _repeated(hashes))  # it takes a second for ten million rows
     repeated = list[int]()
     if suspects:
         with closing(upload.read()) as every:
@@ -128,6 +127,12 @@ def _looked_at(row: Checked) -> tuple[Checked, int | None]:
     The document is dropped, because the texts of many rows may have gigabytes.
     """
     return row._replace(document=None), None if row.document is None else hash(row.document.id)
+
+
+def _repeated(hashes: array[int]) -> frozenset[int]:
+    """Return the hashes that occur more than once."""
+    kept, counts = np.unique(np.frombuffer(hashes, np.int64), return_counts=True)
+    return frozenset(kept[counts > 1].tolist())
 
 
 class _Flying:

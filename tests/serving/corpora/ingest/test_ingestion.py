@@ -14,6 +14,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
+import numpy as np
 import pytest
 
 from serving.corpora.ingest.documents import Checked, checked
@@ -79,6 +80,20 @@ def test_bad_rows_are_skipped_where_that_is_asked_for(tmp_path: Path) -> None:
     assert [error["place"] for error in job.errors] == ["line 301", "line 302", "line 303"]
     assert "already the id of line 8" in job.errors[2]["error"]
     assert library.documents["d7"].text == "text 7"
+
+
+def test_the_hashes_of_many_ids_are_not_sorted_on_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unique, threads = np.unique, list[threading.Thread]()
+
+    def noted(*given: Any, **options: Any) -> Any:
+        threads.append(threading.current_thread())
+        return unique(*given, **options)
+
+    monkeypatch.setattr(np, "unique", noted)
+    assert ingested(tmp_path, Library(), lines(10)).done == 10
+    assert threads and threading.main_thread() not in threads
 
 
 @pytest.mark.parametrize("on_error", ["fail", "skip"])
