@@ -295,6 +295,7 @@ class Jobs:
                 await self._end(running.seen if running else job, "cancelled")
         finally:
             self._cancelled.discard(job.id)
+            self._schedule()  # a job whose cancellation could not be stored continues
 
     async def events(self, id: str, *, quiet: float = 15.0) -> AsyncIterator[Job | None]:
         """Yield the job now and after each change, until the job ends or the server stops.
