@@ -114,6 +114,17 @@ def test_a_copy_that_differs_is_removed(
     assert opened[0].names() == [NAME]
 
 
+def test_a_copy_that_is_stopped_is_not_said_to_be_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, opened: list[Backend]
+) -> None:
+    filled(tmp_path)
+    monkeypatch.setattr(copying, "_copied", Mock(side_effect=KeyboardInterrupt))
+    assert main(["copy", f"{tmp_path}#{NAME}", f"{tmp_path}#copy"]) == 130
+    assert "kept" not in capsys.readouterr().err
+    opened.append(opened_corpora(settings(tmp_path)))
+    assert opened[0].names() == [NAME]
+
+
 @pytest.mark.parametrize(
     ("source", "target", "says"),
     [
