@@ -18,7 +18,7 @@ from typing import Any
 
 from models.errors import Refused
 from serving.commands.destinations import RETRIED, Destination
-from serving.corpora.ingest.uploading import PACKED, SUFFIXES, Options
+from serving.corpora.ingest.uploading import SUFFIXES, Options, suffix_of
 from serving.errors import ServiceError, Unhealthy
 
 WATCHED = "watched"
@@ -210,6 +210,5 @@ class Folder:
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             for name in sorted(files):
                 path = Path(folder, name)
-                bare = path.with_suffix("") if path.suffix.lower() in PACKED else path
-                if not name.startswith(".") and bare.suffix.lower() in SUFFIXES:
+                if not name.startswith(".") and suffix_of(path) in SUFFIXES:
                     yield path
