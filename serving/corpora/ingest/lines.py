@@ -41,14 +41,18 @@ def lines(stream: BinaryIO, limit: int) -> Iterator[tuple[int, bytes | TooLarge]
             yield number, line.removeprefix(BOM) if number == 1 else line
 
 
-def ndjson_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
-    """Yield one JSON document per line, skipping blank lines."""
+def ndjson_rows(stream: BinaryIO, settings: Settings, text_field: str = "text") -> Iterator[Row]:
+    """Yield one JSON document per line, skipping blank lines.
+
+    A line with `{"documents": [...]}` is an error, unless it has the `text_field` of a document.
+    """
     for number, line in lines(stream, row_bytes(settings)):
         if isinstance(line, ServiceError):
             yield Row(f"line {number}", line)
         elif line and not line.isspace():
             value = json_value(line)
-            is_list = isinstance(value, list) or (isinstance(value, dict) and isinstance(value.get("documents"), list))
+            is_body = isinstance(value, dict) and isinstance(value.get("documents"), list) and text_field not in value
+            is_list = isinstance(value, list) or is_body
             cut = isinstance(value, Malformed) and line.rstrip().endswith((b"[", b"{", b","))
             yield Row(f"line {number}", Invalid(NOT_LINES) if is_list or cut else value)
 

@@ -214,7 +214,7 @@ def _rows(stream: BinaryIO, options: Options, settings: Settings, found: Mapping
         case "json":
             return _fields(json_rows(stream, settings), options)
         case "ndjson":
-            return _fields(ndjson_rows(stream, settings), options)
+            return _fields(ndjson_rows(stream, settings, options.text_column or "text"), options)
         case "csv":
             return csv_rows(stream, settings, options.text_column, options.id_column, options.types, found=found)
         case "text":

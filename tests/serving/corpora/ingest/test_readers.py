@@ -125,6 +125,12 @@ def test_fields_of_json_that_are_named(format: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("text", ["text", "body"])
+def test_a_list_of_documents_beside_a_text_is_metadata(text: str) -> None:
+    (found,) = values(read(json.dumps({text: "A", "documents": ["b"]}).encode(), text_column=text))
+    assert (found["text"], found["metadata"]) == ("A", {"documents": ["b"]})
+
+
 def test_a_wrong_name_is_compared_with_few_and_short_names(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = list[str]()
 
