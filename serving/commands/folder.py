@@ -97,6 +97,7 @@ class Folder:
         changed = {file: digest for file, digest in present.items() if self._tried.get(file) != digest}
         await asyncio.gather(*(add(*one) for one in changed.items() if self._stored.get(one[0]) != {one[1]}))
         there = {*present, *unsettled}
+        self._seen = {file: state for file, state in self._seen.items() if file in there}
         self._tried = {file: digest for file, digest in self._tried.items() if file in there}
         self._keys = {file: attempt for file, attempt in self._keys.items() if file in there}
         for file in self._stored.keys() - there:
