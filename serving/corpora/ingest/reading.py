@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -21,8 +20,9 @@ from serving.corpora.ingest.lines import lines
 from serving.corpora.ingest.rows import Row, json_value, row_bytes
 from serving.errors import Empty, Invalid, Malformed, ServiceError, TooLarge, Unhealthy, UnsupportedMedia
 from serving.operations.child_process import output, reaped, running
-from serving.operations.encoding import MAX_RATIO, RATIO_EXEMPT_BYTES, stream_of
+from serving.operations.encoding import BUFFER, MAX_RATIO, RATIO_EXEMPT_BYTES, stream_of
 from serving.operations.files import disk_errors
+from serving.operations.threads import check_cancelled
 from serving.settings import Settings
 
 MEMORY_BYTES = 1 << 30
@@ -111,7 +111,9 @@ def _on_disk(stream: BinaryIO) -> Iterator[BinaryIO]:
     except io.UnsupportedOperation:  # the stream is in memory, or is decompressed while it is read
         with tempfile.TemporaryFile() as copy:
             with disk_errors(Path(tempfile.gettempdir())):
-                shutil.copyfileobj(stream, copy)
+                while piece := stream.read(BUFFER):
+                    check_cancelled()
+                    copy.write(piece)
                 copy.flush()
             with _on_disk(cast("BinaryIO", copy)) as file:
                 yield file

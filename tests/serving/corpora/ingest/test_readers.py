@@ -20,6 +20,7 @@ from serving.corpora.ingest.lines import PIECE as LINE_PIECE
 from serving.corpora.ingest.rows import COMPARED, COMPARED_LENGTH, MAX_DEPTH
 from serving.corpora.ingest.uploading import Options, rows
 from serving.errors import Invalid, Malformed, ServiceError, Stopped, TooLarge, UnsupportedMedia
+from serving.operations.encoding import BUFFER
 from serving.operations.threads import CancelToken
 from serving.settings import Settings
 from tests.conftest import soon
@@ -155,9 +156,10 @@ def test_a_wrong_name_is_compared_with_few_and_short_names(monkeypatch: pytest.M
         (b"\n" * 100, {"format": "ndjson"}),
         (b"text,n\n" + b"a,1\n" * 100, {"format": "csv", "column_types": "auto"}),
         (b"x" * (SETTINGS.max_text_bytes + 50 * LINE_PIECE), {"format": "text"}),
-        (b" " * 50 * PIECE, {"format": "json"}),
+        (b" " * 20 * PIECE, {"format": "json"}),
+        (b"x" * 20 * BUFFER, {"format": "parquet"}),
     ],
-    ids=["blank lines", "types of columns", "a line that is too long", "blanks"],
+    ids=["blank lines", "types of columns", "a line that is too long", "blanks", "a file for a child process"],
 )
 def test_what_has_no_row_is_left_when_nobody_waits_for_it(body: bytes, options: dict[str, Any]) -> None:
     token = CancelToken()
