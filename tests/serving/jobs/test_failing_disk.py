@@ -117,6 +117,19 @@ def test_a_job_goes_on_if_its_cancellation_can_not_be_stored(tmp_path: Path, mon
     run(work)
 
 
+def test_a_job_has_ended_although_old_jobs_can_not_be_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ledger, "prune", full)
+
+    async def work() -> None:
+        jobs = Jobs(tmp_path, {})
+        job = await jobs.submit("take", "c", {})
+        assert (await jobs.cancel(job.id)).state == "cancelled"
+        assert jobs.unfinished("take", "c") == []
+        jobs.close()
+
+    run(work)
+
+
 def test_what_was_not_accepted_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str, str]] = []
 
