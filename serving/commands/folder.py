@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 from models.errors import Refused
@@ -181,6 +182,8 @@ class Folder:
             name = path.as_posix()
             try:
                 found = path.stat()
+                if not S_ISREG(found.st_mode):
+                    continue
                 state = found.st_mtime_ns, found.st_size
                 if 0 <= time.time() - found.st_mtime < age:  # a time in the future says nothing about the age
                     unsettled.add(name)
