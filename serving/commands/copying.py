@@ -7,10 +7,13 @@ import json
 import re
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import reduce
 from hashlib import sha256
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +25,11 @@ from serving.corpora.backend import Backend
 from serving.corpora.values import NO_SETTINGS, Content, Corpus, OwnVectors, Span
 from serving.errors import Invalid, NotFound
 from serving.operations.bounds import check_corpus_name
+from serving.operations.clock import now
 from serving.settings import Settings
+
+HOUR = 3_600_000_000
+"""An hour in microseconds."""
 
 
 class Place(NamedTuple):
@@ -51,31 +58,49 @@ class Place(NamedTuple):
 class Sum(NamedTuple):
     """Size of a corpus, and a digest of its passages. The digest does not depend on the order of the passages."""
 
-    documents: int
-    passages: int
-    digest: int
+    documents: int = 0
+    passages: int = 0
+    digest: int = 0
 
     def __str__(self) -> str:
         return f"{self.documents} documents in {self.passages} passages, digest {self.digest:064x}"
 
-    def plus(self, content: Content) -> Sum:
-        """Return the sum with the documents, passages and vectors of `content` added."""
-        documents, passages, digest = self
+    def plus(self, other: Sum) -> Sum:
+        return Sum(self.documents + other.documents, self.passages + other.passages, self.digest ^ other.digest)
+
+
+class Sums:
+    """The sums of the documents that expire in each hour, and the sum of those that never expire.
+
+    Documents that have expired can't be read any more. Two corpora that were read at different times are therefore
+    compared without the documents that expired meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._by_hour = defaultdict[float, Sum](Sum)
+
+    def add(self, content: Content) -> None:
+        """Add the documents, passages and vectors of `content`."""
         vectors = iter(content.vectors)
         for i, document in enumerate(content.documents):
             spans: Sequence[Span | None] = content.spans[i] if content.spans else [None]
             metadata = json.dumps(dict(document.metadata), sort_keys=True)
             expiry = () if document.expires_at is None else (str(document.expires_at),)
+            digest = 0
             for span in spans:
                 vector = next(vectors).tobytes().hex()
                 parts = (document.id, document.text, metadata, json.dumps(span), vector, *expiry)
                 digest ^= int.from_bytes(sha256("\0".join(parts).encode()).digest())
-            passages += len(spans)
-        return Sum(documents + len(content.documents), passages, digest)
+            hour = inf if document.expires_at is None else document.expires_at // HOUR
+            self._by_hour[hour] = self._by_hour[hour].plus(Sum(1, len(spans), digest))
+
+    def after(self, hour: float) -> Sum:
+        """Return the sum of the documents that expire after this hour, or never."""
+        return reduce(Sum.plus, (sum for at, sum in self._by_hour.items() if at > hour), Sum())
 
 
 def copy(settings: Settings, given: argparse.Namespace) -> int:
-    """Copy a corpus with its vectors, read the copy, and compare the `Sum` of both corpora. Return the exit status.
+    """Copy a corpus with its vectors, read the copy, and compare the `Sums` of both corpora. Return the exit status.
 
     If the copying fails, or if the sums differ (`Failed`), the copy is deleted.
     """
@@ -90,13 +115,14 @@ def copy(settings: Settings, given: argparse.Namespace) -> int:
         _make_way(there, target, replace=given.replace)
         _create(there, target, described, max(size.passages, settings.expected_passages))
         try:
-            copied = _copied(here, source.name, there, target.name, size.documents)
-            found = Sum(0, 0, 0)
+            copied, read = _copied(here, source.name, there, target.name, size.documents), Sums()
             for content in there.contents(target.name):
-                found = found.plus(content)
-            if found != copied:
+                read.add(content)
+            hour = now() // HOUR
+            found, wanted = read.after(hour), copied.after(hour)
+            if found != wanted:
                 print(f"{target}: {found}")
-                raise Failed(f"the copy differs from {source}, which has {copied}: the copy was deleted")
+                raise Failed(f"the copy differs from {source}, which has {wanted}: the copy was deleted")
         except BaseException:
             there.drop(target.name)
             raise
@@ -120,12 +146,12 @@ def _create(there: Backend, target: Place, described: Corpus, passages: int) -> 
         )
 
 
-def _copied(here: Backend, source: str, there: Backend, target: str, documents: int) -> Sum:
-    copied = Sum(0, 0, 0)
+def _copied(here: Backend, source: str, there: Backend, target: str, documents: int) -> Sums:
+    copied = Sums()
     with tqdm(total=documents, unit=" documents", disable=not sys.stderr.isatty()) as progress:
         for content in here.contents(source):
             there.put(target, content)
-            copied = copied.plus(content)
+            copied.add(content)
             progress.update(len(content.documents))
     return copied
 

@@ -68,9 +68,8 @@ def run(verb: str, given: argparse.Namespace, rest: Sequence[str]) -> int:
         print(f"{name}: {error}", file=sys.stderr)
         return 1 if isinstance(error, FAILURES) else 2
     except KeyboardInterrupt:
-        print(
-            f"{name}: stopped; committed documents are kept, and the same command continues the work", file=sys.stderr
-        )
+        kept = "; committed documents are kept, and the same command continues the work" if verb == "ingest" else ""
+        print(f"{name}: stopped{kept}", file=sys.stderr)
         return 130
     return status
 

@@ -165,7 +165,7 @@ class Local:
                 if event is not None:
                     job, bar.total = event, event.total
                     bar.update(event.done - bar.n)
-        found = [str(error["error"]) for error in job.errors]
+        found = _messages(job.errors, job.error_count)
         return Added(job.done, job.result.get("truncated", 0), found, job.state, job.total)
 
     async def remove(self, where: Mapping[str, Any]) -> None:
@@ -228,7 +228,8 @@ class Remote:
             await asyncio.sleep(POLL_SECONDS)
             body = await self._job(body["id"])
         cut = (body["result"] or {}).get("truncated", 0)
-        return Added(body["done"], cut, [error["error"] for error in body["errors"]], body["state"], body["total"])
+        found = _messages(body["errors"], body["error_count"])
+        return Added(body["done"], cut, found, body["state"], body["total"])
 
     async def _job(self, id: str) -> Any:
         """Return a job. After a temporary error, try again for up to `PATIENCE` seconds, because the job continues."""
@@ -276,6 +277,12 @@ class Remote:
             raise _error_of(error) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise Unhealthy(f"{self._url}: {getattr(error, 'reason', error)}") from None
+
+
+def _messages(errors: Iterable[Mapping[str, Any]], count: int) -> list[str]:
+    """Return the messages of a job's errors. Of more errors than a job keeps, the last message is their number."""
+    kept = [str(error["error"]) for error in errors]
+    return kept if count == len(kept) else [*kept, f"and {count - len(kept)} more errors"]
 
 
 def _form(file: BinaryIO, media: str) -> tuple[Iterable[bytes], str]:

@@ -14,11 +14,12 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 from models.errors import Refused
 from serving.commands.destinations import RETRIED, Destination
-from serving.corpora.ingest.uploading import PACKED, SUFFIXES, Options
+from serving.corpora.ingest.uploading import SUFFIXES, Options, suffix_of
 from serving.errors import ServiceError, Unhealthy
 
 WATCHED = "watched"
@@ -97,6 +98,7 @@ class Folder:
         changed = {file: digest for file, digest in present.items() if self._tried.get(file) != digest}
         await asyncio.gather(*(add(*one) for one in changed.items() if self._stored.get(one[0]) != {one[1]}))
         there = {*present, *unsettled}
+        self._seen = {file: state for file, state in self._seen.items() if file in there}
         self._tried = {file: digest for file, digest in self._tried.items() if file in there}
         self._keys = {file: attempt for file, attempt in self._keys.items() if file in there}
         for file in self._stored.keys() - there:
@@ -180,6 +182,8 @@ class Folder:
             name = path.as_posix()
             try:
                 found = path.stat()
+                if not S_ISREG(found.st_mode):
+                    continue
                 state = found.st_mtime_ns, found.st_size
                 if 0 <= time.time() - found.st_mtime < age:  # a time in the future says nothing about the age
                     unsettled.add(name)
@@ -210,6 +214,5 @@ class Folder:
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             for name in sorted(files):
                 path = Path(folder, name)
-                bare = path.with_suffix("") if path.suffix.lower() in PACKED else path
-                if not name.startswith(".") and bare.suffix.lower() in SUFFIXES:
+                if not name.startswith(".") and suffix_of(path) in SUFFIXES:
                     yield path

@@ -9,8 +9,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import islice, takewhile
-from threading import Event
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -20,7 +19,7 @@ from serving.corpora.ingest.uploading import Options, rows
 from serving.corpora.ingest.vectors import VectorRule
 from serving.jobs import Running
 from serving.jobs.job import retry_while_busy
-from serving.operations.threads import in_thread
+from serving.operations.threads import CancelToken, in_thread
 from serving.settings import Settings
 
 if TYPE_CHECKING:
@@ -63,27 +62,26 @@ async def ingest(library: Library, settings: Settings, disk_quota: DiskQuota, ru
 class _Upload:
     options: Options
     read: Callable[[], Generator[Checked]]
-    """Function that yields all rows from the first one. It stops when `left` is set."""
-    left: Event
-    """Event that makes the reader stop after the caller has left. Without this event, a reader that skips a million
-    rows would occupy a thread for 15 seconds."""
+    """Function that yields all rows from the first one."""
+    token: CancelToken
+    """Token that makes the reader stop after the caller has left. Without this token, a reader that skips a million
+    rows, or waits for a child process, would occupy a thread for a minute."""
 
     @classmethod
     def of(cls, running: Running, options: Options, settings: Settings, rule: VectorRule) -> _Upload:
-        spool, left = running.spool, Event()
+        spool = running.spool
         assert spool is not None, "an upload has a spool until its job ends"
 
         def read() -> Generator[Checked]:
             with spool.open("rb") as file:
                 naming = names_within(uuid.UUID(options.naming or running.job.id))
-                every = checked(rows(file, options, settings), settings, naming, replace(rule))
-                yield from takewhile(lambda _: not left.is_set(), every)
+                yield from checked(rows(file, options, settings), settings, naming, replace(rule))
 
-        return cls(options, read, left)
+        return cls(options, read, CancelToken())
 
     async def taken(self, take: Callable[[], list[T]]) -> list[T]:
-        """Call `take` in a thread, and return the rows. If the caller is cancelled, set `left`."""
-        return await in_thread(take, on_cancel=self.left.set)
+        """Call `take` in a thread, and return the rows. If the caller is cancelled, cancel `token`."""
+        return await in_thread(lambda: self.token.run(take), on_cancel=self.token.cancel)
 
 
 async def _examine(running: Running, upload: _Upload) -> frozenset[int]:
@@ -107,8 +105,7 @@ async def _examine(running: Running, upload: _Upload) -> frozenset[int]:
                 reject(row)
                 if named is not None:
                     hashes.append(named)
-    kept, counts = np.unique(np.frombuffer(hashes, np.int64), return_counts=True)
-    suspects = frozenset(kept[counts > 1].tolist())
+    suspects = await in_thread(lambda: _repeated(hashes))  # it takes a second for ten million rows
     repeated = list[int]()
     if suspects:
         with closing(upload.read()) as every:
@@ -130,6 +127,12 @@ def _looked_at(row: Checked) -> tuple[Checked, int | None]:
     The document is dropped, because the texts of many rows may have gigabytes.
     """
     return row._replace(document=None), None if row.document is None else hash(row.document.id)
+
+
+def _repeated(hashes: array[int]) -> frozenset[int]:
+    """Return the hashes that occur more than once."""
+    kept, counts = np.unique(np.frombuffer(hashes, np.int64), return_counts=True)
+    return frozenset(kept[counts > 1].tolist())
 
 
 class _Flying:

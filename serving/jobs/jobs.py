@@ -8,7 +8,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from contextvars import Context
 from dataclasses import replace
 from functools import partial
@@ -295,6 +295,7 @@ class Jobs:
                 await self._end(running.seen if running else job, "cancelled")
         finally:
             self._cancelled.discard(job.id)
+            self._schedule()  # a job whose cancellation could not be stored continues
 
     async def events(self, id: str, *, quiet: float = 15.0) -> AsyncIterator[Job | None]:
         """Yield the job now and after each change, until the job ends or the server stops.
@@ -413,7 +414,8 @@ class Jobs:
             self._ended(ended)
             reach("jobs.finished")
             (self._spools / job.id).unlink(missing_ok=True)
-            self._ledger.prune(job.caller, self._kept)
+            with suppress(ServiceError):  # the job has ended; the end of the next one deletes old jobs
+                self._ledger.prune(job.caller, self._kept)
 
         async def finished() -> None:
             await asyncio.to_thread(finish)

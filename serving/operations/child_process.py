@@ -80,15 +80,21 @@ def reaped(child: subprocess.Popen[bytes]) -> int:
     return child.returncode
 
 
-def lines(child: subprocess.Popen[bytes]) -> Iterator[bytes]:
-    """Yield the lines that a process writes to standard output, or raise `Stopped` if the current work is cancelled."""
+def output(child: subprocess.Popen[bytes]) -> Iterator[bytes]:
+    """Yield what a process writes to standard output, or raise `Stopped` if the current work is cancelled."""
     assert child.stdout is not None
-    held = b""
     while True:
         check_cancelled()
         if not select.select([child.stdout], [], [], CHECKED_EVERY)[0]:
             continue
         if not (part := os.read(child.stdout.fileno(), PART)):
             return
+        yield part
+
+
+def lines(child: subprocess.Popen[bytes]) -> Iterator[bytes]:
+    """Yield the lines that a process writes to standard output. See `output`."""
+    held = b""
+    for part in output(child):
         *whole, held = (held + part).split(b"\n")
         yield from whole

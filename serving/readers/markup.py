@@ -78,7 +78,7 @@ def _front_matter(text: str) -> tuple[dict[str, Any], str]:
     found = _FRONT_MATTER.match(text)
     try:
         front = yaml.safe_load(found[1]) if found else None
-    except (yaml.YAMLError, ValueError):
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError):  # as PyYAML raises for `!!int ''`
         front = None
     if not found or not isinstance(front, dict):
         return {}, text

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from serving.__main__ import main
 from serving.commands import copying
+from serving.commands.copying import HOUR
 from serving.commands.starting import opened_corpora
 from serving.corpora.backend import Backend
 from serving.corpora.filter_language import compile_filter
-from serving.corpora.values import NO_SETTINGS, Chunking, Content, Corpus, WordSettings
+from serving.corpora.values import NO_SETTINGS, Chunking, Corpus, WordSettings
+from serving.operations import clock
 from serving.settings import Settings
 from tests.serving.backends import WITH_MILVUS
 from tests.serving.corpora.stores.contents import content
@@ -100,16 +104,51 @@ def test_a_copy_that_differs_is_removed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, opened: list[Backend]
 ) -> None:
     filled(tmp_path)
-    add = copying.Sum.plus
+    copied = copying._copied
 
-    def wrong(self: copying.Sum, some: Content) -> copying.Sum:
-        return add(self, some)._replace(digest=self.passages)
+    def wrong(*given: Any) -> copying.Sums:
+        found = copied(*given)
+        found.add(content([("lost", "another text", {})]))
+        return found
 
-    with monkeypatch.context() as patch:
-        patch.setattr(copying.Sum, "plus", wrong)
-        patch.setattr(copying, "_copied", lambda *_: copying.Sum(70, 100, 7))
-        assert main(["copy", f"{tmp_path}#{NAME}", f"{tmp_path}#copy"]) == 1
+    monkeypatch.setattr(copying, "_copied", wrong)
+    assert main(["copy", f"{tmp_path}#{NAME}", f"{tmp_path}#copy"]) == 1
     assert "the copy was deleted" in capsys.readouterr().err
+    opened.append(opened_corpora(settings(tmp_path)))
+    assert opened[0].names() == [NAME]
+
+
+def test_a_document_that_expires_while_it_is_copied_makes_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: list[Backend]
+) -> None:
+    (tmp_path / "corpora").mkdir()
+    corpora = opened_corpora(settings(tmp_path))
+    corpora.create(Corpus(NAME))
+    some = content([(f"d{hours}", f"text {hours}", {}) for hours in range(1, 5)])
+    expiring = [document._replace(expires_at=hours * HOUR) for hours, document in enumerate(some.documents, 1)]
+    monkeypatch.setattr(clock, "time_ns", lambda: 0)
+    corpora.put(NAME, replace(some, documents=expiring))
+    corpora.close()
+    copied = copying._copied
+
+    def slowly(*given: Any) -> copying.Sums:
+        found = copied(*given)
+        monkeypatch.setattr(clock, "time_ns", lambda: 1000 * (2 * HOUR + 1))
+        return found
+
+    monkeypatch.setattr(copying, "_copied", slowly)
+    assert main(["copy", f"{tmp_path}#{NAME}", f"{tmp_path}#copy"]) == 0
+    opened.append(opened_corpora(settings(tmp_path)))
+    assert [one.id for one in opened[0].page("copy", None, 9, None).documents] == ["d3", "d4"]
+
+
+def test_a_copy_that_is_stopped_is_not_said_to_be_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, opened: list[Backend]
+) -> None:
+    filled(tmp_path)
+    monkeypatch.setattr(copying, "_copied", Mock(side_effect=KeyboardInterrupt))
+    assert main(["copy", f"{tmp_path}#{NAME}", f"{tmp_path}#copy"]) == 130
+    assert "kept" not in capsys.readouterr().err
     opened.append(opened_corpora(settings(tmp_path)))
     assert opened[0].names() == [NAME]
 

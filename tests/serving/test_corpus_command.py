@@ -111,6 +111,16 @@ def test_the_file_that_is_wrong_is_named_and_nothing_is_kept(
     assert [line["text"] for line in lines(capsys)] == ["good"]
 
 
+def test_rows_that_are_left_out_are_counted_if_they_are_too_many_to_name(
+    command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "rows.ndjson"
+    file.write_text('{"text": "good"}\n' + '{"text": 7}\n' * 150)
+    assert command("ingest", str(file), "--corpus", "c", "--on-error", "skip") == 0
+    *told, last, stored = capsys.readouterr().err.splitlines()
+    assert (len(told), last, stored) == (100, f"{file}: and 50 more errors", "c: 1 documents")
+
+
 @pytest.mark.parametrize(
     ("verb", "arguments", "says"),
     [

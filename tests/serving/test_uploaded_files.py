@@ -111,7 +111,17 @@ def test_html_names_its_charset(client: TestClient) -> None:
     page = '<meta http-equiv=content-type content="text/html; charset=windows-1251"><p>Привет'.encode("cp1251")
     client.post(DOCUMENTS, content=page, headers=of("text/html")).raise_for_status()
     client.post(DOCUMENTS, content="<p>né".encode("latin-1"), headers=of("text/html;charset=latin1")).raise_for_status()
-    assert [one["text"] for one in documents(client)] == ["Привет", "né"]
+    page = '<meta charset="utf-16"><p>中'.encode()
+    client.post(DOCUMENTS, content=page, headers=of("text/html")).raise_for_status()
+    assert [one["text"] for one in documents(client)] == ["Привет", "né", "中"]
+
+
+def test_a_file_that_can_not_be_read_is_not_taken_for_another_format(
+    refuses: Refuses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.corpora.ingest.reading.find_spec", lambda _: None)
+    sent: dict[str, Any] = {"files": {"file": ("a.md", files.MARKDOWN, "text/plain")}}
+    refuses((415, "Validation", "needs the extra 'documents'"), "POST", DOCUMENTS, **sent)
 
 
 REFUSALS: list[tuple[tuple[int, str, str], str, str, bytes]] = [

@@ -58,12 +58,16 @@ def codec(charset: str) -> str:
 
 
 def meta_charset(page: BinaryIO) -> str:
-    """Return Python's codec for the charset that an HTML page names in its first bytes, as browsers do."""
+    """Return Python's codec for the charset that an HTML page names in its first bytes, as browsers do.
+
+    A page that names UTF-16 is UTF-8, because the name is written in ASCII.
+    """
     found = _META.search(page.read(META_BYTES))
     try:
-        return codec(found[1].decode("ascii")) if found else ""
+        named = codec(found[1].decode("ascii")) if found else ""
     except UnsupportedMedia:
         return ""
+    return "" if named.startswith("utf-16") else named
 
 
 def in_utf8(begun: Callable[[], BinaryIO], charset: str) -> BinaryIO:

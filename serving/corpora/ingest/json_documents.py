@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, NoReturn
 from serving.corpora.ingest.lines import BOM, ndjson_rows
 from serving.corpora.ingest.rows import Row, json_value, row_bytes
 from serving.errors import Invalid, Malformed, ServiceError, TooLarge
+from serving.operations.threads import check_cancelled
 from serving.settings import Settings
 
 OPTIONS = (
@@ -211,6 +212,7 @@ class _Text:
             raise TooLarge(f"more than the {self._limit} bytes of one value", field=place)
 
     def _more(self) -> bool:
+        check_cancelled()
         piece = self._stream.read(PIECE)
         if self._at:
             self._passed += self._at

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 from serving.corpora.ingest.rows import EXPIRES_AT, VECTOR, Row, absent, json_value, row_bytes, utf8
 from serving.errors import Invalid, Malformed, ServiceError, TooLarge
 from serving.operations.json_body import misfit
+from serving.operations.threads import check_cancelled
 from serving.settings import Settings
 
 _SHOWN = 80
@@ -24,26 +25,34 @@ def lines(stream: BinaryIO, limit: int) -> Iterator[tuple[int, bytes | TooLarge]
 
     A line of more than `limit` bytes is replaced by an error. The rest of such a line is skipped, and is never in
     memory.
+
+    Raises:
+        Stopped: the current work was cancelled.
     """
     number = 0
     while line := stream.readline(limit + 1):
+        check_cancelled()
         number += 1
         if len(line) > limit and not line.endswith(b"\n"):
             while (rest := stream.readline(PIECE)) and not rest.endswith(b"\n"):
-                pass
+                check_cancelled()
             yield number, TooLarge(f"more than the {limit} bytes of one row")
         else:
             yield number, line.removeprefix(BOM) if number == 1 else line
 
 
-def ndjson_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
-    """Yield one JSON document per line, skipping blank lines."""
+def ndjson_rows(stream: BinaryIO, settings: Settings, text_field: str = "text") -> Iterator[Row]:
+    """Yield one JSON document per line, skipping blank lines.
+
+    A line with `{"documents": [...]}` is an error, unless it has the `text_field` of a document.
+    """
     for number, line in lines(stream, row_bytes(settings)):
         if isinstance(line, ServiceError):
             yield Row(f"line {number}", line)
         elif line and not line.isspace():
             value = json_value(line)
-            is_list = isinstance(value, list) or (isinstance(value, dict) and isinstance(value.get("documents"), list))
+            is_body = isinstance(value, dict) and isinstance(value.get("documents"), list) and text_field not in value
+            is_list = isinstance(value, list) or is_body
             cut = isinstance(value, Malformed) and line.rstrip().endswith((b"[", b"{", b","))
             yield Row(f"line {number}", Invalid(NOT_LINES) if is_list or cut else value)
 

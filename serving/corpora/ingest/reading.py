@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -20,8 +19,8 @@ from typing import BinaryIO, cast
 from serving.corpora.ingest.lines import lines
 from serving.corpora.ingest.rows import Row, json_value, row_bytes
 from serving.errors import Empty, Invalid, Malformed, ServiceError, TooLarge, Unhealthy, UnsupportedMedia
-from serving.operations.child_process import reaped, running
-from serving.operations.encoding import MAX_RATIO, RATIO_EXEMPT_BYTES
+from serving.operations.child_process import output, reaped, running
+from serving.operations.encoding import BUFFER, MAX_RATIO, RATIO_EXEMPT_BYTES, stream_of
 from serving.operations.files import disk_errors
 from serving.operations.threads import check_cancelled
 from serving.settings import Settings
@@ -74,10 +73,8 @@ def read(stream: BinaryIO, format: str, settings: Settings, *, source: str, spli
         most = min(settings.max_upload_bytes, max(RATIO_EXEMPT_BYTES, MAX_RATIO * size))
         arrow = {"ARROW_DEFAULT_MEMORY_POOL": "system", "ARROW_IO_THREADS": "1"}
         with running("serving.readers", format, json.dumps(options), stdin=file, variables=arrow) as child:
-            assert child.stdout is not None
             written = 0
-            for number, line in lines(cast("BinaryIO", child.stdout), limit := row_bytes(settings)):
-                check_cancelled()
+            for number, line in lines(stream_of(output(child)), limit := row_bytes(settings)):
                 written += limit if isinstance(line, ServiceError) else len(line)
                 if written > most:
                     raise TooLarge(
@@ -114,7 +111,9 @@ def _on_disk(stream: BinaryIO) -> Iterator[BinaryIO]:
     except io.UnsupportedOperation:  # the stream is in memory, or is decompressed while it is read
         with tempfile.TemporaryFile() as copy:
             with disk_errors(Path(tempfile.gettempdir())):
-                shutil.copyfileobj(stream, copy)
+                while piece := stream.read(BUFFER):
+                    check_cancelled()
+                    copy.write(piece)
                 copy.flush()
             with _on_disk(cast("BinaryIO", copy)) as file:
                 yield file

@@ -121,7 +121,7 @@ class Options(BaseModel):
         Raises:
             UnsupportedMedia: the suffix is unknown; or see `of_format`.
         """
-        suffix = (name.with_suffix("") if name.suffix.lower() in PACKED else name).suffix.lower()
+        suffix = suffix_of(name)
         if suffix not in SUFFIXES:
             known = f"{', '.join(SUFFIXES)}, followed by {' or '.join(PACKED)} if the file is compressed"
             called = repr(name.name[:80]) if name.name else "a file without a name"
@@ -135,11 +135,8 @@ class Options(BaseModel):
         The file's name selects the format, because browsers often send a wrong content type. If the suffix is unknown,
         the content type selects the format.
         """
-        try:
+        if suffix_of(name) in SUFFIXES or media not in MEDIA:
             return cls.of_file(name, charset, **others)
-        except UnsupportedMedia:
-            if media not in MEDIA:
-                raise
         return cls.of_media(media, charset, **{"source": name.as_posix() if name.name else ""} | others)
 
     @classmethod
@@ -162,6 +159,11 @@ class Options(BaseModel):
     def chunking(self) -> Chunking | None:
         """The requested chunking, or None if texts are not split. Wrong options raise `Invalid`."""
         return asked_chunking(self.chunk_tokens, self.chunk_overlap)
+
+
+def suffix_of(name: PurePath) -> str:
+    """Return the suffix of a file name that selects the format."""
+    return (name.with_suffix("") if name.suffix.lower() in PACKED else name).suffix.lower()
 
 
 def read_metadata(text: str) -> dict[str, Any]:
@@ -212,7 +214,7 @@ def _rows(stream: BinaryIO, options: Options, settings: Settings, found: Mapping
         case "json":
             return _fields(json_rows(stream, settings), options)
         case "ndjson":
-            return _fields(ndjson_rows(stream, settings), options)
+            return _fields(ndjson_rows(stream, settings, options.text_column or "text"), options)
         case "csv":
             return csv_rows(stream, settings, options.text_column, options.id_column, options.types, found=found)
         case "text":

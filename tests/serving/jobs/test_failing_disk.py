@@ -86,6 +86,50 @@ def test_a_job_goes_on_when_the_ledger_has_room_again(
     run(work)
 
 
+def test_a_job_goes_on_if_its_cancellation_can_not_be_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save, is_full = Ledger.save, [True]
+
+    def saved(ledger: Ledger, job: Job) -> None:
+        if is_full and job.state == "cancelled":
+            full()
+        save(ledger, job)
+
+    monkeypatch.setattr(Ledger, "save", saved)
+    begun = asyncio.Queue[str]()
+
+    async def take(job: Running) -> None:
+        begun.put_nowait(job.job.id)
+        await asyncio.Event().wait()
+
+    async def work() -> None:
+        jobs = Jobs(tmp_path, {"take": take})
+        jobs.start()
+        job = await jobs.submit("take", "c", {})
+        assert await begun.get() == job.id
+        with pytest.raises(InsufficientStorage):
+            await jobs.cancel(job.id)
+        assert await asyncio.wait_for(begun.get(), 5) == job.id
+        is_full.clear()
+        assert (await jobs.cancel(job.id)).state == "cancelled"
+        await jobs.stop()
+        jobs.close()
+
+    run(work)
+
+
+def test_a_job_has_ended_although_old_jobs_can_not_be_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ledger, "prune", full)
+
+    async def work() -> None:
+        jobs = Jobs(tmp_path, {})
+        job = await jobs.submit("take", "c", {})
+        assert (await jobs.cancel(job.id)).state == "cancelled"
+        assert jobs.unfinished("take", "c") == []
+        jobs.close()
+
+    run(work)
+
+
 def test_what_was_not_accepted_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str, str]] = []
 

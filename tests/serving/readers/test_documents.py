@@ -73,7 +73,13 @@ def test_anchors_of_headings_are_those_of_github(text: str, headings: list[str])
     assert [anchor for anchor, _, _ in sections("markdown", text)] == headings
 
 
-@pytest.mark.parametrize("front", ["---\n[\n---\n", "---\n- a\n---\n", "---\na: 1\n", "----\na: 1\n----\n"])
+@pytest.mark.parametrize(
+    "front",
+    [
+        *("---\n[\n---\n", "---\n- a\n---\n", "---\na: 1\n", "----\na: 1\n----\n"),
+        *("---\na: !!bool b\n---\n", "---\na: !!int ''\n---\n", "---\na: !!timestamp b\n---\n"),
+    ],
+)
 def test_what_is_no_front_matter_stays_text(front: str) -> None:
     found = records("markdown", front + "text")
     assert set(found[0]["metadata"]) <= {"source", "headings"} and "text" in found[-1]["text"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import Any, BinaryIO, cast
 
 from serving.corpora.ingest.rows import Row
@@ -29,6 +30,27 @@ class Drops(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         return self._file.read(self._size)
+
+
+class Counted(io.BytesIO):
+    """File that counts how often it is read, and calls `third` at the third time."""
+
+    def __init__(self, body: bytes, third: Callable[[], None]) -> None:
+        super().__init__(body)
+        self.reads, self._third = 0, third
+
+    def read(self, size: int | None = -1) -> bytes:
+        self._count()
+        return super().read(size)
+
+    def readline(self, size: int | None = -1) -> bytes:
+        self._count()
+        return super().readline(size)
+
+    def _count(self) -> None:
+        self.reads += 1
+        if self.reads == 3:
+            self._third()
 
 
 def read(body: bytes | io.IOBase, format: Any = "ndjson", settings: Settings = SETTINGS, **options: Any) -> list[Row]:

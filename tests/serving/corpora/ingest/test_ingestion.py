@@ -8,10 +8,13 @@ import resource
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from itertools import count
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
+import numpy as np
 import pytest
 
 from serving.corpora.ingest.documents import Checked, checked
@@ -20,6 +23,7 @@ from serving.corpora.values import Chunking, Document
 from serving.errors import Backend, NotFound, Overloaded, Unhealthy
 from serving.jobs import Job, Running, ingestion
 from serving.jobs.ingestion import BLOCK_DOCUMENTS, IN_FLIGHT
+from serving.operations.child_process import running
 from tests.conftest import soon
 from tests.serving.corpora.ingest.remembering import Library, ingested, jobs_around, lines, run, state, submitted
 
@@ -76,6 +80,20 @@ def test_bad_rows_are_skipped_where_that_is_asked_for(tmp_path: Path) -> None:
     assert [error["place"] for error in job.errors] == ["line 301", "line 302", "line 303"]
     assert "already the id of line 8" in job.errors[2]["error"]
     assert library.documents["d7"].text == "text 7"
+
+
+def test_the_hashes_of_many_ids_are_not_sorted_on_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unique, threads = np.unique, list[threading.Thread]()
+
+    def noted(*given: Any, **options: Any) -> Any:
+        threads.append(threading.current_thread())
+        return unique(*given, **options)
+
+    monkeypatch.setattr(np, "unique", noted)
+    assert ingested(tmp_path, Library(), lines(10)).done == 10
+    assert threads and threading.main_thread() not in threads
 
 
 @pytest.mark.parametrize("on_error", ["fail", "skip"])
@@ -210,6 +228,30 @@ def test_rows_that_are_passed_over_are_left_when_it_is_cancelled(
         cancelled.set()
         assert (await cancelling).state == "cancelled"
         assert read < 10
+        await jobs.stop()
+        jobs.close()
+
+    run(work)
+
+
+def test_a_file_whose_reader_says_nothing_is_left_when_it_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Event()
+
+    def silent(*_: str, **options: Any) -> AbstractContextManager[Popen[bytes]]:
+        begun.set()
+        return running("timeit", "-n1", "-r1", "import time; time.sleep(20)", **options)
+
+    monkeypatch.setattr("serving.corpora.ingest.reading.running", silent)
+
+    async def work() -> None:
+        jobs = jobs_around(tmp_path, Library())
+        jobs.start()
+        job = await submitted(jobs, b"<p>A page", format="html")
+        assert await asyncio.to_thread(begun.wait, 60)
+        async with asyncio.timeout(10):
+            assert (await jobs.cancel(job.id)).state == "cancelled"
         await jobs.stop()
         jobs.close()
 

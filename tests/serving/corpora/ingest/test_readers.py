@@ -16,12 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.corpora.ingest.json_documents import OPTIONS, PIECE
+from serving.corpora.ingest.lines import PIECE as LINE_PIECE
 from serving.corpora.ingest.rows import COMPARED, COMPARED_LENGTH, MAX_DEPTH
 from serving.corpora.ingest.uploading import Options, rows
-from serving.errors import Invalid, Malformed, ServiceError, TooLarge, UnsupportedMedia
+from serving.errors import Invalid, Malformed, ServiceError, Stopped, TooLarge, UnsupportedMedia
+from serving.operations.encoding import BUFFER
+from serving.operations.threads import CancelToken
 from serving.settings import Settings
 from tests.conftest import soon
-from tests.serving.corpora.ingest.reading import SETTINGS, Drops, read, values
+from tests.serving.corpora.ingest.reading import SETTINGS, Counted, Drops, read, values
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -123,6 +126,12 @@ def test_fields_of_json_that_are_named(format: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("text", ["text", "body"])
+def test_a_list_of_documents_beside_a_text_is_metadata(text: str) -> None:
+    (found,) = values(read(json.dumps({text: "A", "documents": ["b"]}).encode(), text_column=text))
+    assert (found["text"], found["metadata"]) == ("A", {"documents": ["b"]})
+
+
 def test_a_wrong_name_is_compared_with_few_and_short_names(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = list[str]()
 
@@ -139,6 +148,25 @@ def test_a_wrong_name_is_compared_with_few_and_short_names(monkeypatch: pytest.M
     assert (len(compared) <= 1 + COMPARED, max(map(len, compared)) <= COMPARED_LENGTH) == (True, True)
     (found,) = read(b'{"Body": 1}', text_column="\ufb03" * 256)  # each is three letters without case
     assert max(map(len, compared)) <= COMPARED_LENGTH
+
+
+@pytest.mark.parametrize(
+    ("body", "options"),
+    [
+        (b"\n" * 100, {"format": "ndjson"}),
+        (b"text,n\n" + b"a,1\n" * 100, {"format": "csv", "column_types": "auto"}),
+        (b"x" * (SETTINGS.max_text_bytes + 50 * LINE_PIECE), {"format": "text"}),
+        (b" " * 20 * PIECE, {"format": "json"}),
+        (b"x" * 20 * BUFFER, {"format": "parquet"}),
+    ],
+    ids=["blank lines", "types of columns", "a line that is too long", "blanks", "a file for a child process"],
+)
+def test_what_has_no_row_is_left_when_nobody_waits_for_it(body: bytes, options: dict[str, Any]) -> None:
+    token = CancelToken()
+    file = Counted(body, token.cancel)
+    with pytest.raises(Stopped):
+        token.run(lambda: list(rows(file, Options(**options), SETTINGS)))
+    assert file.reads < 6
 
 
 NAMES = PLAIN.filter(lambda name: name not in ("id", "text", "metadata"))
