@@ -54,9 +54,8 @@ class Uploads:
 
     def note(self, corpus: str, ids: Sequence[str]) -> None:
         """Record `ids` that a request writes or deletes outside of any job."""
-        if jobs := self.accepted(corpus):
-            rows = [(corpus, job, id) for job in jobs for id in ids]
-            self._write("INSERT OR IGNORE INTO overtaken VALUES (?, ?, ?)", rows)
+        insert = "INSERT OR IGNORE INTO overtaken SELECT corpus, job, ? FROM uploads WHERE corpus = ?"
+        self._write(insert, [(id, corpus) for id in ids])
 
     def overtaken(self, corpus: str, job: str) -> set[str]:
         """Return the ids that a job must skip."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from hashlib import blake2b
+from typing import Any
 
 from models.runtimes.base import Floats
 from serving.corpora.filters import ID, Filter, In
@@ -47,14 +49,14 @@ class Writer(Reader):
         ids = distinct_ids(content)
         with self._registry.changing(name) as stored:
             made = list(rows(content, stored.corpus.wanted_stemming))
-            if content.job is None:
-                self._uploads.note(name, ids)
-            else:
+            if content.job is not None:
                 gone = self._uploads.overtaken(name, content.job)
                 made = [row for row in made if row["document"] not in gone]
             if not made:
                 return
             record = self._bound(stored, content)
+            if content.job is None:  # after `_bound`, because a refused write must not keep a job from its documents
+                self._uploads.note(name, ids)
             split = any(row["passages"] > 1 for row in made)
             if split and not record.split:
                 record = self._registry.write(replace(record, split=True))
@@ -207,8 +209,8 @@ class Writer(Reader):
         found = _missing(table, fresh, after, limit)
         if not found and after:  # passages before `after` may have been written meanwhile, or not refreshed
             found = _missing(table, fresh, "", limit)
-        self._compared[table.collection] = found[-1][0] if found else ""
-        return list[tuple[PassageKey, str]](found)
+        self._compared[table.collection] = found[-1]["id"] if found else ""
+        return [(_key_with_text(row), passage_text(row)) for row in found]
 
     def refresh(self, name: str, fingerprint: str, keys: Sequence[PassageKey], vectors: Floats) -> None:
         with self._registry.changing(name) as record:
@@ -216,8 +218,8 @@ class Writer(Reader):
                 return
             fresh = self._fresh(record, fingerprint) or self._new_fresh(record, fingerprint, vectors.shape[1])
             by_key = dict(zip(map(str, keys), vectors, strict=True))
-            copied = self._collections.rows(record).get(list(by_key), COPIED)
-            fresh.upsert({**row, VECTOR: by_key[row["id"]]} for row in copied)
+            copied = self._collections.rows(record).get([key.rpartition(" ")[0] for key in by_key], COPIED)
+            fresh.upsert({**row, VECTOR: by_key[key]} for row in copied if (key := _key_with_text(row)) in by_key)
 
     def read_fresh(self, name: str) -> None:  # noqa: ARG002
         return None
@@ -248,12 +250,21 @@ class Writer(Reader):
         return self._collections.rows(record, table)
 
 
-def _missing(table: Rows, fresh: Rows | None, after: str, limit: int) -> list[tuple[str, str]]:
-    """Return key and text of up to `limit` passages after the key `after` that `fresh` does not have."""
-    found: list[tuple[str, str]] = []
+def _missing(table: Rows, fresh: Rows | None, after: str, limit: int) -> list[Mapping[str, Any]]:
+    """Return the rows of up to `limit` passages after the key `after` that `fresh` does not have."""
+    found: list[Mapping[str, Any]] = []
     for block in table.each(WHOLE, after=after):
         there = {row["id"] for row in fresh.get([row["id"] for row in block], ["id"])} if fresh else set()
-        found += [(row["id"], passage_text(row)) for row in block if row["id"] not in there]
+        found += [row for row in block if row["id"] not in there]
         if len(found) >= limit:
             break
     return found[:limit]
+
+
+def _key_with_text(row: Mapping[str, Any]) -> str:
+    """Return the row's primary key and a digest of its text, with a space between them.
+
+    A document that replaces another has the same primary keys. Without the digest, `refresh` could store the vector of
+    the old text for the new text.
+    """
+    return f"{row['id']} {blake2b(passage_text(row).encode(), digest_size=8).hexdigest()}"

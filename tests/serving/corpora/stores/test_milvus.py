@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from serving.corpora.stores.milvus.connection import Address, connect
 from serving.corpora.stores.milvus.corpora import MilvusCorpora
 from serving.corpora.stores.milvus.indexes import planned
 from serving.corpora.stores.milvus.registry import REGISTRY
+from serving.corpora.stores.milvus.uploads import Uploads
 from serving.corpora.values import Chunking, Content, Corpus, Document, Span
 from serving.errors import Conflict, Invalid, Unhealthy, Unsupported
 from serving.settings import Settings, SettingsError, read_settings
@@ -327,6 +329,18 @@ def test_the_effort_of_searches_reaches_the_target(
     assert corpora.delete_where(name, compile_filter({})) == 600
     emptied = corpora.build_now(name)
     assert emptied and emptied.recall == report.recall, "an empty corpus is not measured"
+
+
+def test_a_write_may_be_noted_while_an_upload_ends(tmp_path: Path) -> None:
+    uploads = Uploads(tmp_path / "uploads.sqlite")
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(25):
+            uploads.accept("c", "job")
+            ended = pool.submit(uploads.release, "c", "job")
+            uploads.note("c", ["a"])
+            ended.result()
+    assert uploads.overtaken("c", "job") == set()
+    uploads.close()
 
 
 def test_there_are_no_snapshots(corpora: MilvusCorpora) -> None:
