@@ -95,9 +95,10 @@ def measure(corpus: Rows, kind: str, target: float) -> Measured | None:
     """
     begin = perf_counter()
     names = nsmallest(QUERIES, (row["id"] for block in corpus.each(["id"]) for row in block), key=rows.number)
+    vectors = {row["id"]: rows.vector(row) for row in corpus.get(names, ["id", rows.VECTOR])}
+    names = [name for name in names if name in vectors]  # others were deleted meanwhile
     if not names:
         return None
-    vectors = {row["id"]: rows.vector(row) for row in corpus.get(names, ["id", rows.VECTOR])}
     queries = np.stack([vectors[name] for name in names])
     truth, passages = _nearest(corpus, names, queries)
     for effort in KINDS[kind].efforts or (0,):

@@ -25,7 +25,7 @@ from serving.corpora.stores.milvus.rows import COPIED, VECTOR, WHOLE, described,
 from serving.corpora.stores.milvus.table import TOGETHER, Rows, both
 from serving.corpora.stores.milvus.uploads import Uploads
 from serving.corpora.stores.writing import changed, check_bound, distinct_ids
-from serving.corpora.values import OWN, Changes, Content, PassageKey
+from serving.corpora.values import OWN, Changes, Content, Document, PassageKey
 from serving.errors import Conflict, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.clock import now
@@ -103,7 +103,7 @@ class Writer(Reader):
         while True:
             with self._registry.changing(name) as record:
                 table = self._collections.live(record)
-                found = table.first_rows(table.matching(where), after, TOGETHER) if table else []
+                found = table.first_rows(["id", "document"], table.matching(where), after, TOGETHER) if table else []
                 if table is None or not found:
                     return total
                 before_commit()
@@ -112,11 +112,12 @@ class Writer(Reader):
 
     def _patch(self, record: Record, table: Rows, ids: list[str], changes: Changes, bounds: Bounds) -> None:
         patched = []
+        documents: dict[str, Document] = {}
         for block in table.each([*COPIED, VECTOR], f"document in {literals(ids)}"):
             for row in block:
                 if row["passage"] == 0:
-                    document = changed(unread(row), changes, bounds)
-                patched.append(described(row, document))
+                    documents[row["document"]] = changed(unread(row), changes, bounds)
+                patched.append(described(row, documents[row["document"]]))
         if not record.expiring and isinstance(changes.expires_at, int):
             record = self._registry.write(replace(record, expiring=True))
         self._uploads.note(record.name, ids)
@@ -141,9 +142,10 @@ class Writer(Reader):
             if record.table is None:
                 return False
             table, expired = self._collections.rows(record), f"expires_at <= {now()}"
-            found = [row["document"] for row in table.first_rows(expired, limit=TOGETHER)]
-            self._forget_fresh(record, found)
-            table.delete_rows(both(expired, f"document in {literals(found)}"))
+            found = [row["document"] for row in table.first_rows(["document"], expired, limit=TOGETHER)]
+            if found:
+                self._forget_fresh(record, found)
+                table.delete_rows(both(expired, f"document in {literals(found)}"))
         return bool(found)
 
     def _bound(self, record: Record, content: Content) -> Record:

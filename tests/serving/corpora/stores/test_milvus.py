@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from serving.corpora.stores.milvus.connection import Address, connect
 from serving.corpora.stores.milvus.corpora import MilvusCorpora
 from serving.corpora.stores.milvus.indexes import planned
 from serving.corpora.stores.milvus.registry import REGISTRY
+from serving.corpora.stores.milvus.table import Rows
 from serving.corpora.stores.milvus.uploads import Uploads
 from serving.corpora.values import Chunking, Content, Corpus, Document, Span
 from serving.errors import Conflict, Invalid, Unhealthy, Unsupported
@@ -411,6 +412,48 @@ def test_a_document_that_is_deleted_while_a_page_is_read_does_not_end_the_list()
     documents = [Document(f"d{i}", "text", {}) for i in range(4)]
     assert reading._page([documents[0], None, *documents[2:]], limit=3) == ([documents[0], documents[2]], True)
     assert reading._page([documents[0], None, documents[2]], limit=3) == ([documents[0], documents[2]], False)
+
+
+def test_a_document_that_is_deleted_while_it_is_read_is_left_out(
+    corpora: MilvusCorpora, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assembled = Rows.assembled
+
+    def meanwhile(self: Rows, some: Any) -> Any:
+        if "gone" in {row["document"] for row in self._query("passage >= 0", ["document"])}:
+            corpora.delete("read", "gone")
+        return assembled(self, some)
+
+    monkeypatch.setattr(Rows, "assembled", meanwhile)
+    corpora.create(Corpus("read"))
+    query = Query(None, np.ones(4, np.float32))
+    reads: list[Callable[[], list[Document]]] = [
+        lambda: [hit.passage.document for hit in corpora.search("read", [query], SearchOptions()).hits[0]],
+        lambda: list(corpora.page("read", None, 10).documents),
+        lambda: [document for block in corpora.contents("read") for document in block.documents],
+    ]
+    for read in reads:
+        corpora.put("read", content([("gone", "one two", {}), ("stays", "one two", {})], chunking=Chunking(1, 0)))
+        assert {document.id for document in read()} == {"stays"}
+    corpora.put("read", content([("gone", "one two", {}), ("stays", "one two", {})], chunking=Chunking(1, 0)))
+    sampled = corpora.sample("read", 10, None)
+    assert len(sampled.passages) == len(sampled.vectors) == 2
+
+
+def test_a_passage_that_is_deleted_during_a_measurement_is_no_query(
+    corpora: MilvusCorpora, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpora.create(Corpus("measured"))
+    corpora.put("measured", content([(f"d{i}", f"text {i}", {}) for i in range(3)]))
+    get = Rows.get
+
+    def meanwhile(self: Rows, *arguments: Any) -> Any:
+        corpora.delete_where("measured", compile_filter({"$id": "d1"}))
+        return get(self, *arguments)
+
+    monkeypatch.setattr(Rows, "get", meanwhile)
+    report = corpora.build_now("measured")
+    assert report and report.queries == 2
 
 
 def test_a_record_of_a_later_version_is_refused_and_the_others_are_served(corpora: MilvusCorpora) -> None:
