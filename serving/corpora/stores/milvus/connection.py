@@ -28,6 +28,10 @@ DEFAULT_PORT = 19530
 RETRY_SECONDS = 2
 MISSING = 100
 """Milvus' error code of a missing collection."""
+NO_ADDRESS = (
+    "--store: is not an address of the form milvus://[USER:PASSWORD@]HOST[:PORT][/DATABASE]. If the password has one "
+    "of the characters / ? # @ [ ], percent-encode it, such as %2F for /"
+)
 _VERSION = re.compile(r"(\d+)\.(\d+)")
 
 
@@ -57,21 +61,24 @@ class Address:
         Raises:
             StoreError: the text is neither an address nor a path.
         """
-        parts = urlsplit(text)
-        if parts.scheme not in ("milvus", "milvus+tls"):
+        if not text.startswith(("milvus://", "milvus+tls://")):
             return cls("", lite=Path(text))
+        # The errors do not name the text, because any part of it may be a part of a password.
         try:
+            parts = urlsplit(text)
             port = parts.port or DEFAULT_PORT
-        except ValueError as error:
-            raise StoreError(f"--store {_public(text)}: {error}") from None
+        except ValueError:
+            raise StoreError(NO_ADDRESS) from None
         path = unquote(parts.path)
         if not parts.hostname:
             if not path.endswith(".db"):
-                raise StoreError(f"--store {text}: give a host, or the path of a Milvus Lite, which ends in .db")
+                raise StoreError("--store: give a host, or the path of a Milvus Lite, which ends in .db")
             return cls("", lite=Path(path))
+        if "@" in parts.path + parts.query + parts.fragment:
+            raise StoreError(NO_ADDRESS)
         database = path.strip("/")
         if "/" in database:
-            raise StoreError(f"--store {_public(text)}: only the name of a database may follow the host")
+            raise StoreError("--store: only the name of a database may follow the host")
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         scheme = "https" if parts.scheme.endswith("tls") else "http"
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
@@ -170,8 +177,3 @@ def _lite(address: Address, folder: Path) -> Connection:
 def _line(error: Any) -> str:
     message = error.details() if isinstance(error, RpcError) else error.message
     return str(message).strip().partition("\n")[0] or type(error).__name__
-
-
-def _public(text: str) -> str:
-    """Return the address without its user and password."""
-    return re.sub(r"//[^/]*@", "//", text)

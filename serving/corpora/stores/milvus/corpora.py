@@ -14,7 +14,7 @@ from models.bundle.disk import make_folder
 from serving.corpora.backend import Description
 from serving.corpora.indexes.state import Report
 from serving.corpora.maps import Placed, Unplaced
-from serving.corpora.ports import IndexSize, Stop, never
+from serving.corpora.ports import IndexSize, Stop, StoreError, never
 from serving.corpora.stores.milvus.connection import connect
 from serving.corpora.stores.milvus.indexes import report
 from serving.corpora.stores.milvus.lifecycle import Collections
@@ -49,19 +49,23 @@ class MilvusCorpora(Writer):
         """Open the corpora on the Milvus of `--store`.
 
         Raises:
-            StoreError: Milvus can't be used (see `connect` and `Registry`), or another process uses the data folder.
+            StoreError: Milvus can't be used (see `connect` and `Registry`), the data folder can't be used, or another
+                process uses it.
         """
         jobs_of_one_server = settings.data / "corpora"
-        with ExitStack() as opened:
-            with disk_errors(jobs_of_one_server):
-                make_folder(jobs_of_one_server)
-            opened.callback(os.close, hold(jobs_of_one_server))
-            self._connection = connect(settings.store)
-            opened.callback(self._connection.close)
-            uploads = Uploads(settings.data / "milvus" / "uploads.sqlite")
-            opened.callback(uploads.close)
-            registry = Registry(self._connection)
-            self._opened = opened.pop_all()
+        try:
+            with ExitStack() as opened:
+                with disk_errors(jobs_of_one_server):
+                    make_folder(jobs_of_one_server)
+                opened.callback(os.close, hold(jobs_of_one_server))
+                self._connection = connect(settings.store)
+                opened.callback(self._connection.close)
+                uploads = Uploads(settings.data / "milvus" / "uploads.sqlite")
+                opened.callback(uploads.close)
+                registry = Registry(self._connection)
+                self._opened = opened.pop_all()
+        except ServiceError as error:  # for example, Milvus has started but is not ready
+            raise StoreError(f"--store: {error}") from error
         collections = Collections(self._connection, registry, settings.index, settings.expected_passages)
         recall = Recall(registry, collections, settings.exact_below)
         super().__init__(registry, collections, uploads, recall)

@@ -29,13 +29,14 @@ class Uploads:
     """
 
     def __init__(self, file: Path) -> None:
-        make_folder(file.parent)
         self._file = file
         self._lock = threading.Lock()
-        self._database = sqlite3.connect(file, check_same_thread=False)
-        for statement in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON"):
-            self._database.execute(statement)
-        self._database.executescript(_TABLES)
+        with disk_errors(file):
+            make_folder(file.parent)
+            self._database = sqlite3.connect(file, check_same_thread=False)
+            for statement in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON"):
+                self._database.execute(statement)
+            self._database.executescript(_TABLES)
 
     def accept(self, corpus: str, job: str) -> None:
         self._write("INSERT OR IGNORE INTO uploads VALUES (?, ?)", [(corpus, job)])

@@ -17,6 +17,7 @@ pytest.importorskip("pymilvus", reason="the extra 'milvus' is not installed")
 
 import grpc
 from milvus_lite.adapter.grpc.server import start_server_in_thread
+from pymilvus import MilvusClient
 from pymilvus.exceptions import MilvusException
 
 from serving.corpora.filter_language import compile_filter
@@ -66,10 +67,40 @@ def test_an_address_names_a_server_or_a_folder(text: str, address: Address) -> N
     assert "p@s" not in str(address)
 
 
-@pytest.mark.parametrize("text", ["milvus://", "milvus://host:port", "milvus://host/a/b", "milvus:///folder"])
-def test_other_addresses_are_refused(text: str) -> None:
-    with pytest.raises(StoreError, match="--store"):
+@pytest.mark.parametrize(
+    "text",
+    [
+        "milvus://",
+        "milvus://host:port",
+        "milvus://host/a/b",
+        "milvus:///folder",
+        "milvus://[::1",
+        "milvus://user:secret/secret@host",
+        "milvus://user:1/secret@host",
+        "milvus://user:secret#secret@host",
+        "milvus://user:secret[secret@host",
+        "milvus://user:secret@/folder",
+    ],
+)
+def test_other_addresses_are_refused_without_their_password(text: str) -> None:
+    with pytest.raises(StoreError, match="--store") as refused:
         Address.of(text)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.slow
+def test_a_milvus_that_is_not_ready_is_an_error_of_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_ready(*_: Any, **__: Any) -> None:
+        raise MilvusException(1, "service not ready")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MilvusClient, "has_collection", not_ready)
+        with pytest.raises(StoreError, match=r"^--store: .*: service not ready$"):
+            MilvusCorpora(Settings(data=tmp_path, store=str(tmp_path / "m.db")))
+    MilvusCorpora(Settings(data=tmp_path, store=str(tmp_path / "m.db"))).close()
+    (tmp_path / "milvus" / "uploads.sqlite").write_bytes(b"damaged" * 100)
+    with pytest.raises(StoreError, match="uploads"):
+        MilvusCorpora(Settings(data=tmp_path, store=str(tmp_path / "m.db")))
 
 
 def test_a_store_of_another_name_is_refused() -> None:
@@ -234,6 +265,7 @@ def test_filters_that_milvus_cannot_answer_are_refused(corpora: MilvusCorpora, w
             "documents.0: a passage has 65536 bytes, but Milvus stores only 65535: upload with",
         ),
         (Document("a", "x", {"n": list(range(5000))}), "documents.0: the metadata have 500"),
+        (Document("a", "x", {"n": "y" * 65_529}), "documents.0: the metadata have more than the 65535 bytes"),
         (Document("a", "x", {str(i): "y" * 256 for i in range(200)}), "documents.0: the metadata have"),
     ],
 )
@@ -258,6 +290,33 @@ def test_a_long_text_is_stored_in_passages(corpora: MilvusCorpora) -> None:
     assert corpora.document("long", "a").text == text
     (hits,) = corpora.search("long", [Query("end", None)], SearchOptions(mode="lexical")).hits
     assert [hit.text for hit in hits] == [text[29_000:]]
+
+
+@pytest.mark.slow
+def test_a_collection_that_can_not_be_indexed_is_removed(
+    corpora: MilvusCorpora, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise MilvusException(1, "no room")
+
+    client = corpora._connection.client
+    corpora.create(Corpus("unindexed"))
+    before = client.list_collections()
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "create_index", full)
+        with pytest.raises(Unhealthy, match="no room"):
+            corpora.put("unindexed", content([("a", "text", {})]))
+    assert client.list_collections() == before
+    corpora.put("unindexed", content([("a", "text", {})]))
+
+
+@pytest.mark.slow
+def test_metadata_have_the_limit_of_their_json_and_every_number_is_compared(corpora: MilvusCorpora) -> None:
+    corpora.create(Corpus("corpora"))  # a name whose plain alias would be the registry
+    numbers = [("large", "text", {"n": 1e305}), ("small", "text", {"n": -1e305}), ("many", "text", {"n": [0] * 30_000})]
+    corpora.put("corpora", content(numbers))
+    for where, found in (({"n": {"$gt": 5}}, ["large"]), ({"n": {"$lt": -5.0}}, ["small"])):
+        assert [one.id for one in corpora.page("corpora", None, 9, compile_filter(where)).documents] == found
 
 
 def test_the_type_of_index_follows_size_and_options() -> None:
@@ -288,10 +347,10 @@ def test_a_new_corpus_gets_the_index_of_its_expected_size(tmp_path: Path) -> Non
     for name in ("by-option", "by-size"):
         large.put(name, content([("a", "text", {})]))
         report = large.description(name).index
-        kinds[name] = report and report.kind
+        kinds[name] = report and (report.kind, report.parameters.get("nlist"))
         large.drop(name)
     large.close()
-    assert kinds == {"by-option": "ivf-sq8", "by-size": "hnsw"}
+    assert kinds == {"by-option": ("ivf-sq8", int(4 * 10**3.5)), "by-size": ("hnsw", None)}
 
 
 @pytest.mark.slow
