@@ -80,6 +80,8 @@ class MilvusCorpora(Writer):
                     self._collections.clean(record)
                 if record.table and not record.dropped:
                     self._collections.rows(record)
+                    if record.measured is None:
+                        self._recall.count(record, self._collections.size(record).passages)
             except ServiceError as error:
                 log.error("corpus %r is not served: %s", record.name, error)
 
@@ -103,14 +105,15 @@ class MilvusCorpora(Writer):
                 known = replace(known, fingerprint=encoder.fingerprint, dim=encoder.dim or known.dim)
             if record is None:
                 self._collections.check_free(name)
-            self._registry.write(
-                replace(
-                    known,
-                    description=known.description if corpus.description is None else corpus.description,
-                    recall_target=corpus.recall_target or known.recall_target,
-                    stemming=stemming or known.stemming,
-                )
+            changed = replace(
+                known,
+                description=known.description if corpus.description is None else corpus.description,
+                recall_target=corpus.recall_target or known.recall_target,
+                stemming=stemming or known.stemming,
             )
+            self._registry.write(changed)
+        if known.measured and changed.recall_target != known.recall_target:
+            self._recall.begin(name)
         return record is None
 
     def drop(self, name: str) -> None:

@@ -234,10 +234,14 @@ class Writer(Reader):
                 self._registry.write(record.renewed(fingerprint=fingerprint, dim=None))
                 return True
             fresh = self._fresh(record, fingerprint)
-            if fresh is None or record.fresh is None or fresh.count() < self._collections.rows(record).count():
+            if fresh is None or record.fresh is None:
+                return False
+            passages = fresh.count()
+            if passages < self._collections.rows(record).count():
                 return False
             swapped = replace(record.with_table(record.fresh), fresh=None)
             self._collections.clean(self._registry.write(swapped))
+        self._recall.count(swapped, passages)
         return True
 
     def _fresh(self, record: Record, fingerprint: str) -> Rows | None:

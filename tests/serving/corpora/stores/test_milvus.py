@@ -7,7 +7,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ from serving.corpora.filter_language import compile_filter
 from serving.corpora.filters import with_id
 from serving.corpora.ports import StoreError
 from serving.corpora.search import Query, SearchOptions
-from serving.corpora.stores.milvus import lifecycle, reading, registry, table
+from serving.corpora.stores.milvus import lifecycle, reading, recall, registry, table
 from serving.corpora.stores.milvus.connection import Address, connect
 from serving.corpora.stores.milvus.corpora import MilvusCorpora
 from serving.corpora.stores.milvus.indexes import planned
@@ -36,7 +38,10 @@ from serving.errors import Conflict, Invalid, Unhealthy, Unsupported
 from serving.settings import Settings, SettingsError, read_settings
 from tests.conftest import PATIENCE
 from tests.serving.backends import milvus_of
-from tests.serving.corpora.stores.contents import content
+from tests.serving.corpora.stores.contents import content, vectors
+
+
+MEASURE = recall.measure
 
 
 def opened(folder: Path, **options: Any) -> MilvusCorpora:
@@ -401,6 +406,48 @@ def test_a_write_may_be_noted_while_an_upload_ends(tmp_path: Path) -> None:
             ended.result()
     assert uploads.overtaken("c", "job") == set()
     uploads.close()
+
+
+@pytest.mark.slow
+def test_the_recall_is_measured_again_after_changes_of_the_index_and_of_the_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    targets = Queue[float]()
+
+    def measure(rows: Rows, kind: str, target: float) -> registry.Measured | None:
+        found = MEASURE(rows, kind, target)
+        targets.put(target)
+        return found
+
+    monkeypatch.setattr(recall, "measure", measure)
+    corpora = opened(tmp_path, index="cpu", exact_below=20)
+    corpora.create(Corpus("c", recall_target=0.5))
+    corpora.put("c", content([(f"d{i}", f"text {i}", {}) for i in range(20)]))
+    assert targets.get(timeout=PATIENCE) == 0.5
+    corpora.create(Corpus("c", description="another description, and the same target"))
+    stored(corpora, "c")
+    corpora.create(Corpus("c", recall_target=0.9))
+    assert targets.get(timeout=PATIENCE) == 0.9
+    rows = corpora.stale("c", "g", 20)
+    corpora.refresh("c", "g", [key for key, _ in rows], vectors("g", [text for _, text in rows]))
+    assert corpora.swap("c", "g")
+    assert targets.get(timeout=PATIENCE) == 0.9
+    stored(corpora, "c")
+    with corpora._registry.changing("c") as record:  # as by `copy-corpus`, which ends before its measurement
+        corpora._registry.write(replace(record, measured=None))
+    corpora.warm()
+    assert targets.get(timeout=PATIENCE) == 0.9
+    stored(corpora, "c")
+    corpora.drop("c")
+    corpora.close()
+
+
+def stored(corpora: MilvusCorpora, name: str) -> None:
+    """Wait until a measurement is stored."""
+    until = time.monotonic() + PATIENCE
+    while corpora._registry.read(name).measured is None:
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 def test_there_are_no_snapshots(corpora: MilvusCorpora) -> None:
