@@ -40,7 +40,6 @@ from tests.conftest import PATIENCE
 from tests.serving.backends import milvus_of
 from tests.serving.corpora.stores.contents import content, vectors
 
-
 MEASURE = recall.measure
 
 
