@@ -15,6 +15,7 @@ from grpc import RpcError
 from pymilvus import MilvusClient
 from pymilvus.exceptions import MilvusException
 
+from models.errors import Failed
 from serving.corpora.ports import StoreError
 from serving.errors import NotFound, Unhealthy
 
@@ -122,8 +123,9 @@ def connect(text: str) -> Connection:
     """Connect to the Milvus of `--store`, or start a Milvus Lite in this process.
 
     Raises:
-        StoreError: the address is not valid, the server can't be reached or is too old, Milvus Lite is not installed,
-            or its folder can't be used.
+        StoreError: the address is not valid, the server is too old, Milvus Lite is not installed, or its folder can't
+            be used.
+        Failed: the server can't be reached.
     """
     # These loggers log each error with its traceback, although they also raise it.
     for noisy in ("pymilvus", "milvus_lite", "grpc._server"):
@@ -143,7 +145,7 @@ def _server(address: Address) -> Connection:
         )
         version = client.get_server_version(timeout=CONNECT_SECONDS)
     except MilvusException as error:
-        raise StoreError(f"--store: can't reach {address}: {_line(error)}") from None
+        raise Failed(f"--store: can't reach {address}: {_line(error)}") from None
     found = _VERSION.search(version)
     if found and tuple(map(int, found.groups())) < OLDEST:
         client.close()

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from models.bundle.bundle import Manifest
 from models.bundle.disk import make_folder
+from models.errors import Failed
 from serving.corpora.backend import Description
 from serving.corpora.indexes.state import Report
 from serving.corpora.maps import Placed, Unplaced
-from serving.corpora.ports import IndexSize, Stop, StoreError, never
+from serving.corpora.ports import IndexSize, Stop, never
 from serving.corpora.stores.milvus.connection import connect
 from serving.corpora.stores.milvus.indexes import report
 from serving.corpora.stores.milvus.lifecycle import Collections
@@ -49,8 +50,8 @@ class MilvusCorpora(Writer):
         """Open the corpora on the Milvus of `--store`.
 
         Raises:
-            StoreError: Milvus can't be used (see `connect` and `Registry`), the data folder can't be used, or another
-                process uses it.
+            StoreError: Milvus can't be used (see `connect` and `Registry`), or another process uses the data folder.
+            Failed: Milvus can't be reached or is not ready, or the data folder can't be used. A later start may succeed.
         """
         jobs_of_one_server = settings.data / "corpora"
         try:
@@ -64,8 +65,8 @@ class MilvusCorpora(Writer):
                 opened.callback(uploads.close)
                 registry = Registry(self._connection)
                 self._opened = opened.pop_all()
-        except ServiceError as error:  # for example, Milvus has started but is not ready
-            raise StoreError(f"--store: {error}") from error
+        except ServiceError as error:
+            raise Failed(f"--store: {error}") from error
         collections = Collections(self._connection, registry, settings.index, settings.expected_passages)
         recall = Recall(registry, collections, settings.exact_below)
         super().__init__(registry, collections, uploads, recall)

@@ -22,6 +22,7 @@ from milvus_lite.adapter.grpc.server import start_server_in_thread
 from pymilvus import MilvusClient
 from pymilvus.exceptions import MilvusException
 
+from models.errors import Failed
 from serving.corpora.filter_language import compile_filter
 from serving.corpora.filters import with_id
 from serving.corpora.ports import StoreError
@@ -99,11 +100,11 @@ def test_a_milvus_that_is_not_ready_is_an_error_of_the_start(tmp_path: Path, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(MilvusClient, "has_collection", not_ready)
-        with pytest.raises(StoreError, match=r"^--store: .*: service not ready$"):
+        with pytest.raises(Failed, match=r"^--store: .*: service not ready$"):
             MilvusCorpora(Settings(data=tmp_path, store=str(tmp_path / "m.db")))
     MilvusCorpora(Settings(data=tmp_path, store=str(tmp_path / "m.db"))).close()
     (tmp_path / "milvus" / "uploads.sqlite").write_bytes(b"damaged" * 100)
-    with pytest.raises(StoreError, match="uploads"):
+    with pytest.raises(Failed, match="uploads"):
         MilvusCorpora(Settings(data=tmp_path, store=str(tmp_path / "m.db")))
 
 
@@ -113,7 +114,7 @@ def test_a_store_of_another_name_is_refused() -> None:
 
 
 def test_one_line_says_that_there_is_no_server() -> None:
-    with pytest.raises(StoreError, match=r"^--store: can't reach Milvus at 127\.0\.0\.1:1/db: .*") as refused:
+    with pytest.raises(Failed, match=r"^--store: can't reach Milvus at 127\.0\.0\.1:1/db: .*") as refused:
         connect("milvus://user:secret@127.0.0.1:1/db")
     assert "secret" not in str(refused.value)
     assert "\n" not in str(refused.value)
