@@ -51,7 +51,7 @@ class MilvusCorpora(Writer):
 
         Raises:
             StoreError: Milvus can't be used (see `connect` and `Registry`), or another process uses the data folder.
-            Failed: Milvus can't be reached or is not ready, or the data folder can't be used. A later start may succeed.
+            Failed: Milvus can't be reached or is not ready, or the data folder can't be written.
         """
         jobs_of_one_server = settings.data / "corpora"
         try:

@@ -81,7 +81,10 @@ def derived(metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, float | s
                     terms[_hash("several", kind, path)] = None
                 ranges |= {_bound(path, kind, "low"): places[0], _bound(path, kind, "high"): places[-1]}
     if len(terms) > MAX_TERMS:
-        raise Invalid(f"the metadata have {len(terms)} different values, but Milvus can index only {MAX_TERMS}")
+        raise Invalid(
+            f"the metadata have {len(terms)} terms (fields, their types and their different values), but Milvus can "
+            f"index only {MAX_TERMS}"
+        )
     if len(orjson.dumps(ranges)) > MAX_RANGES:
         raise Invalid("the metadata have more numbers and strings than Milvus can index: send fewer")
     return list(terms), ranges
