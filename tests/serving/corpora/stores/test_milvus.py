@@ -318,8 +318,8 @@ def test_a_collection_that_can_not_be_indexed_is_removed(
 @pytest.mark.slow
 def test_metadata_have_the_limit_of_their_json_and_every_number_is_compared(corpora: MilvusCorpora) -> None:
     corpora.create(Corpus("corpora"))  # a name whose plain alias would be the registry
-    numbers = [("large", "text", {"n": 1e305}), ("small", "text", {"n": -1e305}), ("many", "text", {"n": [0] * 30_000})]
-    corpora.put("corpora", content(numbers))
+    numbers: dict[str, Any] = {"large": 1e305, "small": -1e305, "many": [0] * 30_000}
+    corpora.put("corpora", content([(name, "text", {"n": number}) for name, number in numbers.items()]))
     for where, found in (({"n": {"$gt": 5}}, ["large"]), ({"n": {"$lt": -5.0}}, ["small"])):
         assert [one.id for one in corpora.page("corpora", None, 9, compile_filter(where)).documents] == found
 
