@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import tempfile
 from collections import defaultdict
@@ -20,6 +19,7 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from models.errors import Failed, Refused
+from models.remotes.base import without_user
 from serving.commands.starting import corpus_of, opened_corpora
 from serving.corpora.backend import Backend
 from serving.corpora.values import NO_SETTINGS, Content, Corpus, OwnVectors, Span
@@ -39,7 +39,7 @@ class Place(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        return re.sub(r"//[^/]*@", "//", f"{self.store}#{self.name}")  # remove user and password from the address
+        return without_user(f"{self.store}#{self.name}")
 
     @classmethod
     def of(cls, text: str, name: str = "") -> Place:
@@ -51,7 +51,9 @@ class Place(NamedTuple):
         """
         store, _, named = text.partition("#")
         if not store or not (named or name):
-            raise Refused(f"{text}: give a store and a corpus, such as var#notes or milvus://host:19530#notes")
+            raise Refused(
+                f"{without_user(text)}: give a store and a corpus, such as var#notes or milvus://host:19530#notes"
+            )
         return cls(store, check_corpus_name(named or name))
 
 

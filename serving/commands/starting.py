@@ -52,8 +52,8 @@ def opened_corpora(settings: Settings) -> Backend:
     """Open the corpora of the data folder, or the corpora on Milvus.
 
     Raises:
-        StoreError: another process has opened the data folder, the data folder can't be used, or Milvus can't be
-            reached.
+        StoreError: another process has opened the data folder, or the data folder or Milvus can't be used.
+        Failed: Milvus can't be reached or is not ready.
     """
     raise_limit()
     if settings.on_milvus:

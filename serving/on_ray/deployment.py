@@ -38,7 +38,7 @@ def _application(settings: Settings) -> Any:
     from ray import serve
     from ray.serve.metrics import Gauge
 
-    from serving.on_ray.replica import UnhealthyReplica, build
+    from serving.on_ray.replica import build
 
     threads = settings.threads or smallest_node()
     settings = settings.model_copy(update={"threads": threads})
@@ -65,22 +65,19 @@ def _application(settings: Settings) -> Any:
 
         app: Any
 
-        async def reconfigure(self, _: Any) -> None:
-            """Reload the encoders after a change of `user_config`. The old encoders answer requests meanwhile."""
-            await self.app.service.reload()
+        async def reconfigure(self, user_config: Any) -> None:
+            await self.app.reconfigure(user_config)
 
         def __init__(self) -> None:
             self._gauges: dict[str, Gauge] = {}
 
         async def check_health(self) -> None:
-            """Raise an error if the encoders could not be loaded, or if an engine fails batch after batch.
+            """Raise an error if the replica can't answer requests.
 
             Ray Serve calls this method every few seconds. The method therefore also copies the metrics to Ray.
             """
             self._copy_metrics()
-            health = await self.app.service.probed()
-            if health.state in ("failed", "failing"):
-                raise UnhealthyReplica(str(health))
+            await self.app.check_health()
 
         def _copy_metrics(self) -> None:
             """Copy the metrics to Ray, which adds labels for the replica, and the prefix `ray_` to each name.

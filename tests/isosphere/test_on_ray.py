@@ -111,6 +111,13 @@ def test_only_missing_parts_are_made_again(
     run(tiny_bundle, files, str(out))
     assert (out / MANIFEST).read_text() == whole
     assert {part: part.stat().st_mtime_ns for part in kept} == kept
+    parts[0].unlink()  # A part of a complete folder was removed, too.
+    run(tiny_bundle, files, str(out))
+    assert parts[0].exists() and (out / MANIFEST).read_text() == whole
+    assert {part: part.stat().st_mtime_ns for part in kept} == kept
+    parts[0].write_bytes(b"damaged")
+    run(tiny_bundle, files, str(out), force=True)
+    assert (out / MANIFEST).read_text() == whole
     monkeypatch.setattr(bulk, "_check", None)
     assert run(tiny_bundle, files, str(out)).done.rows == 30  # A complete folder is not read again.
 

@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from models.errors import Refused
 from serving.__main__ import main
 from serving.commands import copying
 from serving.commands.copying import HOUR
@@ -181,3 +182,11 @@ def test_a_verified_copy_stays_although_its_report_can_not_be_printed(
     assert main(["copy", f"{tmp_path}#{NAME}", f"{tmp_path}#copy"]) == 1
     opened.append(opened_corpora(settings(tmp_path)))
     assert opened[0].names() == ["copy", NAME]
+
+
+@pytest.mark.parametrize("place", ["milvus://user:secret@host", "milvus://user:sec/secret@host"])
+def test_messages_about_a_place_have_no_password(place: str) -> None:
+    with pytest.raises(Refused) as refused:
+        copying.Place.of(place)
+    for message in (str(refused.value), str(copying.Place.of(f"{place}#notes"))):
+        assert "host" in message and "secret" not in message

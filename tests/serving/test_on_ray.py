@@ -13,8 +13,9 @@ import httpx
 import pytest
 import yaml
 
+from serving.commands import loading
 from serving.inference.engine import EngineError
-from serving.on_ray import deployment
+from serving.on_ray import deployment, replica
 from serving.on_ray.autoscaling import QUEUED_TOKENS, TARGET_TOKENS, by_queued_tokens
 from serving.on_ray.replica import Application
 from serving.settings import Settings
@@ -72,6 +73,44 @@ async def test_a_replica_that_can_not_load_does_not_start(
     assert answer["type"] == "lifespan.startup.failed" and "broken" in answer["message"]
     await lifespan.tell("shutdown")
     await running
+
+
+@pytest.mark.anyio
+async def test_a_replica_loads_its_encoder_again_only_after_a_change_of_its_configuration(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, reloads = make_service(store="memory"), list[None]()
+
+    async def reload() -> None:
+        reloads.append(None)
+
+    monkeypatch.setattr(service, "reload", reload)
+    app = Application(service)
+    await app.reconfigure({"promoted": 1})  # Ray Serve calls this method at the start, too.
+    await app.check_health()
+    await app.reconfigure({"promoted": 1})
+    assert not reloads
+    await app.reconfigure({"promoted": 2})
+    assert len(reloads) == 1
+
+
+def test_a_replica_serves_what_the_server_serves_and_leaves_no_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)  # without the default folder
+    monkeypatch.setattr(loading, "as_bundle", lambda name, _: Path(f"bundle of {name}"))
+    monkeypatch.setattr(replica, "opened_models", lambda settings: settings.bundles)
+    monkeypatch.setattr(replica, "opened_service", lambda settings, models: (settings, models))
+    monkeypatch.setattr(replica, "create_app", lambda *_, **__: ended)
+
+    async def ended(*_: Any) -> None:
+        return
+
+    app = replica.build(Settings())
+    settings, models = app.service  # type: ignore[misc]
+    assert models == (Path("bundle of minilm+default"),) and settings.data.exists()  # type: ignore[has-type]
+    asyncio.run(app({"type": "lifespan"}, ended, ended))  # type: ignore[arg-type]
+    assert not settings.data.exists()  # type: ignore[has-type]
 
 
 @pytest.mark.parametrize(

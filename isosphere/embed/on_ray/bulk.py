@@ -85,7 +85,8 @@ def embed(
         wanted = _wanted(description, options, states)
         same = known.items() >= wanted.items()
         there = folder.names()
-        if same and "done" in known and not force:
+        complete = same and "done" in known
+        if complete and known["parts"].keys() <= there and not force:
             return Made(Done(**known["done"]), description.metadata["encoder"], description.max_length, 0)
         if foreign := sorted(name for name in there if name != MANIFEST and not name.startswith("part-")):
             raise Refused(f"{folder}: contains other files, such as {foreign[0]}: name a new folder with --out")
@@ -97,7 +98,7 @@ def embed(
         with locked(folder.path, folder) if folder.path else nullcontext():
             if _manifest(folder) != known:
                 raise Refused(f"{folder}: another command has written it meanwhile; repeat this command")
-            if not same:
+            if not same or (complete and force):
                 for name in there:
                     folder.remove(name)
                 there = set()

@@ -20,7 +20,7 @@ from serving.corpora.values import OWN, Changes, Chunking, Content, Corpus, Docu
 from serving.errors import Conflict, Invalid, NotFound
 from serving.settings import Settings
 from tests.serving.backends import BACKENDS, milvus_of
-from tests.serving.corpora.stores.contents import content
+from tests.serving.corpora.stores.contents import content, vectors
 
 DIM = 8
 WORDS = ["whale", "city", "captain", "rain", "harbour", "letter"]
@@ -382,6 +382,21 @@ def test_a_corpus_is_embedded_again_beside_its_vectors(backend: Backend, corpus:
     assert len(hits) == size.passages
 
 
+def test_a_text_that_is_replaced_while_it_is_embedded_again_gets_its_own_vector(backend: Backend, corpus: str) -> None:
+    backend.put(corpus, content([("a", "old", {}), ("b", "same", {})]))
+    late = backend.stale(corpus, "g", 8)
+    backend.put(corpus, content([("a", "new", {})]))
+    for rows in (late, backend.stale(corpus, "g", 8), backend.stale(corpus, "g", 8)):
+        backend.refresh(corpus, "g", [key for key, _ in rows], vectors("g", [text for _, text in rows]))
+    assert backend.swap(corpus, "g")
+    stored = {
+        document.id: (document.text, vector.tolist())
+        for block in backend.contents(corpus)
+        for document, vector in zip(block.documents, block.vectors, strict=True)
+    }
+    assert stored == {id: (text, vectors("g", [text])[0].tolist()) for id, text in (("a", "new"), ("b", "same"))}
+
+
 def embed_stale(backend: Backend, name: str, most: int | None = None) -> None:
     embedded = 0
     while rows := backend.stale(name, "g", 8):
@@ -404,6 +419,17 @@ def test_later_writes_win_over_an_accepted_upload(backend: Backend, corpus: str)
     assert {id: backend.document(corpus, id).text for id in listed(backend, corpus)} == {"a": "later", "c": "earlier"}
     backend.release(corpus, "job")
     assert backend.accepted(corpus) == []
+
+
+def test_a_refused_write_keeps_no_upload_from_its_documents(backend: Backend, corpus: str) -> None:
+    backend.put(corpus, content([("a", "text", {})]))
+    backend.accept(corpus, "job")
+    with pytest.raises(Conflict):
+        backend.put(corpus, content([("b", "refused", {})], "g"))
+    upload = content([("b", "accepted", {})])
+    backend.put(corpus, Content(upload.documents, upload.vectors, "f", job="job"))
+    assert backend.document(corpus, "b").text == "accepted"
+    backend.release(corpus, "job")
 
 
 def test_words_are_stemmed_where_the_corpus_says_so(backend: Backend, corpus: str) -> None:

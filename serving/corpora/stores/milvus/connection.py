@@ -15,6 +15,7 @@ from grpc import RpcError
 from pymilvus import MilvusClient
 from pymilvus.exceptions import MilvusException
 
+from models.errors import Failed
 from serving.corpora.ports import StoreError
 from serving.errors import NotFound, Unhealthy
 
@@ -28,6 +29,10 @@ DEFAULT_PORT = 19530
 RETRY_SECONDS = 2
 MISSING = 100
 """Milvus' error code of a missing collection."""
+NO_ADDRESS = (
+    "--store: is not an address of the form milvus://[USER:PASSWORD@]HOST[:PORT][/DATABASE]. If the password has one "
+    "of the characters / ? # @ [ ], percent-encode it, such as %2F for /"
+)
 _VERSION = re.compile(r"(\d+)\.(\d+)")
 
 
@@ -57,21 +62,24 @@ class Address:
         Raises:
             StoreError: the text is neither an address nor a path.
         """
-        parts = urlsplit(text)
-        if parts.scheme not in ("milvus", "milvus+tls"):
+        if not text.startswith(("milvus://", "milvus+tls://")):
             return cls("", lite=Path(text))
+        # The errors do not name the text, because any part of it may be a part of a password.
         try:
+            parts = urlsplit(text)
             port = parts.port or DEFAULT_PORT
-        except ValueError as error:
-            raise StoreError(f"--store {_public(text)}: {error}") from None
+        except ValueError:
+            raise StoreError(NO_ADDRESS) from None
         path = unquote(parts.path)
         if not parts.hostname:
             if not path.endswith(".db"):
-                raise StoreError(f"--store {text}: give a host, or the path of a Milvus Lite, which ends in .db")
+                raise StoreError("--store: give a host, or the path of a Milvus Lite, which ends in .db")
             return cls("", lite=Path(path))
+        if "@" in parts.path + parts.query + parts.fragment:
+            raise StoreError(NO_ADDRESS)
         database = path.strip("/")
         if "/" in database:
-            raise StoreError(f"--store {_public(text)}: only the name of a database may follow the host")
+            raise StoreError("--store: only the name of a database may follow the host")
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         scheme = "https" if parts.scheme.endswith("tls") else "http"
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
@@ -115,8 +123,9 @@ def connect(text: str) -> Connection:
     """Connect to the Milvus of `--store`, or start a Milvus Lite in this process.
 
     Raises:
-        StoreError: the address is not valid, the server can't be reached or is too old, Milvus Lite is not installed,
-            or its folder can't be used.
+        StoreError: the address is not valid, the server is too old, Milvus Lite is not installed, or its folder can't
+            be used.
+        Failed: the server can't be reached.
     """
     # These loggers log each error with its traceback, although they also raise it.
     for noisy in ("pymilvus", "milvus_lite", "grpc._server"):
@@ -136,7 +145,7 @@ def _server(address: Address) -> Connection:
         )
         version = client.get_server_version(timeout=CONNECT_SECONDS)
     except MilvusException as error:
-        raise StoreError(f"--store: can't reach {address}: {_line(error)}") from None
+        raise Failed(f"--store: can't reach {address}: {_line(error)}") from None
     found = _VERSION.search(version)
     if found and tuple(map(int, found.groups())) < OLDEST:
         client.close()
@@ -170,8 +179,3 @@ def _lite(address: Address, folder: Path) -> Connection:
 def _line(error: Any) -> str:
     message = error.details() if isinstance(error, RpcError) else error.message
     return str(message).strip().partition("\n")[0] or type(error).__name__
-
-
-def _public(text: str) -> str:
-    """Return the address without its user and password."""
-    return re.sub(r"//[^/]*@", "//", text)

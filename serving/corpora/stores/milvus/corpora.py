@@ -11,6 +11,7 @@ from pathlib import Path
 
 from models.bundle.bundle import Manifest
 from models.bundle.disk import make_folder
+from models.errors import Failed
 from serving.corpora.backend import Description
 from serving.corpora.indexes.state import Report
 from serving.corpora.maps import Placed, Unplaced
@@ -50,18 +51,22 @@ class MilvusCorpora(Writer):
 
         Raises:
             StoreError: Milvus can't be used (see `connect` and `Registry`), or another process uses the data folder.
+            Failed: Milvus can't be reached or is not ready, or the data folder can't be written.
         """
         jobs_of_one_server = settings.data / "corpora"
-        with ExitStack() as opened:
-            with disk_errors(jobs_of_one_server):
-                make_folder(jobs_of_one_server)
-            opened.callback(os.close, hold(jobs_of_one_server))
-            self._connection = connect(settings.store)
-            opened.callback(self._connection.close)
-            uploads = Uploads(settings.data / "milvus" / "uploads.sqlite")
-            opened.callback(uploads.close)
-            registry = Registry(self._connection)
-            self._opened = opened.pop_all()
+        try:
+            with ExitStack() as opened:
+                with disk_errors(jobs_of_one_server):
+                    make_folder(jobs_of_one_server)
+                opened.callback(os.close, hold(jobs_of_one_server))
+                self._connection = connect(settings.store)
+                opened.callback(self._connection.close)
+                uploads = Uploads(settings.data / "milvus" / "uploads.sqlite")
+                opened.callback(uploads.close)
+                registry = Registry(self._connection)
+                self._opened = opened.pop_all()
+        except ServiceError as error:
+            raise Failed(f"--store: {error}") from error
         collections = Collections(self._connection, registry, settings.index, settings.expected_passages)
         recall = Recall(registry, collections, settings.exact_below)
         super().__init__(registry, collections, uploads, recall)
@@ -76,6 +81,8 @@ class MilvusCorpora(Writer):
                     self._collections.clean(record)
                 if record.table and not record.dropped:
                     self._collections.rows(record)
+                    if record.measured is None:
+                        self._recall.count(record, self._collections.size(record).passages)
             except ServiceError as error:
                 log.error("corpus %r is not served: %s", record.name, error)
 
@@ -99,14 +106,15 @@ class MilvusCorpora(Writer):
                 known = replace(known, fingerprint=encoder.fingerprint, dim=encoder.dim or known.dim)
             if record is None:
                 self._collections.check_free(name)
-            self._registry.write(
-                replace(
-                    known,
-                    description=known.description if corpus.description is None else corpus.description,
-                    recall_target=corpus.recall_target or known.recall_target,
-                    stemming=stemming or known.stemming,
-                )
+            changed = replace(
+                known,
+                description=known.description if corpus.description is None else corpus.description,
+                recall_target=corpus.recall_target or known.recall_target,
+                stemming=stemming or known.stemming,
             )
+            self._registry.write(changed)
+        if known.measured and changed.recall_target != known.recall_target:
+            self._recall.begin(name)
         return record is None
 
     def drop(self, name: str) -> None:

@@ -8,10 +8,11 @@ have the same results as on a local store. A filter that these fields can't answ
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
+
+import orjson
 
 from serving.corpora.filters import (
     ID,
@@ -36,6 +37,8 @@ MAX_TERMS = 4096
 """Maximum number of terms of a row. It is the maximum length of an array in Milvus."""
 MAX_TEXT = 256
 """Maximum characters of a string in `ranges`. Longer strings are cut. Operands of filters must be shorter than this."""
+LARGEST = 1e300
+"""Greatest number in `ranges`. Greater numbers of documents are stored as this number. Operands must be smaller."""
 MAX_RANGES = 65_536
 """Maximum bytes of a JSON field in Milvus."""
 TERM_LENGTH = 24
@@ -78,8 +81,11 @@ def derived(metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, float | s
                     terms[_hash("several", kind, path)] = None
                 ranges |= {_bound(path, kind, "low"): places[0], _bound(path, kind, "high"): places[-1]}
     if len(terms) > MAX_TERMS:
-        raise Invalid(f"the metadata have {len(terms)} different values, but Milvus can index only {MAX_TERMS}")
-    if len(json.dumps(ranges, ensure_ascii=False).encode()) > MAX_RANGES:
+        raise Invalid(
+            f"the metadata have {len(terms)} terms (fields, their types and their different values), but Milvus can "
+            f"index only {MAX_TERMS}"
+        )
+    if len(orjson.dumps(ranges)) > MAX_RANGES:
         raise Invalid("the metadata have more numbers and strings than Milvus can index: send fewer")
     return list(terms), ranges
 
@@ -152,12 +158,12 @@ def _compared(where: Compares, path: str, names: list[str], several: Several) ->
         )
     tests = [_contains("has", kind, path)]
     for name, operand in where.bounds:
-        place = _place(operand, kind)
         if isinstance(operand, str) and len(operand) >= MAX_TEXT:
             raise Invalid(
                 f"{path!r} is compared with {len(operand)} characters; the maximum is {MAX_TEXT - 1}", field="filter"
             )
-        if place is None:
+        place = _place(operand, kind)
+        if place is None or place in (-LARGEST, LARGEST):
             raise Invalid(f"{path!r} is compared with {operand!r}, which is too large", field="filter")
         sign, end = _OPERATORS[name]
         value = literal(place) if isinstance(place, str) else repr(place)
@@ -168,10 +174,10 @@ def _compared(where: Compares, path: str, names: list[str], several: Several) ->
 def _place(value: Any, kind: Kind) -> float | str | None:
     """Convert `value` to the form in which the field `ranges` stores it.
 
-    Return None if `value` is not of this kind, or is a number whose absolute value is at least 1e300.
+    Return None if `value` is not of this kind.
     """
     if kind == "number":
-        return float(value) if is_number(value) and abs(value) < 1e300 else None
+        return float(max(-LARGEST, min(LARGEST, value))) if is_number(value) else None
     if not isinstance(value, str):
         return None
     if kind == "string":

@@ -99,7 +99,7 @@ def report(record: Record, size: Size) -> Report | None:
     unmeasured = "exact search" if kind.name == "FLAT" else "the recall of this index was not measured yet"
     return Report(
         kind=kind.public_name,
-        parameters={**kind.parameters(size.passages), **effort},
+        parameters={**record.table.parameters, **effort},
         target=record.corpus.wanted_recall,
         recall=measured.recall if measured else 1.0,
         queries=measured.queries if measured else 0,

@@ -37,9 +37,10 @@ class Collections:
     def check_free(self, name: str) -> None:
         """Raise an error if another program has a collection whose name is the alias of this corpus."""
         with self._connection.errors():
-            there = self._client.has_collection(alias(name), timeout=TIMEOUT)
-            ours = there and self._client.describe_collection(alias(name))["description"] == schema(2).description
-        if there and not ours:
+            if not self._client.has_collection(alias(name), timeout=TIMEOUT):
+                return
+            found = self._client.describe_collection(alias(name), timeout=TIMEOUT)
+        if found["description"] != schema(2).description:
             raise Conflict(
                 f"{self._connection.address} has a collection {alias(name)} that does not belong to Isosphere"
             )
@@ -48,18 +49,25 @@ class Collections:
         """Create a collection, with the first planned type of index that Milvus supports."""
         client, collection = self._client, new_collection(record.name)
         passages = max(self.size(record).passages, self.expected[record.name])
-        with self._connection.errors():
-            client.create_collection(collection, schema=schema(dim), consistency_level="Strong", timeout=LOAD_SECONDS)
-            kinds = planned(passages, record.corpus.wanted_recall, self._option, lite=self._connection.is_lite)
-            index = self._indexed(collection, kinds, passages)
-            others = client.prepare_index_params()
-            parameters = {"bm25_k1": K1, "bm25_b": B}
-            others.add_index(SPARSE, index_type="SPARSE_INVERTED_INDEX", metric_type="BM25", params=parameters)
-            if not self._connection.is_lite:  # Milvus Lite can't index arrays
-                others.add_index("terms", index_type="INVERTED")
-                others.add_index("document", index_type="INVERTED")
-            client.create_index(collection, others, timeout=LOAD_SECONDS, sync=False)
-        return Table(collection, fingerprint, dim, index)
+        try:
+            with self._connection.errors():
+                client.create_collection(
+                    collection, schema=schema(dim), consistency_level="Strong", timeout=LOAD_SECONDS
+                )
+                kinds = planned(passages, record.corpus.wanted_recall, self._option, lite=self._connection.is_lite)
+                index = self._indexed(collection, kinds, passages)
+                others = client.prepare_index_params()
+                parameters = {"bm25_k1": K1, "bm25_b": B}
+                others.add_index(SPARSE, index_type="SPARSE_INVERTED_INDEX", metric_type="BM25", params=parameters)
+                if not self._connection.is_lite:  # Milvus Lite can't index arrays
+                    others.add_index("terms", index_type="INVERTED")
+                    others.add_index("document", index_type="INVERTED")
+                client.create_index(collection, others, timeout=LOAD_SECONDS, sync=False)
+        except ServiceError:  # callers try again, and each attempt makes a collection
+            with suppress(ServiceError), self._connection.errors():
+                self._connection.drop(collection)
+            raise
+        return Table(collection, fingerprint, dim, index, KINDS[index].parameters(passages))
 
     def _indexed(self, collection: str, kinds: Sequence[str], passages: int) -> str:
         for kind in kinds:

@@ -140,7 +140,7 @@ class Reader(Backend):
         if not paths:
             return Counts(passages, {}, complete=True)
         found = [row for block in table.each(["document"], chosen, limit=COUNTED) for row in block]
-        firsts = table.get([key(id, 0) for id in dict.fromkeys(row["document"] for row in found)], WHOLE)
+        firsts = table.get([key(id, 0) for id in dict.fromkeys(row["document"] for row in found)], UNREAD)
         metadata = ((0, row["document"], row["metadata"]) for row in firsts)
         return Counts(passages, counted_in(metadata, paths, values), passages <= COUNTED)
 
@@ -149,8 +149,9 @@ class Reader(Backend):
         table = self._live(name)
         if table is None:
             return Sample([], np.empty((0, 0), np.float32), 0)
-        found = [row for block in table.each([*WHOLE, VECTOR], limit=size) for row in block]
-        whole = table.assembled(found)
+        read = [row for block in table.each([*WHOLE, VECTOR], limit=size) for row in block]
+        whole = table.assembled(read)
+        found = [row for row in read if row["document"] in whole]
         drawn = []
         for row in found:
             document = whole[row["document"]]
@@ -205,11 +206,14 @@ class Reader(Backend):
         return [*wrong, *[f"document {last!r}: {expected} passages are missing"] * (expected > 0)]
 
 
-def _documents(table: Rows, matching: str, after: str, limit: int) -> Iterator[Document]:
-    """Yield up to `limit` + 1 documents after the key `after`."""
+def _documents(table: Rows, matching: str, after: str, limit: int) -> Iterator[Document | None]:
+    """Yield up to `limit` + 1 documents after the key `after`.
+
+    None stands for a document that was deleted meanwhile.
+    """
     for block in table.each(WHOLE, first_of(matching), after, limit + 1, READ_TOGETHER):
         whole = table.assembled(block)
-        yield from (whole[row["document"]] for row in block)
+        yield from (whole.get(row["document"]) for row in block)
 
 
 def _sorted_documents(
@@ -247,8 +251,8 @@ def _unmatched(table: Rows | None, where: Filter) -> list[str]:
 @contextmanager
 def _fields(table: Rows | None) -> Iterator[tuple[sqlite3.Connection, bool]]:
     """Yield a local index of the metadata of the first `COUNTED` documents, and whether these are all."""
-    found = table.first_rows(limit=COUNTED + 1) if table else []
-    read = [(number, row["id"], row["metadata"]) for number, row in enumerate(found[:COUNTED], start=1)]
+    found = table.first_rows(UNREAD, limit=COUNTED + 1) if table else []
+    read = [(number, row["document"], row["metadata"]) for number, row in enumerate(found[:COUNTED], start=1)]
     documents = "CREATE TABLE documents (number INTEGER PRIMARY KEY, id TEXT, metadata TEXT)"
     with closing(sqlite3.connect(":memory:")) as database:
         for statement in (*fields.TABLES, documents):
@@ -262,4 +266,4 @@ def _fields(table: Rows | None) -> Iterator[tuple[sqlite3.Connection, bool]]:
 def _passages(table: Rows) -> Iterator[tuple[Passage, Floats]]:
     for block in table.each([*WHOLE, VECTOR]):
         whole = table.assembled(block)
-        yield from ((passage(row, whole[row["document"]]), vector(row)) for row in block)
+        yield from ((passage(row, whole[row["document"]]), vector(row)) for row in block if row["document"] in whole)

@@ -62,6 +62,8 @@ class Recall:
     def count(self, record: Record, passages: int) -> None:
         """Count written passages. After enough writes, measure the recall in the background.
 
+        Stored passages of an index that was not measured count as written.
+
         The count starts again at each of these measurements. Two numbers must be reached: `exact_below`, and the number
         of passages that the corpus had at its last measurement.
         """
@@ -70,8 +72,12 @@ class Recall:
         self._written[record.name] += passages
         last = record.measured.passages if record.measured else 0
         if self._written[record.name] >= max(last, self._exact_below):
-            self._written[record.name] = 0
-            NativeThread(partial(self._measure, record.name), "index-builder").start()
+            self.begin(record.name)
+
+    def begin(self, name: str) -> None:
+        """Measure the recall of a corpus in the background, and start the count of written passages again."""
+        self._written[name] = 0
+        NativeThread(partial(self._measure, name), "index-builder").start()
 
     def _measure(self, name: str) -> None:
         with self._measuring:
@@ -95,9 +101,10 @@ def measure(corpus: Rows, kind: str, target: float) -> Measured | None:
     """
     begin = perf_counter()
     names = nsmallest(QUERIES, (row["id"] for block in corpus.each(["id"]) for row in block), key=rows.number)
+    vectors = {row["id"]: rows.vector(row) for row in corpus.get(names, ["id", rows.VECTOR])}
+    names = [name for name in names if name in vectors]  # others were deleted meanwhile
     if not names:
         return None
-    vectors = {row["id"]: rows.vector(row) for row in corpus.get(names, ["id", rows.VECTOR])}
     queries = np.stack([vectors[name] for name in names])
     truth, passages = _nearest(corpus, names, queries)
     for effort in KINDS[kind].efforts or (0,):

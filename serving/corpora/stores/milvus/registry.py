@@ -43,6 +43,8 @@ class Table:
     dim: int
     index: str
     """Type of the vector index, such as HNSW."""
+    parameters: Mapping[str, int] = field(default_factory=dict)
+    """Parameters with which the vector index was created."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +225,9 @@ def new_collection(name: str) -> str:
 def alias(name: str) -> str:
     """Return the alias under which other programs find the rows of a corpus."""
     plain = _plain(name)
-    return f"{PREFIX}{plain}" if plain == name else f"{PREFIX}{plain}_{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+    if plain == name and f"{PREFIX}{name}" != REGISTRY:
+        return f"{PREFIX}{name}"
+    return f"{PREFIX}{plain}_{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 
 
 def _plain(name: str) -> str:

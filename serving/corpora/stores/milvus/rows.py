@@ -6,13 +6,13 @@ the same id. The first row of a document has its metadata. All rows have the fie
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import orjson
 from pymilvus import CollectionSchema, DataType, Function, FunctionType, MilvusClient
 
 from models.runtimes.base import Floats
@@ -127,7 +127,7 @@ def unread(row: Mapping[str, Any]) -> Document:
 
 def _derived(metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, float | str]]:
     """Return the derived fields `terms` and `ranges`, after a check of the size of the metadata."""
-    if len(json.dumps(metadata, ensure_ascii=False).encode()) > MAX_BYTES:
+    if len(orjson.dumps(metadata)) > MAX_BYTES:
         raise Invalid(f"the metadata have more than the {MAX_BYTES} bytes that Milvus stores")
     return derived(metadata)
 

@@ -108,12 +108,15 @@ class Rows:
             finally:
                 found.close()
 
-    def first_rows(self, where: str = "", after: str = "", limit: int = -1) -> list[Row]:
+    def first_rows(self, fields: Sequence[str], where: str = "", after: str = "", limit: int = -1) -> list[Row]:
         """Return the first row of each document, for up to `limit` documents, in order."""
-        return [row for block in self.each(rows.WHOLE, first_of(where), after, limit) for row in block]
+        return [row for block in self.each(fields, first_of(where), after, limit) for row in block]
 
     def assembled(self, some: Sequence[Row]) -> dict[str, Document]:
-        """Return the documents to which rows belong, by id. All rows of split documents are read again."""
+        """Return the documents to which rows belong, by id. All rows of split documents are read again.
+
+        A split document that was deleted meanwhile is left out.
+        """
         whole = [row for row in some if row["passages"] == 1]
         split = {row["document"] for row in some if row["passages"] > 1}
         for part in blocks(sorted(split), TOGETHER):
@@ -157,7 +160,11 @@ class Rows:
     def passages(self, keys: Sequence[int]) -> dict[int, Passage]:
         found = self.get([self.keys[key] for key in keys], rows.WHOLE)
         whole = self.assembled(found)
-        return {rows.number(row["id"]): rows.passage(row, whole[row["document"]]) for row in found}
+        return {
+            rows.number(row["id"]): rows.passage(row, whole[row["document"]])
+            for row in found
+            if row["document"] in whole
+        }
 
     def documents(self, keys: Sequence[int]) -> dict[int, Document]:
         found = self.get([self.keys[key] for key in keys], ["id", "document"])

@@ -29,13 +29,14 @@ class Uploads:
     """
 
     def __init__(self, file: Path) -> None:
-        make_folder(file.parent)
         self._file = file
         self._lock = threading.Lock()
-        self._database = sqlite3.connect(file, check_same_thread=False)
-        for statement in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON"):
-            self._database.execute(statement)
-        self._database.executescript(_TABLES)
+        with disk_errors(file):
+            make_folder(file.parent)
+            self._database = sqlite3.connect(file, check_same_thread=False)
+            for statement in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON"):
+                self._database.execute(statement)
+            self._database.executescript(_TABLES)
 
     def accept(self, corpus: str, job: str) -> None:
         self._write("INSERT OR IGNORE INTO uploads VALUES (?, ?)", [(corpus, job)])
@@ -54,9 +55,8 @@ class Uploads:
 
     def note(self, corpus: str, ids: Sequence[str]) -> None:
         """Record `ids` that a request writes or deletes outside of any job."""
-        if jobs := self.accepted(corpus):
-            rows = [(corpus, job, id) for job in jobs for id in ids]
-            self._write("INSERT OR IGNORE INTO overtaken VALUES (?, ?, ?)", rows)
+        insert = "INSERT OR IGNORE INTO overtaken SELECT corpus, job, ? FROM uploads WHERE corpus = ?"
+        self._write(insert, [(id, corpus) for id in ids])
 
     def overtaken(self, corpus: str, job: str) -> set[str]:
         """Return the ids that a job must skip."""

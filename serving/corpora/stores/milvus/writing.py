@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from hashlib import blake2b
+from typing import Any
 
 from models.runtimes.base import Floats
 from serving.corpora.filters import ID, Filter, In
@@ -23,7 +25,7 @@ from serving.corpora.stores.milvus.rows import COPIED, VECTOR, WHOLE, described,
 from serving.corpora.stores.milvus.table import TOGETHER, Rows, both
 from serving.corpora.stores.milvus.uploads import Uploads
 from serving.corpora.stores.writing import changed, check_bound, distinct_ids
-from serving.corpora.values import OWN, Changes, Content, PassageKey
+from serving.corpora.values import OWN, Changes, Content, Document, PassageKey
 from serving.errors import Conflict, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.clock import now
@@ -47,14 +49,14 @@ class Writer(Reader):
         ids = distinct_ids(content)
         with self._registry.changing(name) as stored:
             made = list(rows(content, stored.corpus.wanted_stemming))
-            if content.job is None:
-                self._uploads.note(name, ids)
-            else:
+            if content.job is not None:
                 gone = self._uploads.overtaken(name, content.job)
                 made = [row for row in made if row["document"] not in gone]
             if not made:
                 return
             record = self._bound(stored, content)
+            if content.job is None:  # after `_bound`, because a refused write must not keep a job from its documents
+                self._uploads.note(name, ids)
             split = any(row["passages"] > 1 for row in made)
             if split and not record.split:
                 record = self._registry.write(replace(record, split=True))
@@ -101,7 +103,7 @@ class Writer(Reader):
         while True:
             with self._registry.changing(name) as record:
                 table = self._collections.live(record)
-                found = table.first_rows(table.matching(where), after, TOGETHER) if table else []
+                found = table.first_rows(["id", "document"], table.matching(where), after, TOGETHER) if table else []
                 if table is None or not found:
                     return total
                 before_commit()
@@ -110,11 +112,12 @@ class Writer(Reader):
 
     def _patch(self, record: Record, table: Rows, ids: list[str], changes: Changes, bounds: Bounds) -> None:
         patched = []
+        documents: dict[str, Document] = {}
         for block in table.each([*COPIED, VECTOR], f"document in {literals(ids)}"):
             for row in block:
                 if row["passage"] == 0:
-                    document = changed(unread(row), changes, bounds)
-                patched.append(described(row, document))
+                    documents[row["document"]] = changed(unread(row), changes, bounds)
+                patched.append(described(row, documents[row["document"]]))
         if not record.expiring and isinstance(changes.expires_at, int):
             record = self._registry.write(replace(record, expiring=True))
         self._uploads.note(record.name, ids)
@@ -139,9 +142,10 @@ class Writer(Reader):
             if record.table is None:
                 return False
             table, expired = self._collections.rows(record), f"expires_at <= {now()}"
-            found = [row["document"] for row in table.first_rows(expired, limit=TOGETHER)]
-            self._forget_fresh(record, found)
-            table.delete_rows(both(expired, f"document in {literals(found)}"))
+            found = [row["document"] for row in table.first_rows(["document"], expired, limit=TOGETHER)]
+            if found:
+                self._forget_fresh(record, found)
+                table.delete_rows(both(expired, f"document in {literals(found)}"))
         return bool(found)
 
     def _bound(self, record: Record, content: Content) -> Record:
@@ -207,8 +211,8 @@ class Writer(Reader):
         found = _missing(table, fresh, after, limit)
         if not found and after:  # passages before `after` may have been written meanwhile, or not refreshed
             found = _missing(table, fresh, "", limit)
-        self._compared[table.collection] = found[-1][0] if found else ""
-        return list[tuple[PassageKey, str]](found)
+        self._compared[table.collection] = found[-1]["id"] if found else ""
+        return [(_key_with_text(row), passage_text(row)) for row in found]
 
     def refresh(self, name: str, fingerprint: str, keys: Sequence[PassageKey], vectors: Floats) -> None:
         with self._registry.changing(name) as record:
@@ -216,8 +220,8 @@ class Writer(Reader):
                 return
             fresh = self._fresh(record, fingerprint) or self._new_fresh(record, fingerprint, vectors.shape[1])
             by_key = dict(zip(map(str, keys), vectors, strict=True))
-            copied = self._collections.rows(record).get(list(by_key), COPIED)
-            fresh.upsert({**row, VECTOR: by_key[row["id"]]} for row in copied)
+            copied = self._collections.rows(record).get([key.rpartition(" ")[0] for key in by_key], COPIED)
+            fresh.upsert({**row, VECTOR: by_key[key]} for row in copied if (key := _key_with_text(row)) in by_key)
 
     def read_fresh(self, name: str) -> None:  # noqa: ARG002
         return None
@@ -230,10 +234,14 @@ class Writer(Reader):
                 self._registry.write(record.renewed(fingerprint=fingerprint, dim=None))
                 return True
             fresh = self._fresh(record, fingerprint)
-            if fresh is None or record.fresh is None or fresh.count() < self._collections.rows(record).count():
+            if fresh is None or record.fresh is None:
+                return False
+            passages = fresh.count()
+            if passages < self._collections.rows(record).count():
                 return False
             swapped = replace(record.with_table(record.fresh), fresh=None)
             self._collections.clean(self._registry.write(swapped))
+        self._recall.count(swapped, passages)
         return True
 
     def _fresh(self, record: Record, fingerprint: str) -> Rows | None:
@@ -248,12 +256,21 @@ class Writer(Reader):
         return self._collections.rows(record, table)
 
 
-def _missing(table: Rows, fresh: Rows | None, after: str, limit: int) -> list[tuple[str, str]]:
-    """Return key and text of up to `limit` passages after the key `after` that `fresh` does not have."""
-    found: list[tuple[str, str]] = []
+def _missing(table: Rows, fresh: Rows | None, after: str, limit: int) -> list[Mapping[str, Any]]:
+    """Return the rows of up to `limit` passages after the key `after` that `fresh` does not have."""
+    found: list[Mapping[str, Any]] = []
     for block in table.each(WHOLE, after=after):
         there = {row["id"] for row in fresh.get([row["id"] for row in block], ["id"])} if fresh else set()
-        found += [(row["id"], passage_text(row)) for row in block if row["id"] not in there]
+        found += [row for row in block if row["id"] not in there]
         if len(found) >= limit:
             break
     return found[:limit]
+
+
+def _key_with_text(row: Mapping[str, Any]) -> str:
+    """Return the row's primary key and a digest of its text, with a space between them.
+
+    A document that replaces another has the same primary keys. Without the digest, `refresh` could store the vector of
+    the old text for the new text.
+    """
+    return f"{row['id']} {blake2b(passage_text(row).encode(), digest_size=8).hexdigest()}"

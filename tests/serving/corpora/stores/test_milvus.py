@@ -5,8 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import numpy as np
@@ -16,23 +19,29 @@ pytest.importorskip("pymilvus", reason="the extra 'milvus' is not installed")
 
 import grpc
 from milvus_lite.adapter.grpc.server import start_server_in_thread
+from pymilvus import MilvusClient
 from pymilvus.exceptions import MilvusException
 
+from models.errors import Failed
 from serving.corpora.filter_language import compile_filter
 from serving.corpora.filters import with_id
 from serving.corpora.ports import StoreError
 from serving.corpora.search import Query, SearchOptions
-from serving.corpora.stores.milvus import lifecycle, reading, registry, table
+from serving.corpora.stores.milvus import lifecycle, reading, recall, registry, table
 from serving.corpora.stores.milvus.connection import Address, connect
 from serving.corpora.stores.milvus.corpora import MilvusCorpora
 from serving.corpora.stores.milvus.indexes import planned
 from serving.corpora.stores.milvus.registry import REGISTRY
+from serving.corpora.stores.milvus.table import Rows
+from serving.corpora.stores.milvus.uploads import Uploads
 from serving.corpora.values import Chunking, Content, Corpus, Document, Span
 from serving.errors import Conflict, Invalid, Unhealthy, Unsupported
 from serving.settings import Settings, SettingsError, read_settings
 from tests.conftest import PATIENCE
 from tests.serving.backends import milvus_of
-from tests.serving.corpora.stores.contents import content
+from tests.serving.corpora.stores.contents import content, vectors
+
+MEASURE = recall.measure
 
 
 def opened(folder: Path, **options: Any) -> MilvusCorpora:
@@ -63,10 +72,40 @@ def test_an_address_names_a_server_or_a_folder(text: str, address: Address) -> N
     assert "p@s" not in str(address)
 
 
-@pytest.mark.parametrize("text", ["milvus://", "milvus://host:port", "milvus://host/a/b", "milvus:///folder"])
-def test_other_addresses_are_refused(text: str) -> None:
-    with pytest.raises(StoreError, match="--store"):
+@pytest.mark.parametrize(
+    "text",
+    [
+        "milvus://",
+        "milvus://host:port",
+        "milvus://host/a/b",
+        "milvus:///folder",
+        "milvus://[::1",
+        "milvus://user:secret/secret@host",
+        "milvus://user:1/secret@host",
+        "milvus://user:secret#secret@host",
+        "milvus://user:secret[secret@host",
+        "milvus://user:secret@/folder",
+    ],
+)
+def test_other_addresses_are_refused_without_their_password(text: str) -> None:
+    with pytest.raises(StoreError, match="--store") as refused:
         Address.of(text)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.slow
+def test_a_milvus_that_is_not_ready_is_an_error_of_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_ready(*_: Any, **__: Any) -> None:
+        raise MilvusException(1, "service not ready")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MilvusClient, "has_collection", not_ready)
+        with pytest.raises(Failed, match=r"^--store: .*: service not ready$"):
+            MilvusCorpora(Settings(data=tmp_path, store=str(tmp_path / "m.db")))
+    MilvusCorpora(Settings(data=tmp_path, store=str(tmp_path / "m.db"))).close()
+    (tmp_path / "milvus" / "uploads.sqlite").write_bytes(b"damaged" * 100)
+    with pytest.raises(Failed, match="uploads"):
+        MilvusCorpora(Settings(data=tmp_path, store=str(tmp_path / "m.db")))
 
 
 def test_a_store_of_another_name_is_refused() -> None:
@@ -75,7 +114,7 @@ def test_a_store_of_another_name_is_refused() -> None:
 
 
 def test_one_line_says_that_there_is_no_server() -> None:
-    with pytest.raises(StoreError, match=r"^--store: can't reach Milvus at 127\.0\.0\.1:1/db: .*") as refused:
+    with pytest.raises(Failed, match=r"^--store: can't reach Milvus at 127\.0\.0\.1:1/db: .*") as refused:
         connect("milvus://user:secret@127.0.0.1:1/db")
     assert "secret" not in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -231,6 +270,7 @@ def test_filters_that_milvus_cannot_answer_are_refused(corpora: MilvusCorpora, w
             "documents.0: a passage has 65536 bytes, but Milvus stores only 65535: upload with",
         ),
         (Document("a", "x", {"n": list(range(5000))}), "documents.0: the metadata have 500"),
+        (Document("a", "x", {"n": "y" * 65_529}), "documents.0: the metadata have more than the 65535 bytes"),
         (Document("a", "x", {str(i): "y" * 256 for i in range(200)}), "documents.0: the metadata have"),
     ],
 )
@@ -255,6 +295,33 @@ def test_a_long_text_is_stored_in_passages(corpora: MilvusCorpora) -> None:
     assert corpora.document("long", "a").text == text
     (hits,) = corpora.search("long", [Query("end", None)], SearchOptions(mode="lexical")).hits
     assert [hit.text for hit in hits] == [text[29_000:]]
+
+
+@pytest.mark.slow
+def test_a_collection_that_can_not_be_indexed_is_removed(
+    corpora: MilvusCorpora, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise MilvusException(1, "no room")
+
+    client = corpora._connection.client
+    corpora.create(Corpus("unindexed"))
+    before = client.list_collections()
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "create_index", full)
+        with pytest.raises(Unhealthy, match="no room"):
+            corpora.put("unindexed", content([("a", "text", {})]))
+    assert client.list_collections() == before
+    corpora.put("unindexed", content([("a", "text", {})]))
+
+
+@pytest.mark.slow
+def test_metadata_have_the_limit_of_their_json_and_every_number_is_compared(corpora: MilvusCorpora) -> None:
+    corpora.create(Corpus("corpora"))  # a name whose plain alias would be the registry
+    numbers: dict[str, Any] = {"large": 1e305, "small": -1e305, "many": [0] * 30_000}
+    corpora.put("corpora", content([(name, "text", {"n": number}) for name, number in numbers.items()]))
+    for where, found in (({"n": {"$gt": 5}}, ["large"]), ({"n": {"$lt": -5.0}}, ["small"])):
+        assert [one.id for one in corpora.page("corpora", None, 9, compile_filter(where)).documents] == found
 
 
 def test_the_type_of_index_follows_size_and_options() -> None:
@@ -285,10 +352,10 @@ def test_a_new_corpus_gets_the_index_of_its_expected_size(tmp_path: Path) -> Non
     for name in ("by-option", "by-size"):
         large.put(name, content([("a", "text", {})]))
         report = large.description(name).index
-        kinds[name] = report and report.kind
+        kinds[name] = report and (report.kind, report.parameters.get("nlist"))
         large.drop(name)
     large.close()
-    assert kinds == {"by-option": "ivf-sq8", "by-size": "hnsw"}
+    assert kinds == {"by-option": ("ivf-sq8", int(4 * 10**3.5)), "by-size": ("hnsw", None)}
 
 
 @pytest.mark.slow
@@ -327,6 +394,60 @@ def test_the_effort_of_searches_reaches_the_target(
     assert corpora.delete_where(name, compile_filter({})) == 600
     emptied = corpora.build_now(name)
     assert emptied and emptied.recall == report.recall, "an empty corpus is not measured"
+
+
+def test_a_write_may_be_noted_while_an_upload_ends(tmp_path: Path) -> None:
+    uploads = Uploads(tmp_path / "uploads.sqlite")
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(25):
+            uploads.accept("c", "job")
+            ended = pool.submit(uploads.release, "c", "job")
+            uploads.note("c", ["a"])
+            ended.result()
+    assert uploads.overtaken("c", "job") == set()
+    uploads.close()
+
+
+@pytest.mark.slow
+def test_the_recall_is_measured_again_after_changes_of_the_index_and_of_the_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    targets = Queue[float]()
+
+    def measure(rows: Rows, kind: str, target: float) -> registry.Measured | None:
+        found = MEASURE(rows, kind, target)
+        targets.put(target)
+        return found
+
+    monkeypatch.setattr(recall, "measure", measure)
+    corpora = opened(tmp_path, index="cpu", exact_below=20)
+    corpora.create(Corpus("c", recall_target=0.5))
+    corpora.put("c", content([(f"d{i}", f"text {i}", {}) for i in range(20)]))
+    assert targets.get(timeout=PATIENCE) == 0.5
+    corpora.create(Corpus("c", description="another description, and the same target"))
+    stored(corpora, "c")
+    corpora.create(Corpus("c", recall_target=0.9))
+    assert targets.get(timeout=PATIENCE) == 0.9
+    rows = corpora.stale("c", "g", 20)
+    corpora.refresh("c", "g", [key for key, _ in rows], vectors("g", [text for _, text in rows]))
+    assert corpora.swap("c", "g")
+    assert targets.get(timeout=PATIENCE) == 0.9
+    stored(corpora, "c")
+    with corpora._registry.changing("c") as record:  # as by `copy-corpus`, which ends before its measurement
+        corpora._registry.write(replace(record, measured=None))
+    corpora.warm()
+    assert targets.get(timeout=PATIENCE) == 0.9
+    stored(corpora, "c")
+    corpora.drop("c")
+    corpora.close()
+
+
+def stored(corpora: MilvusCorpora, name: str) -> None:
+    """Wait until a measurement is stored."""
+    until = time.monotonic() + PATIENCE
+    while corpora._registry.read(name).measured is None:
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 def test_there_are_no_snapshots(corpora: MilvusCorpora) -> None:
@@ -397,6 +518,48 @@ def test_a_document_that_is_deleted_while_a_page_is_read_does_not_end_the_list()
     documents = [Document(f"d{i}", "text", {}) for i in range(4)]
     assert reading._page([documents[0], None, *documents[2:]], limit=3) == ([documents[0], documents[2]], True)
     assert reading._page([documents[0], None, documents[2]], limit=3) == ([documents[0], documents[2]], False)
+
+
+def test_a_document_that_is_deleted_while_it_is_read_is_left_out(
+    corpora: MilvusCorpora, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assembled = Rows.assembled
+
+    def meanwhile(self: Rows, some: Any) -> Any:
+        if "gone" in {row["document"] for row in self._query("passage >= 0", ["document"])}:
+            corpora.delete("read", "gone")
+        return assembled(self, some)
+
+    monkeypatch.setattr(Rows, "assembled", meanwhile)
+    corpora.create(Corpus("read"))
+    query = Query(None, np.ones(4, np.float32))
+    reads: list[Callable[[], list[Document]]] = [
+        lambda: [hit.passage.document for hit in corpora.search("read", [query], SearchOptions()).hits[0]],
+        lambda: list(corpora.page("read", None, 10).documents),
+        lambda: [document for block in corpora.contents("read") for document in block.documents],
+    ]
+    for read in reads:
+        corpora.put("read", content([("gone", "one two", {}), ("stays", "one two", {})], chunking=Chunking(1, 0)))
+        assert {document.id for document in read()} == {"stays"}
+    corpora.put("read", content([("gone", "one two", {}), ("stays", "one two", {})], chunking=Chunking(1, 0)))
+    sampled = corpora.sample("read", 10, None)
+    assert len(sampled.passages) == len(sampled.vectors) == 2
+
+
+def test_a_passage_that_is_deleted_during_a_measurement_is_no_query(
+    corpora: MilvusCorpora, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpora.create(Corpus("measured"))
+    corpora.put("measured", content([(f"d{i}", f"text {i}", {}) for i in range(3)]))
+    get = Rows.get
+
+    def meanwhile(self: Rows, *arguments: Any) -> Any:
+        corpora.delete_where("measured", compile_filter({"$id": "d1"}))
+        return get(self, *arguments)
+
+    monkeypatch.setattr(Rows, "get", meanwhile)
+    report = corpora.build_now("measured")
+    assert report and report.queries == 2
 
 
 def test_a_record_of_a_later_version_is_refused_and_the_others_are_served(corpora: MilvusCorpora) -> None:
