@@ -107,14 +107,8 @@ class Corpora(Backend):
         return self._indexes.use_gpu()
 
     def warm(self) -> None:
-        for name in self.names():
-            try:
-                with self.named(name).locked() as corpus:
-                    corpus.index()
-            except Stopped:
-                raise
-            except ServiceError as error:
-                log.error("corpus %r is not served: %s", name, error)
+        for corpus in list(self._open.values()):
+            corpus.warm()
 
     def create(self, corpus: Corpus, encoder: Manifest | OwnVectors | None = None, passages: int = 0) -> bool:  # noqa: ARG002
         corpus = replace(corpus, created=time.time())
@@ -336,7 +330,7 @@ class Corpora(Backend):
             if not self._store.swap(name, fingerprint):
                 return False
             corpus.close(erase=True)
-            corpus.index(beside)
+            corpus.warm(beside)
         self._store.give_back(name)
         return True
 
@@ -380,11 +374,11 @@ class Corpora(Backend):
                 before.close(erase=True)  # close the index first, because the restored corpus must not find it
                 self._indexes.erase(name)
             yield
-            if before:
-                before.damage = None
-            else:
-                self._open[name] = OpenCorpus(self._store, name, self._indexes)
-            self._open[name].index(beside)
+            opened = before or OpenCorpus(self._store, name, self._indexes)
+            held.enter_context(opened.locked())  # before others find it, because they could write or open its index
+            opened.damage = None
+            self._open[name] = opened
+            opened.warm(beside)
 
     def _find(
         self, name: str, index: LiveIndex | None, queries: Sequence[Query], options: SearchOptions

@@ -39,7 +39,7 @@ from serving.corpora.values import (
     WordOptions,
     Write,
 )
-from serving.errors import Damaged, NotFound, ServiceError
+from serving.errors import Damaged, NotFound, ServiceError, Stopped
 from serving.operations.files import disk_errors
 from serving.operations.threads import for_others, uninterrupted
 
@@ -118,6 +118,19 @@ class OpenCorpus:
                 raise
             self.damage = None
         return self.live
+
+    def warm(self, beside: Read | None = None) -> None:
+        """Open the index. See `index` for `beside`. If the index can't be opened, log the error.
+
+        The next request that needs the index then tries again.
+        """
+        try:
+            with self.locked():
+                self.index(beside)
+        except Stopped:
+            raise
+        except ServiceError as error:
+            log.error("corpus %r is not served: %s", self._name, error)
 
     def close(self, *, gone: bool = False, erase: bool = False) -> None:
         """Close the index.
