@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from time import sleep, time
 from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
@@ -53,6 +53,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 REMOVED_TOGETHER = 500
 """Maximum documents removed or patched in one commit. Other reads and writes run between two commits."""
+NAP_SECONDS = 0.001
+"""Pause after such a commit. Without it, the thread that has released the lock of the corpus often gets the lock again,
+before a waiting thread wakes up."""
 GIVEN_BACK_FROM = 1 << 20
 """Minimum number of bytes that a deletion must free before the space is returned to the disk. Returning space takes
 another commit."""
@@ -111,7 +114,7 @@ class Corpora(Backend):
             corpus.warm()
 
     def create(self, corpus: Corpus, encoder: Manifest | OwnVectors | None = None, passages: int = 0) -> bool:  # noqa: ARG002
-        corpus = replace(corpus, created=time.time())
+        corpus = replace(corpus, created=time())
         if encoder:
             corpus = replace(corpus, fingerprint=encoder.fingerprint, dim=encoder.dim)
         created = self._create(corpus)
@@ -218,6 +221,7 @@ class Corpora(Backend):
                 ids = [id for id in found[start : start + REMOVED_TOGETHER] if self._matches(name, id, where)]
                 corpus.write(write(ids))
             written += len(ids)
+            sleep(NAP_SECONDS)
         return written
 
     def remove_expired(self) -> None:
@@ -236,6 +240,7 @@ class Corpora(Backend):
         corpus = self.named(name)
         while len(self._store.expired(name)):
             corpus.write(Expiry(now(), REMOVED_TOGETHER))
+            sleep(NAP_SECONDS)
         self._store.give_back(name, least=GIVEN_BACK_FROM)
 
     def _matches(self, name: str, document: str, where: Filter) -> bool:
