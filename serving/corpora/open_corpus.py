@@ -227,7 +227,7 @@ class IndexedCorpus:
         return keys
 
     def vectors(self, keys: Sequence[int]) -> dict[int, Floats]:
-        blocks = self.store.vectors(self.name, keys) if keys else ()
+        blocks = self.store.vectors(self.name, keys)
         return {key: row for block, rows in blocks for key, row in zip(block.tolist(), rows, strict=True)}
 
     def highlights(self, texts: Sequence[str], query: str, options: WordOptions) -> list[list[Span]]:
