@@ -47,6 +47,7 @@ from serving.corpora.values import (
 from serving.errors import Conflict, Damaged, Invalid, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.clock import now
+from serving.operations.threads import without_waiting
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -371,6 +372,7 @@ class Corpora(Backend):
                 held.enter_context(before.copying)
                 held.enter_context(before.locked())
             held.enter_context(self._naming)
+            held.enter_context(without_waiting())
             if stop():
                 raise Stopped(f"the restore was cancelled, so corpus {name!r} is not replaced")
             if self._open.get(name) is not before:

@@ -41,7 +41,7 @@ from serving.corpora.values import (
 )
 from serving.errors import Damaged, NotFound, ServiceError, Stopped
 from serving.operations.files import disk_errors
-from serving.operations.threads import for_others, uninterrupted
+from serving.operations.threads import for_others, uninterrupted, without_waiting
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class OpenCorpus:
         Raises:
             NotFound: the corpus was deleted, possibly during the wait for the lock.
         """
-        with self._lock:
+        with self._lock, without_waiting():
             if self._gone:
                 raise NotFound(f"there is no corpus {self._name!r}")
             yield self
