@@ -110,6 +110,10 @@ class Stopped(Unhealthy):
     """The work was cancelled because its caller has left. Committed changes are kept. No caller receives this error."""
 
 
+class NotServed(Unhealthy):
+    """The file of a corpus can't be served until the operator has solved a problem and started the server again."""
+
+
 class Damaged(Unhealthy):
     """Stored data are damaged. A retry does not help."""
 

@@ -84,7 +84,10 @@ class Backend(NamedCorpora, Protocol):
         """
 
     def index_sizes(self) -> dict[str, IndexSize]:
-        """Return the size of each open index, by the name of its corpus. This method never blocks."""
+        """Return the sizes of the indexes, by the names of their corpora. This method never blocks.
+
+        A closed index has the size 0, or is left out.
+        """
 
     def put(self, name: str, content: Content) -> None:
         """Add documents, and replace documents with the same ids.

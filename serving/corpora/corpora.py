@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from time import sleep, time
 from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
@@ -47,12 +47,16 @@ from serving.corpora.values import (
 from serving.errors import Conflict, Damaged, Invalid, NotFound, ServiceError, Stopped
 from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.clock import now
+from serving.operations.threads import without_waiting
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 REMOVED_TOGETHER = 500
 """Maximum documents removed or patched in one commit. Other reads and writes run between two commits."""
+NAP_SECONDS = 0.001
+"""Pause after such a commit. Without it, the thread that has released the lock of the corpus often gets the lock again,
+before a waiting thread wakes up."""
 GIVEN_BACK_FROM = 1 << 20
 """Minimum number of bytes that a deletion must free before the space is returned to the disk. Returning space takes
 another commit."""
@@ -107,17 +111,11 @@ class Corpora(Backend):
         return self._indexes.use_gpu()
 
     def warm(self) -> None:
-        for name in self.names():
-            try:
-                with self.named(name).locked() as corpus:
-                    corpus.index()
-            except Stopped:
-                raise
-            except ServiceError as error:
-                log.error("corpus %r is not served: %s", name, error)
+        for corpus in list(self._open.values()):
+            corpus.warm()
 
     def create(self, corpus: Corpus, encoder: Manifest | OwnVectors | None = None, passages: int = 0) -> bool:  # noqa: ARG002
-        corpus = replace(corpus, created=time.time())
+        corpus = replace(corpus, created=time())
         if encoder:
             corpus = replace(corpus, fingerprint=encoder.fingerprint, dim=encoder.dim)
         created = self._create(corpus)
@@ -224,6 +222,7 @@ class Corpora(Backend):
                 ids = [id for id in found[start : start + REMOVED_TOGETHER] if self._matches(name, id, where)]
                 corpus.write(write(ids))
             written += len(ids)
+            sleep(NAP_SECONDS)
         return written
 
     def remove_expired(self) -> None:
@@ -242,6 +241,7 @@ class Corpora(Backend):
         corpus = self.named(name)
         while len(self._store.expired(name)):
             corpus.write(Expiry(now(), REMOVED_TOGETHER))
+            sleep(NAP_SECONDS)
         self._store.give_back(name, least=GIVEN_BACK_FROM)
 
     def _matches(self, name: str, document: str, where: Filter) -> bool:
@@ -336,7 +336,7 @@ class Corpora(Backend):
             if not self._store.swap(name, fingerprint):
                 return False
             corpus.close(erase=True)
-            corpus.index(beside)
+            corpus.warm(beside)
         self._store.give_back(name)
         return True
 
@@ -372,6 +372,7 @@ class Corpora(Backend):
                 held.enter_context(before.copying)
                 held.enter_context(before.locked())
             held.enter_context(self._naming)
+            held.enter_context(without_waiting())
             if stop():
                 raise Stopped(f"the restore was cancelled, so corpus {name!r} is not replaced")
             if self._open.get(name) is not before:
@@ -380,11 +381,11 @@ class Corpora(Backend):
                 before.close(erase=True)  # close the index first, because the restored corpus must not find it
                 self._indexes.erase(name)
             yield
-            if before:
-                before.damage = None
-            else:
-                self._open[name] = OpenCorpus(self._store, name, self._indexes)
-            self._open[name].index(beside)
+            opened = before or OpenCorpus(self._store, name, self._indexes)
+            held.enter_context(opened.locked())  # before others find it, because they could write or open its index
+            opened.damage = None
+            self._open[name] = opened
+            opened.warm(beside)
 
     def _find(
         self, name: str, index: LiveIndex | None, queries: Sequence[Query], options: SearchOptions

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from models.bundle.disk import size
 from serving.corpora.backend import Backend
-from serving.errors import Damaged, NotFound
+from serving.errors import Damaged, NotFound, NotServed
 from serving.operations.files import disk_errors
 from serving.operations.limits import current_caller
 
@@ -49,14 +49,14 @@ class DiskQuota:
         """Return the usage of all corpora whose names `sees` accepts, in bytes.
 
         Stored answers are not included. Snapshots of deleted corpora are included. A corpus counts with its size in the
-        list of corpora. This size excludes the write-ahead log, which shrinks at the next checkpoint. A damaged corpus
-        counts as 0.
+        list of corpora. This size excludes the write-ahead log, which shrinks at the next checkpoint. A corpus that is
+        damaged or can't be served counts as 0.
         """
         stored = sum(self._stored(name) for name in self.corpora.names() if sees(name))
         return stored + sum(self._beside(sees)) + self.uploaded(sees, job)
 
     def _stored(self, name: str) -> int:
-        with suppress(Damaged, NotFound):  # deleted after its name was listed
+        with suppress(Damaged, NotServed, NotFound):  # deleted after its name was listed
             _, held = self.corpora.corpus(name)
             return held.bytes
         return 0

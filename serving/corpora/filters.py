@@ -350,7 +350,7 @@ def box(center: Point, within_m: float) -> tuple[tuple[float, float], list[tuple
 
     A circle across longitude 180 has two ranges of longitudes. A circle around a pole has all longitudes.
     """
-    angle = within_m / EARTH_RADIUS
+    angle = min(within_m, pi * EARTH_RADIUS) / EARTH_RADIUS  # an integer may be too large for a float
     lat = degrees(angle) + _MARGIN
     latitudes = center.lat - lat, center.lat + lat
     if latitudes[0] <= -90 or latitudes[1] >= 90 or angle >= pi / 2:

@@ -236,27 +236,37 @@ class Library:
     async def search_several(
         self, corpora: Sequence[str], queries: Sequence[str] | Query, options: SearchOptions
     ) -> SearchResult:
-        """Search several corpora of one encoder, and merge the hits by score.
+        """Search several corpora of one encoder, and merge the hits by score. Empty corpora may have another encoder.
 
         Raises:
-            Conflict: a corpus was embedded by another encoder than the first corpus.
+            Conflict: the search compares vectors, and two corpora have vectors of different encoders.
         """
         deep = replace(options, k=options.k + options.offset, offset=0)
-        if isinstance(queries, Query) or options.mode == "lexical":
+        if options.mode == "lexical":
             return merged({name: await self.search(name, queries, deep) for name in corpora}, options)
-        async with self.encoder_of(corpora[0], from_store=True) as embedder:
-            made = await embedder.embed(queries, AS_QUERIES, "queries")
-            asked = [Query(text, row) for text, row in zip(queries, made.vectors, strict=True)]
-            found: dict[str, SearchResult] = {}
+        described = await self.read(lambda backend: [backend.corpus(name) for name in corpora])
+        first = next((corpus for corpus, size in described if size.documents), described[0][0])
+
+        async def found(asked: Sequence[Query], made_by: str | None) -> SearchResult:
+            results: dict[str, SearchResult] = {}
             for name in corpora:
                 try:
-                    found[name] = await self._found(name, asked, deep, made.manifest.fingerprint)
-                except Stale:
+                    results[name] = await self._found(name, asked, deep, made_by)
+                except Conflict:
                     raise Conflict(
-                        f"the corpora {corpora[0]!r} and {name!r} have different encoders: search each corpus "
+                        f"the corpora {first.name!r} and {name!r} have different encoders: search each corpus "
                         "separately"
                     ) from None
-            return replace(merged(found, options), truncated=made.truncated)
+            return merged(results, options)
+
+        if isinstance(queries, Query):
+            with self._admitted():
+                check_no_debt()
+                return await found([queries], first.fingerprint)
+        async with self.encoder_of(first.name, from_store=True) as embedder:
+            made = await embedder.embed(queries, AS_QUERIES, "queries")
+            asked = [Query(text, row) for text, row in zip(queries, made.vectors, strict=True)]
+            return replace(await found(asked, made.manifest.fingerprint), truncated=made.truncated)
 
     async def _searched(
         self, corpus: str, queries: Sequence[str], options: SearchOptions, *, again: bool = False

@@ -39,9 +39,9 @@ from serving.corpora.values import (
     WordOptions,
     Write,
 )
-from serving.errors import Damaged, NotFound, ServiceError
+from serving.errors import Damaged, NotFound, ServiceError, Stopped
 from serving.operations.files import disk_errors
-from serving.operations.threads import for_others, uninterrupted
+from serving.operations.threads import for_others, uninterrupted, without_waiting
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class OpenCorpus:
         Raises:
             NotFound: the corpus was deleted, possibly during the wait for the lock.
         """
-        with self._lock:
+        with self._lock, without_waiting():
             if self._gone:
                 raise NotFound(f"there is no corpus {self._name!r}")
             yield self
@@ -118,6 +118,19 @@ class OpenCorpus:
                 raise
             self.damage = None
         return self.live
+
+    def warm(self, beside: Read | None = None) -> None:
+        """Open the index. See `index` for `beside`. If the index can't be opened, log the error.
+
+        The next request that needs the index then tries again.
+        """
+        try:
+            with self.locked():
+                self.index(beside)
+        except Stopped:
+            raise
+        except ServiceError as error:
+            log.error("corpus %r is not served: %s", self._name, error)
 
     def close(self, *, gone: bool = False, erase: bool = False) -> None:
         """Close the index.
@@ -214,7 +227,7 @@ class IndexedCorpus:
         return keys
 
     def vectors(self, keys: Sequence[int]) -> dict[int, Floats]:
-        blocks = self.store.vectors(self.name, keys) if keys else ()
+        blocks = self.store.vectors(self.name, keys)
         return {key: row for block, rows in blocks for key, row in zip(block.tolist(), rows, strict=True)}
 
     def highlights(self, texts: Sequence[str], query: str, options: WordOptions) -> list[list[Span]]:

@@ -35,6 +35,9 @@ because all pages must come from the same fused ranking."""
 MARKED_TOGETHER = 1_000_000
 """Maximum number of characters that one search highlights. Highlighting so many takes up to three seconds."""
 
+FEWER = "ask for fewer hits or, with rerank, fewer candidates"
+"""Remedy for a search that is too large. All candidates of a reranking are hits of its search."""
+
 
 class Examples(NamedTuple):
     """Ids of example documents: those that hits should resemble, and those that hits should not resemble."""
@@ -202,8 +205,7 @@ def find(corpus: Searchable, queries: Sequence[Query], options: SearchOptions) -
     )
     if looked_at > MARKED_TOGETHER:
         raise TooLarge(
-            f"highlighting would search {looked_at} characters in the hits, more than {MARKED_TOGETHER}: ask for "
-            "fewer hits",
+            f"highlighting would search {looked_at} characters in the hits, more than {MARKED_TOGETHER}: {FEWER}",
             field="highlight",
         )
     return [
@@ -223,7 +225,7 @@ def resembling(corpus: Searchable, like: Examples, options: SearchOptions) -> tu
     positive = _mean(corpus, like.positive, "like.positive")
     wanted = 2 * positive - _mean(corpus, like.negative, "like.negative") if like.negative else positive
     if not np.linalg.norm(wanted) > 1e-6:
-        raise Invalid("the positive and the negative examples cancel each other out", field="like")
+        raise Invalid("the examples cancel each other out", field="like")
     others = Not(In(ID, (*like.positive, *like.negative)))
     return [Query(None, wanted)], replace(options, where=All((options.where, others)) if options.where else others)
 
@@ -245,7 +247,7 @@ def _mean(corpus: Searchable, ids: Sequence[str], field: str) -> Floats:
 
 
 def _too_large(options: SearchOptions) -> TooLarge:
-    return TooLarge(f"the texts of the hits have more than {options.max_characters} characters: ask for fewer hits")
+    return TooLarge(f"the texts of the hits have more than {options.max_characters} characters: {FEWER}")
 
 
 def _highlighted(corpus: Searchable, hits: Sequence[Hit], query: str, options: WordOptions) -> list[Hit]:

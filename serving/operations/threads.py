@@ -84,9 +84,9 @@ class CancelToken:
     def give_way(self) -> None:
         """Wait for short requests of other keys if this key has exceeded its share of a CPU.
 
-        The check happens at most once every `SLICE_SECONDS`.
+        The check happens at most once every `SLICE_SECONDS`, and not within `without_waiting`.
         """
-        if self._caller and perf_counter() >= self._slice_ends:
+        if self._caller and not _HURRIED.get() and perf_counter() >= self._slice_ends:
             self._count()
             self._wait_for_others()
 
@@ -105,6 +105,8 @@ class CancelToken:
 
 
 _CURRENT: ContextVar[CancelToken | None] = ContextVar("cancel_token", default=None)
+_HURRIED: ContextVar[bool] = ContextVar("hurried", default=False)
+"""True in the `with` block of `without_waiting`."""
 
 
 def is_cancelled() -> bool:
@@ -138,6 +140,11 @@ def for_others() -> AbstractContextManager[None]:
     """
     token = _CURRENT.get()
     return holding(_CURRENT, token and token.parent)
+
+
+def without_waiting() -> AbstractContextManager[None]:
+    """Do not wait for requests of other keys in the `with` block, because these may wait for a lock of this thread."""
+    return holding(_HURRIED, True)
 
 
 def uninterrupted() -> AbstractContextManager[None]:

@@ -151,6 +151,20 @@ def test_a_corpus_keeps_to_the_model_that_it_was_created_for(pair: TestClient) -
     assert pair.get("/corpora/second").json()["description"] == "d"
 
 
+@pytest.mark.parametrize("asked", [{"query": "a text"}, {"vector": [1.0] * 64}])
+def test_vectors_of_one_search_come_from_one_encoder(pair: TestClient, asked: dict[str, Any]) -> None:
+    for name, options in (("empty", {}), ("first", {}), ("second", {"model": "turned"})):
+        pair.put(f"/corpora/{name}", json=options).raise_for_status()
+        if name != "empty":
+            pair.post(f"/corpora/{name}/documents", json=DOCUMENTS).raise_for_status()
+    for names in (["first", "second"], ["empty", "second", "first"]):
+        refused = pair.post("/search", json={"corpora": names, **asked})
+        assert refused.status_code == 409 and "different encoders" in refused.json()["error"]
+    for names in (["empty", "second"], ["second", "empty"]):
+        found = pair.post("/search", json={"corpora": names, **asked})
+        assert {hit["corpus"] for hit in found.json()["hits"]} == {"second"}, found.text
+
+
 def test_a_corpus_outlives_its_model(pair: TestClient, shelf: Shelf) -> None:
     pair.put("/corpora/c", json={"model": "turned"})
     pair.post("/corpora/c/documents", json=DOCUMENTS).raise_for_status()

@@ -209,10 +209,11 @@ class Plan:
     def outgrown(self, built: int, tail: int) -> bool:
         """Return whether the tail is so long that its oldest vectors should become a graph before the next build.
 
-        `built` is the number of vectors in the built parts, and `tail` is the number of vectors in the tail. If nothing
-        is built yet, the tail may be longer, because the first build takes as little time as a graph of the tail.
+        `built` is the number of vectors in the built parts, and `tail` is the number of vectors in the tail. A graph
+        needs more than `FEWEST` vectors, because some of them measure its recall. If nothing is built yet, the tail may
+        be longer, because the first build takes as little time as a graph of the tail.
         """
-        return "hnsw" in self.kinds and tail > (self.least // 2 if built else 3 * self.least // 2)
+        return "hnsw" in self.kinds and tail > max(FEWEST, self.least // 2 if built else 3 * self.least // 2)
 
     def fitting(self, kinds: Mapping[str, Kind], count: int, dim: int) -> list[Kind]:
         """Return the kinds of the plan for which `count` vectors are within the limits of `memory` and `most`."""

@@ -20,7 +20,7 @@ from serving.corpora.ports import Replacing, Stop, StoreError, never
 from serving.corpora.stores.connections import MEND
 from serving.corpora.stores.corpus_file import CorpusFile, Shared
 from serving.corpora.values import Blocks, Corpus
-from serving.errors import Conflict, Damaged, NotFound, ServiceError, Unhealthy
+from serving.errors import Conflict, Damaged, NotFound, NotServed, ServiceError, Unhealthy
 from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.failpoints import reach
 from serving.operations.files import disk_errors, move, remove, remove_side_files, with_side_files
@@ -36,7 +36,7 @@ def refusal(path: Path, error: ServiceError | StoreError) -> Unhealthy:
     why = str(error).replace(str(path), path.name)
     if isinstance(error, Damaged):
         return Damaged(why)
-    return Unhealthy(f"{why}; solve this problem and start again" if isinstance(error, ServiceError) else why)
+    return NotServed(f"{why}; solve this problem and start again" if isinstance(error, ServiceError) else why)
 
 
 def _on_file(method: Callable[Concatenate[CorpusFile, P], T]) -> Callable[Concatenate[SqliteStore, str, P], T]:

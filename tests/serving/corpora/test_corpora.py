@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import sqlite3
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
@@ -24,8 +25,8 @@ from serving.corpora.search import Hit, Query, SearchOptions
 from serving.corpora.stores import STORES, records
 from serving.corpora.stores.corpus_file import CorpusFile
 from serving.corpora.stores.sqlite import MemoryStore
-from serving.corpora.values import Content, Corpus, Document, Keys, Size
-from serving.errors import Conflict, NotFound
+from serving.corpora.values import Change, Content, Corpus, Document, Keys, Size, Write
+from serving.errors import Conflict, NotFound, ServiceError
 from tests.conftest import PATIENCE
 from tests.serving.corpora.stores.contents import filled
 
@@ -207,6 +208,35 @@ def test_others_do_not_wait_for_a_search(tmp_path: Path, monkeypatch: pytest.Mon
         assert corpora.listing()[0][1].documents == 1
         finish.set()
         assert [hit.passage.document.id for hit in busy.result()] == ["b"]
+    corpora.close()
+
+
+def test_others_take_turns_with_a_deletion_by_filter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that waits during a commit usually gets the lock before the next commit: its number is then 1."""
+    documents, commits, waited = [Document(f"d{i}", "text", {}) for i in range(30)], count(), list[int]()
+    every = Content(documents, np.repeat(vector(1), len(documents), axis=0), "f")
+    store = filled(MemoryStore(), "c", every)
+    corpora, write, threads = opened(store, tmp_path), store.write, list[threading.Thread]()
+    monkeypatch.setattr("serving.corpora.corpora.REMOVED_TOGETHER", 1)
+
+    def waiting(before: int, begun: threading.Event) -> None:
+        begun.set()
+        with corpora.named("c").locked():
+            waited.append(next(commits) - before)
+
+    def commit(name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:
+        begun = threading.Event()
+        threads.append(threading.Thread(target=waiting, args=(next(commits), begun)))
+        threads[-1].start()
+        assert begun.wait(PATIENCE)
+        time.sleep(0.002)  # so that it waits for the lock
+        return write(name, writes)
+
+    monkeypatch.setattr(store, "write", commit)
+    assert corpora.delete_where("c", compile_filter({"$not": {"x": 1}})) == len(documents)
+    for thread in threads:
+        thread.join()
+    assert sum(waited) < 1.5 * len(waited), waited
     corpora.close()
 
 

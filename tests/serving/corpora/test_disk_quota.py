@@ -307,6 +307,17 @@ def test_a_disk_that_fails_is_no_room(tenants: Tenants, monkeypatch: pytest.Monk
     assert (answer.status_code, answer.json()["error"]) == (503, "the disk fails")
 
 
+def test_a_file_that_can_not_be_served_refuses_nothing_else(
+    wait_until_ready: Callable[[TestClient], None], tmp_path: Path
+) -> None:
+    (tmp_path / "corpora").mkdir()
+    (tmp_path / "corpora" / "small-notes.sqlite").write_bytes(b"not a corpus")
+    with tenants_in(tmp_path, wait_until_ready) as tenants:
+        assert tenants.ask("small", "PUT", "/corpora/small-one").status_code == 201
+        assert tenants.ask("small", "POST", "/corpora/small-one/documents", json=SMALL).status_code == 200
+        assert tenants.ask("small", "GET", "/corpora/small-notes").status_code == 503
+
+
 def test_uploads_that_wait_count(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> None:
     tenants.ask("large", "PUT", "/corpora/large-one").raise_for_status()
     corpus = tenants.used("large-one")

@@ -128,6 +128,13 @@ def test_what_is_no_circle_is_refused(asked: Any) -> None:
     assert str(refused.value.field).startswith("filter.at.$near")
 
 
+def test_a_circle_may_be_larger_than_the_earth() -> None:
+    store = filled(MemoryStore(), "c", content([("a", "text", {"at": {"lat": 0, "lon": 0}})]))
+    where = compile_filter({"at": {"$near": {"lat": 0, "lon": 180, "within_m": 10**400}}})
+    assert store.ids_matching("c", where) == ["a"]
+    store.close()
+
+
 def test_an_element_of_a_list_may_be_near() -> None:
     where = compile_filter(
         {"shops": {"$elemMatch": {"at": {"$near": {"lat": 0, "lon": 0, "within_m": 9}}, "open": True}}}

@@ -148,6 +148,21 @@ def test_where_a_graph_does_not_reach_the_target_the_tail_stays_exact(
         assert max(followed(index, source, builder, 4)) <= BOUND
 
 
+def test_a_graph_has_vectors_to_be_measured_with_however_small_a_corpus_is_indexed(
+    builder: Turns, tmp_path: Path
+) -> None:
+    source = DictSource()
+    with closing(opened(source, builder, tmp_path, Plan(least=10))) as index:
+        put(index, source, 40)
+        builder.build()
+        for seed in range(5):
+            put(index, source, 4, seed=seed)
+            builder.grow()
+            check(index, source)
+        assert index.report.tail < 20
+        assert index.report.recall >= index.report.target
+
+
 def test_nothing_grows_where_all_is_searched_exactly(builder: Turns, tmp_path: Path) -> None:
     source = DictSource()
     with closing(opened(source, builder, tmp_path, Plan(least=2000, kinds=()))) as index:
