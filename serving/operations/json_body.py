@@ -166,17 +166,15 @@ def misfit(value: Mapping[str, Any]) -> tuple[str, str] | None:
 
     If all parts can be stored, return None.
     """
-    reason = unwritable(value)
-    if reason is None:
-        return None
-    path, at = list[str](), value
-    while True:
+    path, at, reason = list[str](), value, unwritable(value)
+    while reason and not (path and reason == TOO_DEEP):
         inside = at.items() if isinstance(at, Mapping) else enumerate(at) if isinstance(at, list) else ()
-        found = next(((key, one) for key, one in inside if unwritable([key, one])), None)
-        if found is None or (path and reason == TOO_DEEP):
-            return ".".join(path)[:_SHOWN], reason
-        path.append(str(found[0]))
-        at = found[1]
+        found = next(((key, one, wrong) for key, one in inside if (wrong := unwritable([key, one]))), None)
+        if found is None:
+            break
+        key, at, reason = found
+        path.append(str(key))
+    return (".".join(path)[:_SHOWN], reason) if reason else None
 
 
 def no_json(values: Sequence[Any]) -> str | None:
