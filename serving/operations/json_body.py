@@ -72,15 +72,15 @@ def _holds_more(body: bytes, marks_of: bytes, limit: int) -> bool:
     others = bytes(set(range(256)) - {*b'"', *marks_of})
     found = start = within = 0
     while start < len(body) and found <= limit:
-        end = start + SLICE
-        while body[end - 1 : end] == b"\\":  # an escape sequence must not be split between two slices
-            end += 1
-        unescaped = body[start:end].replace(rb"\\", b"").replace(rb"\"", b"")
+        part = body[start : start + SLICE]
+        if (len(part) - len(part.rstrip(b"\\"))) % 2:  # an escape sequence must not be split between two slices
+            part = body[start : start + SLICE + 1]
+        unescaped = part.replace(rb"\\", b"").replace(rb"\"", b"")
         marks = np.frombuffer(unescaped.translate(None, others), np.uint8)
         quotes = marks == ord('"')
         found += int(np.count_nonzero(~(quotes | (np.logical_xor.accumulate(quotes) ^ bool(within)))))
         within ^= int(np.count_nonzero(quotes)) % 2
-        start = end
+        start += len(part)
     return found > limit
 
 
