@@ -166,7 +166,7 @@ class BoundedRequest(Request):
             if body.count(b"[") + body.count(b"{") > MANY_CONTAINERS:
                 await self.held.enter_async_context(self.service.library.threads.containers())
             # A PATCH has metadata, whose large integers must be refused as in uploads, not rounded to floats.
-            parse = parse_exact if self.method == "PATCH" else partial(parse_json, tokens=tokens)
+            parse = parse_exact if self.scope["method"] == "PATCH" else partial(parse_json, tokens=tokens)
             self._json = await self._prepared(partial(parse, body), large=len(body) >= LARGE)
         return self._json
 
