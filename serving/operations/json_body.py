@@ -51,9 +51,9 @@ def parse_json(body: bytes, tokens: int = 0) -> Any:
     return _parsed(body, _read_fast, tokens)
 
 
-def parse_exact(body: bytes) -> Any:
+def parse_exact(body: bytes, tokens: int = 0) -> Any:
     """Parse `body` like `parse_json`, but keep integers beyond 64 bits, which orjson converts to floats."""
-    return _parsed(body, _read if _LONG_INTEGER.search(body) else _read_fast)
+    return _parsed(body, _read if _LONG_INTEGER.search(body) else _read_fast, tokens)
 
 
 def check_containers(body: bytes, limit: int, of: str) -> None:
@@ -84,7 +84,7 @@ def _holds_more(body: bytes, marks_of: bytes, limit: int) -> bool:
     return found > limit
 
 
-def _parsed(body: bytes, read: Callable[[bytes], Any], tokens: int = 0) -> Any:
+def _parsed(body: bytes, read: Callable[[bytes], Any], tokens: int) -> Any:
     if len(body) < LARGE:
         return read(body)
     check_containers(body, MAX_CONTAINERS, of="request")

@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
-from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -166,8 +165,8 @@ class BoundedRequest(Request):
             if body.count(b"[") + body.count(b"{") > MANY_CONTAINERS:
                 await self.held.enter_async_context(self.service.library.threads.containers())
             # A PATCH has metadata, whose large integers must be refused as in uploads, not rounded to floats.
-            parse = parse_exact if self.scope["method"] == "PATCH" else partial(parse_json, tokens=tokens)
-            self._json = await self._prepared(partial(parse, body), large=len(body) >= LARGE)
+            parse = parse_exact if self.scope["method"] == "PATCH" else parse_json
+            self._json = await self._prepared(lambda: parse(body, tokens), large=len(body) >= LARGE)
         return self._json
 
     async def _prepared(self, work: Callable[[], T], *, large: bool) -> T:
