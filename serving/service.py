@@ -334,8 +334,10 @@ class Service:
         Reads do not return an expired document, even before it is deleted.
         """
         await self.loaded.wait()
-        while self.health.state == "ready":
+        while True:
             await asyncio.sleep(SWEEP_SECONDS)
+            if self.health.state != "ready":
+                return
             try:
                 await self.library.threads.stoppable("", self.library.corpora.remove_expired)
             except ServiceError as error:
