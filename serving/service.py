@@ -173,7 +173,8 @@ class Service:
             patience.reschedule(asyncio.get_running_loop().time())
         await self.jobs.stop()
         try:
-            await asyncio.wait_for(self._idle.wait(), self.settings.drain_seconds)
+            async with asyncio.timeout(self.settings.drain_seconds):
+                await self._idle.wait()
         except TimeoutError:
             log.warning("%d requests did not finish in %g s", self._running, self.settings.drain_seconds)
             return False
@@ -333,8 +334,10 @@ class Service:
         Reads do not return an expired document, even before it is deleted.
         """
         await self.loaded.wait()
-        while self.health.state == "ready":
+        while True:
             await asyncio.sleep(SWEEP_SECONDS)
+            if self.health.state != "ready":
+                return
             try:
                 await self.library.threads.stoppable("", self.library.corpora.remove_expired)
             except ServiceError as error:

@@ -39,7 +39,7 @@ ENGINES = ("auto", *RUNTIME_NAMES, "fake")
 STORES = ("sqlite", "memory")
 INDEXED_FROM = 20_000
 """Default of `--exact-below`: the minimum number of passages for which a corpus gets an approximate index."""
-_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s,]+")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@*\s,]+")
 
 
 class SettingsError(ValueError):
@@ -105,8 +105,10 @@ class Settings(BaseSettings):
         description="index for dense search: auto builds an approximate index of a large corpus, on the GPU if the "
         "model runs there; cpu and gpu select the device; exact builds no index",
     )
-    exact_below: PositiveInt = Field(
-        default=INDEXED_FROM, description="minimum number of passages of a large corpus, for --index; at least 10"
+    exact_below: int = Field(
+        default=INDEXED_FROM,
+        ge=10,
+        description="minimum number of passages of a large corpus, for --index; at least 10",
     )
     expected_passages: NonNegativeInt = Field(
         default=0,
@@ -262,20 +264,21 @@ class Settings(BaseSettings):
     def _a_request_fits_the_queue(self) -> Self:
         if self.max_queued_tokens < self.max_request_tokens:
             raise ValueError(
-                "max_queued_tokens must not be below max_request_tokens, because the largest requests could "
-                "never be admitted"
+                "--max-queued-tokens must not be below --max-request-tokens, because the largest requests could never "
+                "be admitted"
             )
         return self
 
     @model_validator(mode="after")
     def _one_default_prompt(self) -> Self:
         if self.default_prompt is not None and self.default_prompt_name is not None:
-            raise ValueError("give default_prompt or default_prompt_name, not both")
+            raise ValueError("give --default-prompt or --default-prompt-name, not both")
         return self
 
     @field_validator("cors_origin")
     @classmethod
     def _origins(cls, value: str) -> str:
+        value = value.lower()  # as browsers send origins
         bad = next((one for one in _split(value) if one != "*" and not _ORIGIN.fullmatch(one)), None)
         if bad is not None:
             raise ValueError(

@@ -25,7 +25,7 @@ from serving.api.schemas.corpora import (
 )
 from serving.corpora.backend import Backend, Description, is_stale
 from serving.corpora.values import Corpus, OwnVectors, WordSettings
-from serving.errors import Conflict, Damaged, Invalid, NotFound
+from serving.errors import Conflict, Damaged, Invalid, NotFound, ServiceError
 from serving.jobs.upload_order import check_stays
 from serving.operations.bounds import check_corpus_name
 from serving.operations.threads import in_thread
@@ -117,7 +117,11 @@ async def rename(name: CorpusName, body: RenameRequest, service: ServiceDep, req
 
     def renamed(corpora: Backend) -> Description:
         corpora.rename(name, to)
-        service.aliases.follow(name, to)
+        try:
+            service.aliases.follow(name, to)
+        except ServiceError:  # the disk is full: the answer says that nothing was stored
+            corpora.rename(to, name)
+            raise
         return corpora.description(to)
 
     async with service.jobs.renaming(name, to):

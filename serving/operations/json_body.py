@@ -51,9 +51,9 @@ def parse_json(body: bytes, tokens: int = 0) -> Any:
     return _parsed(body, _read_fast, tokens)
 
 
-def parse_exact(body: bytes) -> Any:
+def parse_exact(body: bytes, tokens: int = 0) -> Any:
     """Parse `body` like `parse_json`, but keep integers beyond 64 bits, which orjson converts to floats."""
-    return _parsed(body, _read if _LONG_INTEGER.search(body) else _read_fast)
+    return _parsed(body, _read if _LONG_INTEGER.search(body) else _read_fast, tokens)
 
 
 def check_containers(body: bytes, limit: int, of: str) -> None:
@@ -72,19 +72,19 @@ def _holds_more(body: bytes, marks_of: bytes, limit: int) -> bool:
     others = bytes(set(range(256)) - {*b'"', *marks_of})
     found = start = within = 0
     while start < len(body) and found <= limit:
-        end = start + SLICE
-        while body[end - 1 : end] == b"\\":  # an escape sequence must not be split between two slices
-            end += 1
-        unescaped = body[start:end].replace(rb"\\", b"").replace(rb"\"", b"")
+        part = body[start : start + SLICE]
+        if (len(part) - len(part.rstrip(b"\\"))) % 2:  # an escape sequence must not be split between two slices
+            part = body[start : start + SLICE + 1]
+        unescaped = part.replace(rb"\\", b"").replace(rb"\"", b"")
         marks = np.frombuffer(unescaped.translate(None, others), np.uint8)
         quotes = marks == ord('"')
         found += int(np.count_nonzero(~(quotes | (np.logical_xor.accumulate(quotes) ^ bool(within)))))
         within ^= int(np.count_nonzero(quotes)) % 2
-        start = end
+        start += len(part)
     return found > limit
 
 
-def _parsed(body: bytes, read: Callable[[bytes], Any], tokens: int = 0) -> Any:
+def _parsed(body: bytes, read: Callable[[bytes], Any], tokens: int) -> Any:
     if len(body) < LARGE:
         return read(body)
     check_containers(body, MAX_CONTAINERS, of="request")
@@ -166,17 +166,15 @@ def misfit(value: Mapping[str, Any]) -> tuple[str, str] | None:
 
     If all parts can be stored, return None.
     """
-    reason = unwritable(value)
-    if reason is None:
-        return None
-    path, at = list[str](), value
-    while True:
+    path, at, reason = list[str](), value, unwritable(value)
+    while reason and not (path and reason == TOO_DEEP):
         inside = at.items() if isinstance(at, Mapping) else enumerate(at) if isinstance(at, list) else ()
-        found = next(((key, one) for key, one in inside if unwritable([key, one])), None)
-        if found is None or (path and reason == TOO_DEEP):
-            return ".".join(path)[:_SHOWN], reason
-        path.append(str(found[0]))
-        at = found[1]
+        found = next(((key, one, wrong) for key, one in inside if (wrong := unwritable([key, one]))), None)
+        if found is None:
+            break
+        key, at, reason = found
+        path.append(str(key))
+    return (".".join(path)[:_SHOWN], reason) if reason else None
 
 
 def no_json(values: Sequence[Any]) -> str | None:

@@ -12,7 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from time import perf_counter, sleep, thread_time
@@ -178,9 +178,14 @@ async def in_thread(work: Callable[[], T], on_cancel: Callable[[], None] = lambd
 
 
 async def log_errors_of(work: asyncio.Future[Any]) -> None:
-    """Wait until `work` ends, and log its exception, unless it is a `ServiceError`."""
+    """Wait until `work` ends, and log its exception, unless it is a `ServiceError`.
+
+    The wait for cancelled callers can't be cancelled again, because limits and locks must be held until the work ends.
+    """
     work.add_done_callback(_log_error)
-    await asyncio.wait([work])
+    while not work.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([work])
 
 
 def _log_error(work: asyncio.Future[Any]) -> None:

@@ -16,7 +16,7 @@ from serving.__main__ import main
 from serving.app import create_app
 from serving.corpora.aliases import ALIASES, MAX_ALIASES, Aliases
 from serving.corpora.ports import StoreError
-from serving.errors import Conflict, NotFound
+from serving.errors import Conflict, InsufficientStorage, NotFound
 from serving.operations.keys import Key, changed_keys, digest
 from serving.service import Service
 from tests.serving.conftest import Command
@@ -182,6 +182,20 @@ def test_a_corpus_is_renamed(two: TestClient, refuses: Refuses) -> None:
     assert two.put("/corpora/old").status_code == 201
     assert two.get("/corpora/old").json()["documents"] == 0
     assert two.get("/corpora/older").json()["documents"] == 2
+
+
+def test_a_rename_on_a_full_disk_changes_nothing(
+    two: TestClient, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise InsufficientStorage("aliases.json: no space is left")
+
+    two.put("/aliases/live", json={"corpus": "old"}).raise_for_status()
+    with monkeypatch.context() as full:
+        full.setattr(Aliases, "_replace", fail)
+        refuses((507, "Unhealthy", "no space is left"), "PATCH", "/corpora/old", json={"name": "older"})
+    assert first(two, "live") == first(two, "old") == "old"
+    assert two.get("/corpora/older").status_code == 404
 
 
 @pytest.mark.slow

@@ -67,6 +67,10 @@ DOCUMENTS = [
             ("n", {"n": 10**400}),
         )
     ),
+    (
+        (422, "Validation", "documents.0.metadata.a.n: integers must be"),
+        {"documents": [{"text": "a", "metadata": {"a": {"n": 2**64}, "b": float("nan")}}]},
+    ),
     ((422, "Validation", "documents.0: must be an object"), {"documents": [1] * 257}),
 ]
 
@@ -176,6 +180,8 @@ SEARCHES = [
     ((422, "Validation", "filter: must be an object"), {"query": "a", "filter": [1]}),
     ((422, "Validation", "filter.\\ud800: not valid Unicode"), {"query": "a", "filter": {"\ud800": {"$foo": 1}}}),
     ((422, "Validation", "filter.n.$\\ud800: unknown"), {"query": "a", "filter": {"n": {"$\ud800": 1}}}),
+    ((422, "Validation", "like.positive: not valid Unicode"), {"like": {"positive": ["\ud800"]}}),
+    ((422, "Validation", "like.negative: not"), {"like": {"positive": ["a"], "negative": ["\ud800"]}}),
     ((422, "Validation", "filter.n.$regex: unknown operator"), {"query": "a", "filter": {"n": {"$regex": "x"}}}),
     ((422, "Validation", "filter.$and.0.n.$gt: must be"), {"query": "a", "filter": {"$and": [{"n": {"$gt": None}}]}}),
 ]
@@ -188,6 +194,20 @@ def test_search(refuses: Refuses, client: TestClient, path: str, refusal: Refusa
     client.post("/corpora/c/documents", json={"documents": [{"text": "a"}]})
     named = body if "name" in path else {"corpus": "c", **body}
     refuses(refusal, "POST", path, content=json.dumps(named), headers=JSON)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "body"),
+    [
+        ((422, "Validation", "ids: not valid Unicode"), {"ids": ["a", "\ud800"], "metadata": {"n": 2}}),
+        ((422, "Validation", "metadata.n: integers must be"), {"ids": ["a"], "metadata": {"n": 2**64}}),
+    ],
+)
+def test_a_patch_and_nothing_is_changed(refuses: Refuses, client: TestClient, refusal: Refusal, body: Any) -> None:
+    client.put("/corpora/c")
+    client.post("/corpora/c/documents", json=[{"id": "a", "text": "a", "metadata": {"n": 1}}])
+    refuses(refusal, "PATCH", "/corpora/c/documents", content=json.dumps(body), headers=JSON)
+    assert client.get("/corpora/c/documents/a").json()["metadata"] == {"n": 1}
 
 
 def test_an_integer_that_json_would_lose() -> None:

@@ -12,6 +12,8 @@ from pydantic import ValidationError
 
 from serving.api.routing.route import LONGEST_TYPE
 from serving.api.schemas.bodies import Body, EmbedRequest, SimilarityRequest
+from serving.api.schemas.cohere import CohereEmbedRequest
+from serving.api.schemas.corpora import PatchRequest
 from serving.api.schemas.openai import OpenAIEmbeddingsRequest
 from serving.api.schemas.search import SearchRequest
 
@@ -89,6 +91,8 @@ def test_similarity(refuses: Refuses, path: str, refusal: Refusal, inputs: Any) 
         (OpenAIEmbeddingsRequest, {"input": [["a"] * 9] * 9}),
         (SearchRequest, {"queries": [1] * 9}),
         (SearchRequest, {"vector": ["1"] * 9}),
+        (PatchRequest, {"ids": [1] * 9}),
+        (CohereEmbedRequest, {"texts": "a", "embedding_types": ["x"] * 9}),
     ],
 )
 def test_a_list_is_checked_up_to_its_first_bad_element(model: type[Body], body: Any) -> None:

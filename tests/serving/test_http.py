@@ -124,7 +124,13 @@ def test_a_page_of_another_origin_may_not(paged: TestClient) -> None:
     assert "access-control-allow-origin" not in answer.headers
 
 
-@pytest.mark.parametrize("origin", ["app.example.org", "https://a.test/", "https://a.test,b.test", "https://u@a.test"])
+def test_an_origin_may_be_written_in_upper_case() -> None:
+    assert read_settings(["--cors-origin", "HTTPS://App.example.org"]).cors_origins == ("https://app.example.org",)
+
+
+@pytest.mark.parametrize(
+    "origin", ["app.example.org", "https://a.test/", "https://a.test,b.test", "https://u@a.test", "https://*.a.test"]
+)
 def test_what_is_no_origin_is_refused_at_the_start(origin: str) -> None:
     with pytest.raises(SettingsError, match=r"--cors-origin: .* is not an origin"):
         read_settings(["--cors-origin", origin])

@@ -20,7 +20,7 @@ import httpx
 import numpy as np
 import pytest
 
-from serving.__main__ import run
+from serving.__main__ import main, run
 from serving.inference.fake_engine import FakeEngine
 from serving.operations.failpoints import VARIABLE
 from tests.conftest import PATIENCE
@@ -33,8 +33,9 @@ from tests.serving.processes import python, refused
     [
         (("--port", "seventy"), "--port: "),
         (("--port", "70000"), "--port: "),
+        (("--exact-below", "9"), "--exact-below: "),
         (("--engine", "steam"), "--engine: must be one of auto, onnxruntime, openvino, tensorrt, fake"),
-        (("--max-queued-tokens", "5"), "max_queued_tokens must not be below"),
+        (("--max-queued-tokens", "5"), "--max-queued-tokens must not be below"),
     ],
 )
 def test_bad_options(arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,6 +48,22 @@ def test_bad_environment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     monkeypatch.setenv("ISOSPHERE_DEVICE", "abacus")
     assert run(()) == 2
     assert "--device: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "blocked"), [(("--port", "seventy"), True), (("keys", "list", "--api-keys-file", "none"), False)]
+)
+def test_only_the_server_blocks_hang_ups(
+    arguments: tuple[str, ...], blocked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other commands end with their terminal, as usual."""
+    monkeypatch.setattr(os, "umask", lambda _: 0)
+    before = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+    try:
+        assert main(arguments) == 2
+        assert (signal.SIGHUP in signal.pthread_sigmask(signal.SIG_BLOCK, ())) == blocked
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @pytest.mark.slow

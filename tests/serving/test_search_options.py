@@ -188,7 +188,7 @@ def test_metadata_is_merged_without_new_vectors(corpus: TestClient) -> None:
     assert patched.json()["metadata"] == {"kind": "boat", "n": 40, "by": {"name": "Jo"}}
     many = corpus.patch("/corpora/c/documents", json={"metadata": {"kind": "ship"}, "filter": {"kind": "boat"}})
     assert many.json() == {"patched": 4}
-    some = corpus.patch("/corpora/c/documents", json={"metadata": {"seen": True}, "ids": ["d4", "gone"]})
+    some = corpus.patch("/corpora/c/documents", json={"metadata": {"seen": True}, "ids": ["d4", *TEXTS * 200]})
     assert some.json() == {"patched": 1}
     after = hits(corpus, query="a boat", k=12, with_vector=True, filter={"kind": "ship"})
     assert [(hit["id"], hit["score"], hit["vector"]) for hit in after] == [

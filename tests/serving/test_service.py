@@ -194,6 +194,15 @@ def test_drain_ends_within_its_bound(make_service: MakeService, run: Run) -> Non
     run(service, work)
 
 
+def test_without_requests_a_drain_is_in_time_even_if_it_has_no_time(make_service: MakeService, run: Run) -> None:
+    service = make_service(drain_seconds=0)
+
+    async def work() -> None:
+        assert await service.drain()
+
+    run(service, work)
+
+
 def test_a_caller_who_left_is_not_embedded(make_service: MakeService, run: Run) -> None:
     engine = Gate()
     engine.open.set()

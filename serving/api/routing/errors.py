@@ -42,7 +42,7 @@ _SAID = {
 }
 """Messages for some of pydantic's error types. They replace pydantic's own messages, which name Python types or our
 classes."""
-_SHOULD = re.compile("^(Input|List|String) should ")
+_SHOULD = re.compile("^(Dictionary|Input|List|String|Value) should ")
 _HEADERS = {401: {"www-authenticate": "Bearer"}, 408: {"connection": "close"}}
 _KINDS = {404: "NotFound", 405: "Validation"}
 _OPENAI_TYPES = {

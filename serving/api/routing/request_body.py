@@ -12,7 +12,7 @@ from fastapi import Request
 
 from serving.errors import Overloaded, TooLarge, TooSlow
 from serving.operations.encoding import content_coding, inflated
-from serving.operations.json_body import LARGE, parse_json
+from serving.operations.json_body import LARGE, parse_exact, parse_json
 from serving.operations.limits import Caller, current_caller, loop_turn
 from serving.service import Service
 
@@ -82,7 +82,7 @@ class BytesInFlight:
 
 
 class BoundedRequest(Request):
-    """A request whose body is limited while the server reads it. `json_body.parse_json` parses its JSON."""
+    """A request whose body is limited while the server reads it. `json_body` parses its JSON."""
 
     held: AsyncExitStack
     """Resources to release after the request is answered. The route sets this attribute."""
@@ -164,7 +164,9 @@ class BoundedRequest(Request):
             body, tokens = await self.body(), self.service.settings.max_request_tokens
             if body.count(b"[") + body.count(b"{") > MANY_CONTAINERS:
                 await self.held.enter_async_context(self.service.library.threads.containers())
-            self._json = await self._prepared(lambda: parse_json(body, tokens), large=len(body) >= LARGE)
+            # A PATCH has metadata, whose large integers must be refused as in uploads, not rounded to floats.
+            parse = parse_exact if self.scope["method"] == "PATCH" else parse_json
+            self._json = await self._prepared(lambda: parse(body, tokens), large=len(body) >= LARGE)
         return self._json
 
     async def _prepared(self, work: Callable[[], T], *, large: bool) -> T:

@@ -207,8 +207,8 @@ def check_counts(body: Any, settings: Settings) -> None:
         if isinstance(value, list):
             check_count(len(value), settings.max_request_texts, field)
     for field in _TEXTS_OR_IDS:
-        if not isinstance(given := body.get(field), list):
-            continue
+        if not isinstance(given := body.get(field), list) or (field == "ids" and given and isinstance(given[0], str)):
+            continue  # ids of documents have a limit of their own
         if given and is_number(given[0]):
             ids = len(given)
         else:

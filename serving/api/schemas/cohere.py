@@ -61,7 +61,7 @@ class CohereEmbedRequest(FullyRead):
     )
     embedding_types: Annotated[
         list[Encoding], BeforeValidator(_lower_all, json_schema_input_type=Encoding | _SomeEncodings)
-    ] = Field(default=["float"], min_length=1)
+    ] = Field(default=["float"], min_length=1, fail_fast=True)
     output_dimension: int | None = None
     truncate: Annotated[Literal["none", "start", "end"], BeforeValidator(lower)] = Field(
         default="end",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
 from serving.api.schemas.bodies import AskedModel, ClosedBody, lower
 from serving.corpora.filter_language import MAX_CONDITIONS, MAX_VALUES
 from serving.corpora.values import Stemming
 from serving.operations.bounds import CORPUS_NAME, MAX_VECTOR, About, RecallTarget, SearchedFields, StopWords, Synonyms
+from serving.operations.json_body import no_json
 
 Conditions = Annotated[
     dict[str, Any],
@@ -23,6 +24,14 @@ Conditions = Annotated[
 """Filter as a JSON object. Each key has at least one condition, so `MAX_CONDITIONS` also limits the number of keys."""
 
 
+def _check_unicode(ids: list[str]) -> list[str]:
+    if wrong := no_json(ids):
+        raise ValueError(wrong)
+    return ids
+
+
+UNICODE = AfterValidator(_check_unicode)
+"""Validator of ids of documents in a body. It refuses lone surrogates, which a store can't look up."""
 Warnings = Annotated[
     list[str] | None,
     Field(
@@ -283,7 +292,7 @@ class DocumentPatchRequest(ClosedBody):
 class PatchRequest(DocumentPatchRequest):
     """Request to change all documents that `ids` lists or `filter` matches."""
 
-    ids: list[str] | None = Field(default=None, min_length=1, max_length=100_000)
+    ids: Annotated[list[str], Field(min_length=1, max_length=100_000, fail_fast=True), UNICODE] | None = None
     filter: Conditions | None = Field(default=None, json_schema_extra={"minProperties": 1})
 
 

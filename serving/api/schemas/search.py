@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, FiniteFloat, Tag
 
 from serving.api.schemas.bodies import BY_DISTANCE, BY_VALUE, Body, ClosedBody, Strings, lower
-from serving.api.schemas.corpora import Conditions, ValueAnswer, Warnings
+from serving.api.schemas.corpora import UNICODE, Conditions, ValueAnswer, Warnings
 from serving.corpora.filters import Point
 from serving.corpora.values import Sort
 from serving.operations.bounds import CORPUS_NAME, MAX_VECTOR
 
-DocumentIds = Annotated[list[str], Field(max_length=100, fail_fast=True)]
+DocumentIds = Annotated[list[str], Field(max_length=100, fail_fast=True), UNICODE]
 """Ids of documents that serve as examples."""
 Path = Annotated[str, Field(min_length=1, max_length=512)]
 """Path of a metadata field, with dots between the keys of nested objects. `$id` is the document's id."""

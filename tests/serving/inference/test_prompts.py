@@ -104,7 +104,7 @@ def test_a_default_that_the_bundle_does_not_have_is_refused_at_the_start(make_se
 
 
 def test_there_is_one_default() -> None:
-    with pytest.raises(SettingsError, match="default_prompt or default_prompt_name, not both"):
+    with pytest.raises(SettingsError, match="--default-prompt or --default-prompt-name, not both"):
         read_settings(["--default-prompt", "a", "--default-prompt-name", "query"])
 
 

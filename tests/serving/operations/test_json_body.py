@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
@@ -77,6 +78,15 @@ def test_values_are_counted_and_commas_in_texts_are_not(value: Any, ascii: bool)
         if limit:
             with pytest.raises(TooLarge, match=f"^more than {limit} values"):
                 parse_json(body, tokens=limit - 1)
+
+
+def test_backslashes_cost_about_as_much_as_letters() -> None:
+    def cost(letters: bytes) -> float:
+        body, began = b'"' + letters * 2_000_000 + b'"', time.process_time()
+        check_containers(body, 1, "request")
+        return time.process_time() - began
+
+    assert min(cost(rb"\\") for _ in range(3)) < 10 * max(cost(b"ab") for _ in range(3))
 
 
 @pytest.mark.parametrize("read", READERS)

@@ -122,6 +122,30 @@ def test_what_a_cancelled_caller_would_have_been_told_is_told_nobody_and_a_bug_t
     assert bool(says) == bool(caplog.text)
 
 
+@pytest.mark.parametrize("way", ["run", "stoppable", "whole"])
+def test_a_caller_who_is_cancelled_again_still_waits(way: str) -> None:
+    """Cancel a caller twice, as a deadline and then a disconnect do. Its work must keep its place until it ends."""
+    begun, finish = threading.Event(), threading.Event()
+
+    def busy() -> None:
+        begun.set()
+        assert finish.wait(PATIENCE)
+
+    async def work(pool: CorpusThreads) -> None:
+        caller = asyncio.create_task(in_thread(busy) if way == "whole" else getattr(pool, way)("a", busy))
+        assert await asyncio.to_thread(begun.wait, PATIENCE)
+        for _ in range(3):
+            caller.cancel()
+            await asyncio.wait([caller], timeout=0.01)
+        waits = not caller.done()
+        finish.set()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        assert waits
+
+    with_pool(work)
+
+
 def test_an_error_reaches_its_caller() -> None:
     async def work(pool: CorpusThreads) -> None:
         with pytest.raises(ZeroDivisionError):
