@@ -178,6 +178,7 @@ def test_what_training_changed_is_told_with_queries_that_changed_most() -> None:
     [
         ([], "minilm-passages"),
         (["--corpus", "PASSAGES"], "minilm-passages"),
+        (["--corpus", "LINES"], "minilm-passages"),
         (["--corpus", "SENTENCES"], "minilm"),
         (["--set", "augmentation=token-swapping"], "minilm"),
         (["--preset", "minilm"], "minilm"),
@@ -185,9 +186,11 @@ def test_what_training_changed_is_told_with_queries_that_changed_most() -> None:
     ],
 )
 def test_the_corpus_chooses_between_sentences_and_passages(
-    options: list[str], preset: str, passages: Path, corpus_file: Path
+    options: list[str], preset: str, passages: Path, corpus_file: Path, tmp_path: Path
 ) -> None:
-    files = {"PASSAGES": str(passages), "SENTENCES": str(corpus_file)}
+    lines = tmp_path / "documents.txt"
+    lines.write_text("".join(f"{text}\r\n" for text in (RIVER, STONE)), encoding="utf-8")
+    files = {"PASSAGES": str(passages), "LINES": str(lines), "SENTENCES": str(corpus_file)}
     config = train.resolve(parse(["train", "dclr", *(files.get(one, one) for one in options)]))
     assert config.preset == preset
     assert (config.positives is not None) == preset.endswith("passages")
