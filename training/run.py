@@ -86,7 +86,8 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
         if state.objective.needs.teacher and teacher is None:
             teacher = _trained_teacher(teacher_config(config), corpus, devices, stream)
         torch.manual_seed(devices.own_seed(config.seed))  # The seed fixes dropout, independently of earlier draws.
-        taken_up = checkpoint.load(state, folder, devices, corpus=corpus.census.digest)
+        # Without `resume`, a checkpoint here is what remained of a run that was only partly removed.
+        taken_up = resume and checkpoint.load(state, folder, devices, corpus=corpus.census.digest)
         if config.layers == () and not taken_up:
             sentences = next(corpus.batches(static.SENTENCES, seed=config.seed))
             static.start(state.encoder, load_start(config, devices), sentences, autocast)

@@ -75,7 +75,8 @@ def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> Stat
     with locked(run.folder) if devices.first else nullcontext():
         devices.wait_for(run.folder / record.CONFIG)
         torch.manual_seed(devices.own_seed(config.seed))  # The seed fixes dropout.
-        checkpoint.load(run.state, run.folder, devices, corpus=corpus.census.digest)
+        if resume:
+            checkpoint.load(run.state, run.folder, devices, corpus=corpus.census.digest)
 
         run_to_end(run, _headline(run), stream if devices.first else io.StringIO())
         if devices.first:
