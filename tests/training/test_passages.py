@@ -206,6 +206,13 @@ def test_a_pair_has_two_texts(make_config: MakeConfig, tiny_backbone: Path) -> N
         make_config(augmentation="crop", augmentation_rate=0.2)
 
 
+@pytest.mark.parametrize("params", [{"positives": "mean-sampling"}, {"negatives": "shared-mean"}])
+def test_the_texts_of_a_pair_are_not_averaged(params: dict[str, Any], tiny_backbone: Path) -> None:
+    config = from_preset("imsimcse", backbone=str(tiny_backbone)).override({"augmentation": "cloze", **params})
+    with pytest.raises(ConfigError, match=r"positives=mean-sampling|negatives=shared-mean"):
+        initial_state(replace(config, device="cpu"), Devices("cpu"), None)
+
+
 @pytest.mark.slow
 def test_force_replaces_a_run_and_nothing_else(
     make_config: MakeConfig, corpus_file: Path, tiny_backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
