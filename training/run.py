@@ -385,7 +385,9 @@ def _trained_teacher(planned: RunConfig, corpus: Corpus, devices: Devices, strea
         print(f"teacher: {planned.out}, from an earlier run", file=stream)
     else:
         print(f"no --teacher: SimCSE trains a teacher first, in {planned.out}", file=stream)
-        outcome = fit(planned, stream, resume=record.has_run(Path(planned.run)))
+        # All processes must resume or none, and the first one creates the run at once.
+        begun = any(devices.from_all(record.has_run(Path(planned.run))))
+        outcome = fit(planned, stream, resume=begun)
         if devices.first:
             publish(planned, outcome, {})
         devices.wait()
