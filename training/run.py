@@ -80,9 +80,9 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
     folder = Path(config.run)
     if devices.first and force:
         record.remove_run(folder)
-    if devices.first and not resume:
-        record.create_run(config, run_environment(corpus, devices, autocast))
     with locked(folder) if devices.first else nullcontext():
+        if devices.first and not resume:
+            record.create_run(config, run_environment(corpus, devices, autocast))
         devices.wait_for(folder / record.CONFIG)
         if state.objective.needs.teacher and teacher is None:
             teacher = _trained_teacher(teacher_config(config), corpus, devices, stream)

@@ -101,6 +101,13 @@ def test_a_run_that_another_process_trains_is_not_taken_up(make_config: MakeConf
     fitted(config, resume=True)
 
 
+def test_of_two_runs_that_begin_at_once_the_second_writes_nothing(make_config: MakeConfig, fitted: Fit) -> None:
+    config = make_config()
+    with locked(Path(config.run)), pytest.raises(LockError):
+        fitted(config)
+    assert not record.has_run(Path(config.run))
+
+
 def test_an_out_folder_that_can_not_be_written_is_refused_before_training(
     make_config: MakeConfig, fitted: Fit, tmp_path: Path
 ) -> None:

@@ -166,6 +166,7 @@ def test_force_replaces_a_teacher_of_an_earlier_state_of_the_corpus(
 ) -> None:
     config = make_taught(max_steps=1)
     planned = teacher_config(config)
+    Path(planned.run).mkdir(parents=True)
     record.create_run(planned, {})
     facts = {"step": 1, "best": {"step": 0, "score": 0.0}, "corpus": "another"}
     state_file.save_state(Path(planned.run) / checkpoint.CHECKPOINT, {}, facts)

@@ -72,17 +72,13 @@ class Record:
 
 
 def create_run(config: Configuration, environment: Mapping[str, Any]) -> None:
-    """Create the folder of a new run, and write the run's configuration and environment to it.
+    """Write the configuration and environment of a new run to its folder, which this process has locked.
 
     Raises:
         RunError: the folder already has a run.
     """
     folder = Path(config.run)
     check_no_run(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{folder}: {error.strerror}") from error
     write_whole(folder / ENVIRONMENT, json.dumps(environment, indent=2) + "\n")
     write_whole(folder / CONFIG, config.to_json())
 
