@@ -259,6 +259,9 @@ def test_adapt_trains_whitens_and_compares(
     assert not Path("runs/mine-trained").exists()
     assert Path("mine/manifest.json").read_bytes() == held
     assert main([*command, "--force"]) == 0
+    capsys.readouterr()
+    assert main(["adapt", str(passages), "--backbone", "adapted", "--out", "again", "--max-steps", "2"]) == 0
+    assert "  again-trained: " in capsys.readouterr().out and not Path("again").exists(), "it has a whitening already"
 
 
 @pytest.mark.slow
