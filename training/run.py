@@ -55,7 +55,8 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
     With several processes, only the first one reports and writes, but all return the outcome.
 
     After the checks, `force` removes an existing run in `config.run`. A run that trains its own teacher also uses a
-    folder for the teacher's run. If this folder has a run with another configuration, `force` removes that run, too.
+    folder for the teacher's run. If this folder has a run with another configuration or another corpus, `force` removes
+    that run, too.
 
     Raises:
         RunError: `config.run` has a run, and neither `resume` nor `force` is set; or `resume` is set, and there is no
@@ -79,14 +80,15 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
     folder = Path(config.run)
     if devices.first and force:
         record.remove_run(folder)
-    if devices.first and not resume:
-        record.create_run(config, run_environment(corpus, devices, autocast))
     with locked(folder) if devices.first else nullcontext():
+        if devices.first and not resume:
+            record.create_run(config, run_environment(corpus, devices, autocast))
         devices.wait_for(folder / record.CONFIG)
         if state.objective.needs.teacher and teacher is None:
             teacher = _trained_teacher(teacher_config(config), corpus, devices, stream)
         torch.manual_seed(devices.own_seed(config.seed))  # The seed fixes dropout, independently of earlier draws.
-        taken_up = checkpoint.load(state, folder, devices, corpus=corpus.census.digest)
+        # Without `resume`, a checkpoint here is what remained of a run that was only partly removed.
+        taken_up = resume and checkpoint.load(state, folder, devices, corpus=corpus.census.digest)
         if config.layers == () and not taken_up:
             sentences = next(corpus.batches(static.SENTENCES, seed=config.seed))
             static.start(state.encoder, load_start(config, devices), sentences, autocast)
@@ -320,13 +322,24 @@ def is_published(planned: RunConfig, corpus: str) -> bool:
     return bool(same_run and run["corpus"]["digest"] == corpus)
 
 
+def _is_begun(planned: RunConfig, corpus: str) -> bool:
+    """Return whether the run in `planned.run` has the configuration `planned` and the corpus with the digest `corpus`.
+
+    Before its first checkpoint, a run can continue with any corpus.
+    """
+    folder = Path(planned.run)
+    if record.stored_config(folder, RunConfig) != planned:
+        return False
+    return not (folder / checkpoint.CHECKPOINT).exists() or checkpoint.stored_progress(folder)[2] == corpus
+
+
 def _load_named_teacher(
     config: RunConfig, state: State, corpus: Corpus, devices: Devices, *, force: bool
 ) -> Encoder | None:
     """Load the teacher that the run names. Return None if the objective needs no teacher, or the run names none.
 
     If a teacher is needed but not named, SimCSE will train it. In this case, check the inputs of the teacher's run.
-    With `force`, also remove a teacher's run that has another configuration.
+    With `force`, also remove a teacher's run that has another configuration or corpus.
     """
     if not state.objective.needs.teacher:
         if config.teacher is not None:
@@ -347,10 +360,10 @@ def _load_named_teacher(
     if devices.first and not is_published(planned, corpus.census.digest):
         _check_teacher_backbone(planned.backbone)
         begun = record.has_run(Path(planned.run))
-        if begun and record.stored_config(Path(planned.run), RunConfig) != planned:
+        if begun and not _is_begun(planned, corpus.census.digest):
             if not force:
-                advice = "replace it by --force, or name a bundle with --teacher"
-                raise RunError(f"{planned.run} contains the teacher of another run: {advice}")
+                advice = f"{REPLACE}, or name a bundle with --teacher"
+                raise RunError(f"{planned.run} contains the teacher of another run or corpus: {advice}")
             record.remove_run(Path(planned.run))
             begun = False
         _check_folders(planned, resume=begun, force=force)
@@ -372,7 +385,9 @@ def _trained_teacher(planned: RunConfig, corpus: Corpus, devices: Devices, strea
         print(f"teacher: {planned.out}, from an earlier run", file=stream)
     else:
         print(f"no --teacher: SimCSE trains a teacher first, in {planned.out}", file=stream)
-        outcome = fit(planned, stream, resume=record.has_run(Path(planned.run)))
+        # All processes must resume or none, and the first one creates the run at once.
+        begun = any(devices.from_all(record.has_run(Path(planned.run))))
+        outcome = fit(planned, stream, resume=begun)
         if devices.first:
             publish(planned, outcome, {})
         devices.wait()

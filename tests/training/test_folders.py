@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from training.checkpoints import record
 from training.checkpoints.publish import Outcome, publish
 from training.checkpoints.record import RunError
 from training.config import RunConfig
@@ -37,6 +38,20 @@ def test_a_trained_bundle_whose_run_is_gone_is_replaced_only_by_force(make_confi
 def test_a_run_that_never_began_is_not_resumed(make_config: MakeConfig, fitted: Fit) -> None:
     with pytest.raises(RunError, match=r"runs/one contains no run"):
         fitted(make_config(), resume=True)
+
+
+def test_what_is_left_of_a_partly_removed_run_is_not_resumed(copied: RunConfig, fitted: Fit) -> None:
+    (Path(copied.run) / "config.json").unlink()
+    outcome, _ = fitted(copied.override({"max_steps": 1}))
+    assert outcome.steps == 1
+
+
+def test_force_removes_no_files_of_others(make_config: MakeConfig, copied: RunConfig, tmp_path: Path) -> None:
+    config = make_config(run=str(tmp_path / "runs"))
+    record.create_run(config, {})
+    with pytest.raises(RunError, match=r"runs/copied: is not a file of the run"):
+        record.remove_run(Path(config.run))
+    assert record.has_run(Path(copied.run)) and record.has_run(Path(config.run))
 
 
 def test_an_out_folder_that_is_no_bundle_is_refused_before_training(make_config: MakeConfig, fitted: Fit) -> None:
@@ -84,6 +99,13 @@ def test_a_run_that_another_process_trains_is_not_taken_up(make_config: MakeConf
     with locked(Path(config.run)), pytest.raises(LockError, match="runs/one: another process is using this folder"):
         fitted(config, resume=True)
     fitted(config, resume=True)
+
+
+def test_of_two_runs_that_begin_at_once_the_second_writes_nothing(make_config: MakeConfig, fitted: Fit) -> None:
+    config = make_config()
+    with locked(Path(config.run)), pytest.raises(LockError):
+        fitted(config)
+    assert not record.has_run(Path(config.run))
 
 
 def test_an_out_folder_that_can_not_be_written_is_refused_before_training(

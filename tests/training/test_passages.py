@@ -178,6 +178,7 @@ def test_what_training_changed_is_told_with_queries_that_changed_most() -> None:
     [
         ([], "minilm-passages"),
         (["--corpus", "PASSAGES"], "minilm-passages"),
+        (["--corpus", "LINES"], "minilm-passages"),
         (["--corpus", "SENTENCES"], "minilm"),
         (["--set", "augmentation=token-swapping"], "minilm"),
         (["--preset", "minilm"], "minilm"),
@@ -185,9 +186,11 @@ def test_what_training_changed_is_told_with_queries_that_changed_most() -> None:
     ],
 )
 def test_the_corpus_chooses_between_sentences_and_passages(
-    options: list[str], preset: str, passages: Path, corpus_file: Path
+    options: list[str], preset: str, passages: Path, corpus_file: Path, tmp_path: Path
 ) -> None:
-    files = {"PASSAGES": str(passages), "SENTENCES": str(corpus_file)}
+    lines = tmp_path / "documents.txt"
+    lines.write_text("".join(f"{text}\r\n" for text in (RIVER, STONE)), encoding="utf-8")
+    files = {"PASSAGES": str(passages), "LINES": str(lines), "SENTENCES": str(corpus_file)}
     config = train.resolve(parse(["train", "dclr", *(files.get(one, one) for one in options)]))
     assert config.preset == preset
     assert (config.positives is not None) == preset.endswith("passages")
@@ -201,6 +204,13 @@ def test_a_pair_has_two_texts(make_config: MakeConfig, tiny_backbone: Path) -> N
         initial_state(config, Devices("cpu"), None)
     with pytest.raises(ConfigError, match="augmentation_rate"):
         make_config(augmentation="crop", augmentation_rate=0.2)
+
+
+@pytest.mark.parametrize("params", [{"positives": "mean-sampling"}, {"negatives": "shared-mean"}])
+def test_the_texts_of_a_pair_are_not_averaged(params: dict[str, Any], tiny_backbone: Path) -> None:
+    config = from_preset("imsimcse", backbone=str(tiny_backbone)).override({"augmentation": "cloze", **params})
+    with pytest.raises(ConfigError, match=r"positives=mean-sampling|negatives=shared-mean"):
+        initial_state(replace(config, device="cpu"), Devices("cpu"), None)
 
 
 @pytest.mark.slow
@@ -249,6 +259,9 @@ def test_adapt_trains_whitens_and_compares(
     assert not Path("runs/mine-trained").exists()
     assert Path("mine/manifest.json").read_bytes() == held
     assert main([*command, "--force"]) == 0
+    capsys.readouterr()
+    assert main(["adapt", str(passages), "--backbone", "adapted", "--out", "again", "--max-steps", "2"]) == 0
+    assert "  again-trained: " in capsys.readouterr().out and not Path("again").exists(), "it has a whitening already"
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from models.encoder.encoder import Encoder
 from training.checkpoints.speed import FIGURES, OperationCount, SpeedMeter, matmul_peak
 from training.data.batches import Tokeniser
+from training.data.positives import title
 from training.encoding import lora
 from training.machine.devices import Devices
 from training.objectives.base import Needs
@@ -45,6 +46,14 @@ def test_a_meter_counts_every_pass_and_a_backward_as_two(tiny_backbone: Path) ->
     assert figures["sentences_per_s"] == 2 and figures["tokens_per_s"] == 3 * 11
     assert figures["flops_per_s"] == pytest.approx(3 * 3 * forward + forward)
     assert figures["utilisation"] == pytest.approx(figures["flops_per_s"] / 1000)
+
+
+def test_a_pass_without_dropout_encodes_both_texts_of_a_pair(tiny_backbone: Path) -> None:
+    encoder = Encoder.load(tiny_backbone)
+    pair = Tokeniser(encoder, None, max_length=32, own=Devices("cpu").rows, positives=title)
+    work = OperationCount(weights=10, attention=1)
+    meter = SpeedMeter(needs=Needs(views=2, clean=True), work=work, teacher=None, peak=1.0)
+    assert meter([(1, pair(["a dog .\nthe man can see"]))], seconds=1.0)["tokens_per_s"] == 2 * 11
 
 
 def test_the_encoder_of_before_is_a_pass_forward_and_no_other_token(tiny_backbone: Path) -> None:

@@ -16,9 +16,11 @@ from torch import Tensor
 from models.bundle import bundle
 from models.bundle.sources import SourceError
 from training import run
+from training.checkpoints import checkpoint, record
 from training.checkpoints.publish import Outcome
 from training.checkpoints.record import RunError
 from training.config import ConfigError, RunConfig, from_preset
+from training.machine import state_file
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs, Objective, Views
 from training.run import teacher_config
@@ -155,8 +157,26 @@ def test_a_teacher_of_another_run_is_not_taken_for_this_ones(make_taught: MakeCo
     fitted(make_taught())
     other = make_taught(seed=1)
     Path(other.run, "config.json").unlink()
-    with pytest.raises(RunError, match=r"runs/one-teacher contains the teacher of another run: .* --teacher"):
+    with pytest.raises(RunError, match=r"runs/one-teacher contains the teacher of another run or corpus: .* --teacher"):
         fitted(other)
+
+
+def test_force_replaces_a_teacher_of_an_earlier_state_of_the_corpus(
+    make_taught: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_taught(max_steps=1)
+    planned = teacher_config(config)
+    Path(planned.run).mkdir(parents=True)
+    record.create_run(planned, {})
+    facts = {"step": 1, "best": {"step": 0, "score": 0.0}, "corpus": "another"}
+    state_file.save_state(Path(planned.run) / checkpoint.CHECKPOINT, {}, facts)
+    with pytest.raises(RunError, match=r"runs/one-teacher contains the teacher of another run or corpus: .*--force"):
+        fitted(config)
+    assert not Path(config.run).exists()
+    monkeypatch.setattr(run, "_trained_teacher", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        fitted(config, force=True)
+    assert not record.has_run(Path(planned.run)), "it would be trained again"
 
 
 @pytest.mark.slow

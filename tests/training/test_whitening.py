@@ -194,6 +194,16 @@ def test_a_batch_without_full_rank_gives_numbers(kind: Any, gradient: Gradient, 
     assert views.grad is not None and views.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("kind", ["group", "pca", "zca"])
+def test_vectors_of_a_diverged_encoder_stay_nan(kind: Any) -> None:
+    whitening = (
+        GroupWhitening(12, 4, shuffled=False, eps=1e-5, gradient="detached")
+        if kind == "group"
+        else MomentumWhitening(12, kind, momentum=0.9, eps=1e-5, gradient="detached")
+    )
+    assert whitening(torch.full((2, 4, 12), torch.nan), torch.Generator()).isnan().all()
+
+
 def test_a_detached_covariance_is_a_constant_for_the_gradient() -> None:
     x = correlated(20, 12)
     upstream = torch.randn(20, 12, dtype=torch.float64)

@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from itertools import takewhile
 from pathlib import Path
 from statistics import fmean
@@ -14,13 +15,18 @@ from typing import Any, TypeVar
 from models.bundle.disk import fsync, naming, replacing, write_whole
 from models.errors import Refused
 from training.config import Configuration, RunConfig
-from training.machine.interrupt import locked
+from training.machine.interrupt import LOCK, locked
 from training.objectives.base import MEASURED
 
 CONFIG = "config.json"
 ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
-
+RUN_FILES = (
+    *(CONFIG, ENVIRONMENT, METRICS, LOCK, "events.out.tfevents.*", "adapter", "*.vectors"),
+    *("checkpoint.safetensors", "best-*.safetensors", "diverged-*.safetensors"),
+    *(".*.part", ".tmp??????", ".adapter.*-bundle*"),  # of killed writers
+)
+"""Patterns of the names of all files and folders that a run writes to its folder."""
 
 C = TypeVar("C", bound=Configuration)
 
@@ -66,17 +72,13 @@ class Record:
 
 
 def create_run(config: Configuration, environment: Mapping[str, Any]) -> None:
-    """Create the folder of a new run, and write the run's configuration and environment to it.
+    """Write the configuration and environment of a new run to its folder, which this process has locked.
 
     Raises:
         RunError: the folder already has a run.
     """
     folder = Path(config.run)
     check_no_run(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{folder}: {error.strerror}") from error
     write_whole(folder / ENVIRONMENT, json.dumps(environment, indent=2) + "\n")
     write_whole(folder / CONFIG, config.to_json())
 
@@ -102,13 +104,16 @@ def remove_run(folder: Path) -> None:
 
     Raises:
         LockError: another process uses the folder.
-        RunError: the folder contains something other than a run, or can't be removed.
+        RunError: the folder has files that are not of the run, such as other runs, or it can't be removed.
     """
     if not has_run(folder):
         return
     # `read_config` refuses a transformers model folder, which also contains a config.json.
     stored_config(folder, RunConfig)
     with locked(folder):
+        others = (one for one in folder.iterdir() if not any(fnmatchcase(one.name, name) for name in RUN_FILES))
+        if other := min(others, default=None):
+            raise RunError(f"{other}: is not a file of the run, so {folder} is not removed: move it to another folder")
         try:
             shutil.rmtree(folder)
         except OSError as error:

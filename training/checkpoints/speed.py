@@ -77,16 +77,23 @@ class SpeedMeter:
         batch, and `seconds` is their total duration. Gradient caching encodes each batch twice, but the second encoding
         is not counted. The other processes are assumed to have the same number of tokens as this process.
         """
-        passes = self.needs.views + self.needs.clean
         sentences = sum(len(batch.sentences) for _, batch in steps)
-        tokens = sum(sum(batch.lengths(passes)) for _, batch in steps) * self.processes
-        operations = sum(self._operations(step, batch, passes) for step, batch in steps) * self.processes
+        tokens = sum(sum(self._lengths(batch)) for _, batch in steps) * self.processes
+        operations = sum(self._operations(step, batch) for step, batch in steps) * self.processes
         figures = (sentences / seconds, tokens / seconds, operations / seconds, operations / seconds / self.peak)
         return dict(zip(FIGURES, figures, strict=True))
 
-    def _operations(self, step: int, batch: Batch, passes: int) -> float:
+    def _lengths(self, batch: Batch) -> list[int]:
+        """Return the length in tokens of each text in each pass.
+
+        A pass without dropout encodes both texts of a pair.
+        """
+        texts = 1 if batch.first_tokens is None else 2
+        return batch.lengths(self.needs.views) + batch.lengths(texts) * self.needs.clean
+
+    def _operations(self, step: int, batch: Batch) -> float:
         lengths = [len(sentence) for sentence in batch.tokens]
-        trained = self.work.training(batch.lengths(passes))
+        trained = self.work.training(self._lengths(batch))
         if step > self.cached_after:
             return trained
         taught = self.teacher.forward(map(len, batch.teacher_tokens or ())) if self.teacher else 0

@@ -35,8 +35,8 @@ WHITENING = ("--set", "power=0.3", "--set", "centred=false")
 def adapt(options: argparse.Namespace) -> int:
     """Train on passages, fit a partial whitening, and compare the encoders on retrieval of held-out passages.
 
-    If the corpus has too few texts for a covariance of full rank, the whitening is omitted. With `--promote`, promote
-    the best new encoder if it is better than the initial encoder.
+    If the corpus has too few texts for a covariance of full rank, or the initial encoder has a transform, the whitening
+    is omitted. With `--promote`, promote the best new encoder if it is better than the initial encoder.
 
     Raises:
         ConfigError: the corpus has single sentences instead of passages, the objective is not supported, or options
@@ -63,18 +63,22 @@ def adapt(options: argparse.Namespace) -> int:
             "sentences"
         )
     texts = open_corpus(options.corpus, column=options.text_column).census.sentences
-    whiten = texts > start.dim
-    if not whiten:
-        print(f"{texts} texts are too few to whiten {start.dim} dimensions: {whitened} is left out", file=sys.stderr)
+    obstacle = None
+    if start.transform is not None:
+        obstacle = f"{options.backbone} already has a transform"
+    elif texts <= start.dim:
+        obstacle = f"{texts} texts are too few to whiten {start.dim} dimensions"
+    if obstacle:
+        print(f"{obstacle}: {whitened} is left out", file=sys.stderr)
     with terminable():
         outcome = run.fit(config, sys.stderr, resume=options.resume, force=options.force)
     publish(config, outcome, {})
     column = ["--text-column", options.text_column] if options.text_column else []
     corpus = ["--corpus", *options.corpus, *column]
-    if whiten:
+    if not obstacle:
         _run("postprocess", "whitening", str(trained), "--out", str(whitened), *WHITENING, *corpus)
 
-    made = {"trained": trained} | ({"whitened": whitened} if whiten else {})
+    made = {"trained": trained} | ({} if obstacle else {"whitened": whitened})
     report = _compare(options.backbone, start, made, collection)
     if options.json:
         write_whole(options.json, json.dumps(report, indent=2, allow_nan=False) + "\n")

@@ -156,7 +156,7 @@ def has_passages(files: Sequence[str], *, column: str | None = None) -> bool:
     Raises:
         CorpusError: a file can't be read.
     """
-    return not files or are_passages(read_passages(resolve_files(files), column))
+    return not files or are_passages(text.strip(INVISIBLE) for text in read_passages(resolve_files(files), column))
 
 
 def _census(lines: Iterable[str], name: str, held_out: int, is_long_enough: Callable[[str], bool]) -> Census:

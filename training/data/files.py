@@ -14,6 +14,7 @@ import io
 import logging
 import lzma
 import re
+import sys
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -51,6 +52,7 @@ ROWS_AT_ONCE = 1024
 """Rows of Parquet in memory at once."""
 READ_AT_ONCE = 1 << 20
 """Number of bytes of a Parquet column that are read at once. A whole column can be as long as the file."""
+csv.field_size_limit(sys.maxsize)  # By default, a document of more than 131,072 characters is an error.
 
 
 class File(Protocol):
@@ -223,7 +225,7 @@ def _files_of(file: str) -> list[Path]:
     if path.is_dir():
         inside = sorted(one for one in path.rglob("*") if one.is_file() and not _is_hidden(one.relative_to(path)))
         kept = [one for one in inside if kind_of(one) in IN_FOLDERS]
-        others = [one for one in inside if one not in kept]
+        others = [one for one in inside if kind_of(one) not in IN_FOLDERS]
         if not kept:
             raise CorpusError(f"{path}: a directory without a file of {', '.join(IN_FOLDERS)}")
         if others:

@@ -181,11 +181,13 @@ def check_views_differ(encoder: Encoder, config: RunConfig, views: int) -> None:
     """
     if config.positives is not None and views < 2:
         raise ConfigError(f"augmentation: {config.augmentation} needs two views, but {config.objective} has only one")
-    if config.positives is not None and getattr(config.params, "positives", None) == "mean-sampling":
-        raise ConfigError(
-            f"augmentation: {config.augmentation} does not work with positives=mean-sampling, which would average the "
-            "two texts of a pair"
-        )
+    for name in ("positives", "negatives"):
+        kind = getattr(config.params, name, None)
+        if config.positives is not None and kind in ("mean-sampling", "shared-mean"):
+            raise ConfigError(
+                f"augmentation: {config.augmentation} does not work with {name}={kind}, which would average the two "
+                "texts of a pair"
+            )
     plain = views - (config.augmentation != "none")
     if plain > 1 and not has_dropout(encoder):
         raise ConfigError(

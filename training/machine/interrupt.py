@@ -49,8 +49,9 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 def terminable() -> Iterator[None]:
     """Handle SIGTERM like Ctrl-C inside the `with` block.
 
-    During a run, both signals stop the run at the end of the step. If Ctrl-C is ignored, as under nohup, SIGTERM raises
-    `KeyboardInterrupt`. Nothing changes outside the main thread, because only that thread gets signals.
+    During a run, both signals stop the run at the end of the step. If Ctrl-C is ignored, as in the background jobs of a
+    script, SIGTERM raises `KeyboardInterrupt`. Nothing changes outside the main thread, because only that thread gets
+    signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

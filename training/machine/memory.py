@@ -32,5 +32,6 @@ def reuse_memory() -> None:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KERNELS))
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
-        mallopt(MMAP_THRESHOLD, 2**30)
+        # Older versions of glibc accept at most 32 MB here. Without a value, the next line would fix it at 128 kB.
+        mallopt(MMAP_THRESHOLD, 2**30) or mallopt(MMAP_THRESHOLD, 2**25)
         mallopt(TRIM_THRESHOLD, 2**31 - 1)

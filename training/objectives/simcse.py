@@ -25,7 +25,7 @@ class SimCSEParams:
 
 
 class SimCSE(Objective):
-    """SimCSE: InfoNCE between two dropout views, equation 1 of the paper.
+    """SimCSE: InfoNCE between two dropout views, equation 4 of the paper.
 
     The loss is the mean over the N anchors z_i of -log exp(cos(z_i, z'_i) / tau) / sum_j exp(cos(z_i, z'_j) / tau).
     """

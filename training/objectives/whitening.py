@@ -199,7 +199,9 @@ class _ByEigenvalues(torch.autograd.Function):
 def _axes(matrix: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Return the eigenvectors of `matrix` A in columns, and the square roots of the eigenvalues of A + eps I.
 
-    Negative eigenvalues come from rounding and are set to 0.
+    Negative eigenvalues come from rounding and are set to 0. If A is not finite, all square roots are NaN.
     """
-    eigenvalues, vectors = torch.linalg.eigh(matrix)
-    return vectors, (eigenvalues.clamp_min(0) + eps).sqrt()
+    # LAPACK raises an error for NaN. With roots of NaN, the loss shows the divergence, as with any other objective.
+    finite = matrix.isfinite().all()
+    eigenvalues, vectors = torch.linalg.eigh(torch.where(finite, matrix, 0.0))
+    return vectors, torch.where(finite, (eigenvalues.clamp_min(0) + eps).sqrt(), torch.nan)

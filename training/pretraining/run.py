@@ -70,12 +70,13 @@ def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> Stat
     corpus = open_corpus(config.corpus, column=config.text_column)
     torch.manual_seed(config.seed)
     run = Pretraining(config, corpus, devices)
-    if devices.first and not resume:
-        record.create_run(config, run_environment(corpus, devices, run.precision))
     with locked(run.folder) if devices.first else nullcontext():
+        if devices.first and not resume:
+            record.create_run(config, run_environment(corpus, devices, run.precision))
         devices.wait_for(run.folder / record.CONFIG)
         torch.manual_seed(devices.own_seed(config.seed))  # The seed fixes dropout.
-        checkpoint.load(run.state, run.folder, devices, corpus=corpus.census.digest)
+        if resume:
+            checkpoint.load(run.state, run.folder, devices, corpus=corpus.census.digest)
 
         run_to_end(run, _headline(run), stream if devices.first else io.StringIO())
         if devices.first:

@@ -203,6 +203,11 @@ def test_any_beginning_can_be_looked_at(head: bytes) -> None:
     detect_format(b"text,b\n" + head)
 
 
+def test_a_document_of_any_length_is_a_row(tmp_path: Path) -> None:
+    (tmp_path / "long.csv").write_text(f"id,text\n1,{'a ' * 100_000}end\n")
+    assert [len(text) for text in read(tmp_path / "long.csv")] == [200_003]
+
+
 def test_folders_and_patterns_are_their_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "b.txt").write_text("from b\n")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import resource
+import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from tests.conftest import PATIENCE
 from tests.training.forks import SERVER, forked
-from training.machine.memory import reuse_memory
+from training.machine.memory import MMAP_THRESHOLD, reuse_memory
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 PAGES = 16_384
@@ -47,6 +50,23 @@ def told_of(keep: bool) -> tuple[list[int], int]:
     process.join(PATIENCE)
     assert process.exitcode == 0
     return cast(tuple[list[int], int], found.recv())
+
+
+def test_an_older_c_library_gets_the_largest_threshold_that_it_accepts(monkeypatch: pytest.MonkeyPatch) -> None:
+    thresholds: dict[int, int] = {}
+
+    def mallopt(parameter: int, value: int) -> int:
+        if parameter == MMAP_THRESHOLD and value > 32 << 20:
+            return 0
+        thresholds[parameter] = value
+        return 1
+
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: Mock(mallopt=mallopt))
+    for name in ("THP_MEM_ALLOC_ENABLE", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+        monkeypatch.setenv(name, "1")
+    reuse_memory()
+    assert thresholds[MMAP_THRESHOLD] == 32 << 20
 
 
 @pytest.mark.slow

@@ -93,6 +93,16 @@ def test_a_run_that_was_interrupted_ends_as_one_that_was_not(
     assert all(torch.equal(weight, cut[name]) for name, weight in whole.items())
 
 
+@pytest.mark.slow
+def test_what_is_left_of_a_partly_removed_run_is_not_resumed(small: list[str]) -> None:
+    assert call(*small) == 0
+    before = metrics("runs/mlm")
+    Path("runs/mlm/config.json").unlink()
+    assert call(*small, "--seed", "7") == 0
+    after = metrics("runs/mlm")
+    assert len(after) == len(before) and after != before
+
+
 @pytest.mark.usefixtures("listening_to_ctrl_c")
 def test_ctrl_c_in_the_last_step_comes_too_late(small: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     step = Step.__call__
