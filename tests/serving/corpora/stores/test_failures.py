@@ -135,6 +135,31 @@ def test_a_rename_that_fails_changes_nothing(store: SqliteStore) -> None:
     assert [document.id for _, document in store.page("d", 0, 9).rows] == ["b"]
 
 
+@pytest.mark.parametrize(("change", "commit"), [("rename", 2), ("adopt", 3)])
+def test_a_moved_file_that_can_not_be_opened_is_served_after_a_restart(
+    store: SqliteStore, tmp_path: Path, change: str, commit: int
+) -> None:
+    store.copy("c", tmp_path / "copy")
+    with armed(f"store.before-commit=raise:EMFILE@{commit}"):  # earlier commits are those before the move
+        store.rename("c", "d") if change == "rename" else store.adopt("d", tmp_path / "copy")
+    assert "d" in store.names()
+    with pytest.raises(Unhealthy, match=r"d\.sqlite: .*Too many open files.*; solve this problem and start again"):
+        store.corpus("d")
+    store.close()
+    again = SqliteStore(tmp_path / "corpora")
+    assert [document.id for _, document in again.page("d", 0, 9).rows] == ["a"]
+    again.close()
+
+
+def test_a_restore_on_a_full_disk_does_not_blame_the_file(store: SqliteStore, tmp_path: Path) -> None:
+    store.copy("c", tmp_path / "copy")
+    with armed("store.before-commit=raise:ENOSPC"), pytest.raises(InsufficientStorage, match=r"copy: .*No space"):
+        store.adopt("d", tmp_path / "copy")
+    assert store.names() == ["c"]
+    store.adopt("d", tmp_path / "copy")
+    assert store.verify("d") == []
+
+
 RENAME = """
 import os, sys
 from pathlib import Path
