@@ -56,6 +56,7 @@ from serving.errors import Damaged, InsufficientStorage, NotFound, ServiceError,
 from serving.operations.bounds import Bounds
 from serving.operations.clock import now
 from serving.operations.failpoints import reach
+from serving.operations.files import UNREADABLE
 
 T = TypeVar("T")
 _STEP = 1024
@@ -410,7 +411,10 @@ class CorpusFile(Connections):
         with self.reading() as reader:
             found = verify(reader)
         with self.maintaining() as writer:
-            return found + words.check(writer, records.word_rules(writer))
+            try:
+                return found + words.check(writer, records.word_rules(writer))
+            except UNREADABLE as error:
+                return [*found, f"words: {error}"]
 
     def give_back(self, least: int = 0) -> None:
         """Implement `Store.give_back`. A file on a failing disk keeps its unused pages for reuse."""

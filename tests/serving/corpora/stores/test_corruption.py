@@ -154,3 +154,17 @@ def test_a_row_that_is_missing_is_damage(tmp_path: Path, lost: str) -> None:
             read()
     assert store.damage("c") and store.verify("c")
     store.close()
+
+
+@pytest.mark.parametrize("table", ["words_docsize", "passages_by_document"])
+def test_a_page_that_the_check_of_words_can_not_read_is_found_by_verification(tmp_path: Path, table: str) -> None:
+    filled(SqliteStore(tmp_path), "c", content([("a", "word", {})])).close()
+    with closing(sqlite3.connect(tmp_path / "c.sqlite")) as database:
+        page = "SELECT rootpage, page_size FROM sqlite_schema, pragma_page_size WHERE name = ?"
+        ((number, size),) = database.execute(page, (table,))
+    with (tmp_path / "c.sqlite").open("r+b") as file:
+        file.seek((number - 1) * size)
+        file.write(b"\xff" * size)
+    store = SqliteStore(tmp_path)
+    assert "malformed" in store.verify("c")[0]
+    store.close()
