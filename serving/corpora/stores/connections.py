@@ -235,12 +235,12 @@ class Connections:
         SQLite's automatic checkpoints don't empty the log while there are always readers. This checkpoint waits up to
         `_LOG_PATIENCE_MS` for the readers of the log. Other writes wait meanwhile.
         """
-        beside = self.path.with_name(self.path.name + "-wal")
-        size = beside.stat().st_size if beside.exists() else 0
-        if size <= (self._log_bytes if self._reading else LOG_BYTES):
-            return
-        self._log_bytes = size + LOG_BYTES  # a long read prevents the checkpoint, so don't try again at every commit
-        with suppress(sqlite3.Error):  # the write is committed, and the next write will report a failing disk
+        with suppress(OSError, sqlite3.Error):  # the write is committed, and the next write will report a failing disk
+            size = self.path.with_name(self.path.name + "-wal").stat().st_size
+            if size <= (self._log_bytes if self._reading else LOG_BYTES):
+                return
+            # A long read prevents the checkpoint, so don't try again at every commit.
+            self._log_bytes = size + LOG_BYTES
             if self._checkpoint_soon(writer):
                 self._log_bytes = LOG_BYTES
 

@@ -431,10 +431,9 @@ class CorpusFile(Connections):
 
     def _free_bytes(self, given_back: int) -> int:
         """Give up to `given_back` unused pages back to the disk. Return the bytes of the remaining unused pages."""
-        with self.maintaining() as writer:
+        with self.writing() as writer:
             if given_back:
-                # Use `executescript`, which runs the statement to its end. `execute` would take a single step, which
-                # frees only one page.
-                writer.executescript(f"PRAGMA incremental_vacuum({given_back})")
+                # `fetchall` runs the statement to its end. `execute` takes a single step, which frees only one page.
+                writer.execute(f"PRAGMA incremental_vacuum({given_back})").fetchall()
             free = "SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size"
             return int(writer.execute(free).fetchone()[0])
