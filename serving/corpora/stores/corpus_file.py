@@ -422,6 +422,7 @@ class CorpusFile(Connections):
             with self.writing() as writer:
                 if not records.size(writer).passages:
                     words.clear(writer)
+                    fields.clear(writer)
             free, before = self._free_bytes(0), 0
             if not free or (free < least and free < _PART * self.size().bytes):
                 return
