@@ -319,6 +319,7 @@ class Store(NamedCorpora, VectorSource, Protocol):
 
         Raises:
             StoreError: the file is not a complete corpus, or exceeds `bounds`; nothing has changed.
+            InsufficientStorage: the disk is full.
         """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -45,6 +46,7 @@ class Connections:
         self, path: Path, synchronous: str = "FULL", stop: Stop | None = None, open_files: OpenFiles | None = None
     ) -> None:
         self.path = path
+        self._log = path.with_name(f"{path.name}-wal")
         self.writes = 0
         """Number of writes, including failed writes. The result of a read stays valid until this number changes."""
         self._synchronous = synchronous
@@ -83,13 +85,18 @@ class Connections:
         """
         with self._used(), self._written(), self.disk_errors():
             writer = self._opened_writer()
+            log_bytes = self._log.stat().st_size if self._log.exists() else 0
             try:
                 writer.execute("BEGIN IMMEDIATE")
                 yield writer
                 reach("store.before-commit")
                 writer.execute("COMMIT")
-            except BaseException:
+            except BaseException as error:
                 self._undo(writer)
+                if isinstance(error, sqlite3.Error):  # nothing is committed
+                    # SQLite keeps the room of the undone changes. On a full disk, a deletion in any corpus may need it.
+                    with suppress(OSError):
+                        os.truncate(self._log, log_bytes)
                 raise
             reach("store.after-commit")
             self._bound_log(writer)
@@ -235,12 +242,12 @@ class Connections:
         SQLite's automatic checkpoints don't empty the log while there are always readers. This checkpoint waits up to
         `_LOG_PATIENCE_MS` for the readers of the log. Other writes wait meanwhile.
         """
-        beside = self.path.with_name(self.path.name + "-wal")
-        size = beside.stat().st_size if beside.exists() else 0
-        if size <= (self._log_bytes if self._reading else LOG_BYTES):
-            return
-        self._log_bytes = size + LOG_BYTES  # a long read prevents the checkpoint, so don't try again at every commit
-        with suppress(sqlite3.Error):  # the write is committed, and the next write will report a failing disk
+        with suppress(OSError, sqlite3.Error):  # the write is committed, and the next write will report a failing disk
+            size = self._log.stat().st_size
+            if size <= (self._log_bytes if self._reading else LOG_BYTES):
+                return
+            # A long read prevents the checkpoint, so don't try again at every commit.
+            self._log_bytes = size + LOG_BYTES
             if self._checkpoint_soon(writer):
                 self._log_bytes = LOG_BYTES
 

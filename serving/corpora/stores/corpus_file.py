@@ -56,6 +56,7 @@ from serving.errors import Damaged, InsufficientStorage, NotFound, ServiceError,
 from serving.operations.bounds import Bounds
 from serving.operations.clock import now
 from serving.operations.failpoints import reach
+from serving.operations.files import UNREADABLE
 
 T = TypeVar("T")
 _STEP = 1024
@@ -410,7 +411,10 @@ class CorpusFile(Connections):
         with self.reading() as reader:
             found = verify(reader)
         with self.maintaining() as writer:
-            return found + words.check(writer, records.word_rules(writer))
+            try:
+                return found + words.check(writer, records.word_rules(writer))
+            except UNREADABLE as error:
+                return [*found, f"words: {error}"]
 
     def give_back(self, least: int = 0) -> None:
         """Implement `Store.give_back`. A file on a failing disk keeps its unused pages for reuse."""
@@ -418,6 +422,7 @@ class CorpusFile(Connections):
             with self.writing() as writer:
                 if not records.size(writer).passages:
                     words.clear(writer)
+                    fields.clear(writer)
             free, before = self._free_bytes(0), 0
             if not free or (free < least and free < _PART * self.size().bytes):
                 return
@@ -427,10 +432,9 @@ class CorpusFile(Connections):
 
     def _free_bytes(self, given_back: int) -> int:
         """Give up to `given_back` unused pages back to the disk. Return the bytes of the remaining unused pages."""
-        with self.maintaining() as writer:
+        with self.writing() as writer:
             if given_back:
-                # Use `executescript`, which runs the statement to its end. `execute` would take a single step, which
-                # frees only one page.
-                writer.executescript(f"PRAGMA incremental_vacuum({given_back})")
+                # `fetchall` runs the statement to its end. `execute` takes a single step, which frees only one page.
+                writer.execute(f"PRAGMA incremental_vacuum({given_back})").fetchall()
             free = "SELECT freelist_count * page_size FROM pragma_freelist_count, pragma_page_size"
             return int(writer.execute(free).fetchone()[0])

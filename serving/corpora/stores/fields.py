@@ -70,6 +70,11 @@ def remove(writer: sqlite3.Connection, rows: Iterable[tuple[int, Mapping[str, An
     writer.executemany("DELETE FROM postings WHERE field = ? AND value = ? AND document = ?", _postings(writer, rows))
 
 
+def clear(writer: sqlite3.Connection) -> None:
+    """Delete the names of all fields. The corpus must be empty."""
+    writer.execute("DELETE FROM fields")
+
+
 def check(reader: sqlite3.Connection) -> list[str]:
     """Return a line for each kind of mismatch between the postings and the metadata in the table `documents`."""
     fields = {path: number for number, path in reader.execute("SELECT number, path FROM fields")}

@@ -53,11 +53,16 @@ class Rules(NamedTuple):
 def rules(
     stemming: Stemming | None, synonyms: str | None = None, stop_words: str | None = None, fields: str | None = None
 ) -> Rules:
-    """Return the rules that follow from the settings of a corpus, given as JSON."""
+    """Return the rules that follow from the settings of a corpus, given as JSON.
+
+    Synonyms of a text without words, such as `&`, are left out, because every query would contain this text.
+    """
     stemming = stemming or "none"
     by_stems: dict[Term, list[str]] = {}
     for word, others in orjson.loads(synonyms or "{}").items():
-        by_stems.setdefault(tuple(tokenizers[stemming].words(analysis.indexed(word))), []).extend(others)
+        _, stems = _open_phrase(word, stemming)
+        if stems:
+            by_stems.setdefault(stems, []).extend(others)
     stops = tokenizers["none"].words(analysis.indexed(" ".join(orjson.loads(stop_words or "[]"))))
     return Rules(stemming, by_stems, frozenset(stops), orjson.loads(fields or "{}"))
 
@@ -123,11 +128,10 @@ def parse(query: str, rules: Rules = PLAIN) -> Asked:
         return parse(query, rules._replace(stop_words=()))
     added = MAX_ADDED
     for synonym in synonyms:
-        words, stems = _words_and_stems(synonym, rules.stemming)
-        kept = [at for at in range(len(words)) if at + 1 < len(words) or not analysis.ends_run(words, at)]
-        added -= len(kept)
-        if kept and added >= 0:
-            terms.setdefault(tuple(stems[at] for at in kept), tuple(words[at] for at in kept))
+        phrase, stem = _open_phrase(synonym, rules.stemming)
+        added -= len(phrase)
+        if phrase and added >= 0:
+            terms.setdefault(stem, phrase)
     return Asked(list(terms.values()), [term for stem, term in terms.items() if stem in required], loose, last)
 
 
@@ -135,6 +139,13 @@ def _words_and_stems(text: str, stemming: Stemming) -> tuple[list[str], list[str
     prepared = analysis.indexed(text)
     words = tokenizers["none"].words(prepared)
     return words, words if stemming == "none" else tokenizers[stemming].words(prepared)
+
+
+def _open_phrase(text: str, stemming: Stemming) -> tuple[Term, Term]:
+    """Return the words and stems of `text`, without the token for the end of its last run (see `parse`)."""
+    words, stems = _words_and_stems(text, stemming)
+    end = len(words) - analysis.ends_run(words, len(words) - 1)
+    return tuple(words[:end]), tuple(stems[:end])
 
 
 def _synonyms(stems: Sequence[str], rules: Rules) -> Iterator[str]:

@@ -210,9 +210,16 @@ def part(text: str, span: Span | None) -> str:
 
 
 def documents(reader: sqlite3.Connection, numbers: Sequence[int]) -> dict[int, Document]:
-    """Return the existing documents with these document numbers, by document number."""
+    """Return the documents of some passages by document number, given their distinct numbers.
+
+    Raises:
+        DamageError: a document is missing, or differs from what was written.
+    """
     wanted = orjson.dumps([*numbers]).decode()
-    return {row[0]: document_in(row) for row in reader.execute(_NUMBERED, (wanted,))}
+    found = {row[0]: document_in(row) for row in reader.execute(_NUMBERED, (wanted,))}
+    if missing := set(numbers) - found.keys():
+        raise DamageError(f"a document (row {min(missing)}) is missing")
+    return found
 
 
 def passages(reader: sqlite3.Connection, keys: Sequence[int]) -> dict[int, Passage]:
@@ -438,6 +445,9 @@ def _held(reader: sqlite3.Connection, numbers: Sequence[int]) -> Iterator[tuple[
     for block in blocks([row.key for own in passages.values() for row in own]):
         keys, matrix = of(reader, block)
         rows.update(zip(keys.tolist(), matrix, strict=True))
-    for number, own in passages.items():
+    for number in numbers:
+        own = passages[number]
+        if not own or any(row.key not in rows for row in own):
+            raise DamageError(f"passages or vectors of a document (row {number}) are missing")
         spans = [span for row in own if (span := row.span())]
         yield number, KnownText(spans or None, np.stack([rows[row.key] for row in own]))

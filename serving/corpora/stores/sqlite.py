@@ -68,8 +68,8 @@ class SqliteStore:
         self._lock = threading.Lock()
         self._files: dict[str, CorpusFile] = {}
         self._refused: dict[str, Unhealthy] = {}
-        """Errors of the files that existed at startup and can't be served. Of these files, only damaged files may be
-        replaced or dropped."""
+        """Errors of the files that could not be opened or served. Of these files, only damaged files may be replaced
+        or dropped."""
         self._held = ExitStack()
         try:
             make_folder(folder)
@@ -146,9 +146,9 @@ class SqliteStore:
                     raise
             reach("store.after-rename")
             del self._files[name]
-            self._files[to] = renamed = CorpusFile(path, self._synchronous, shared=self._shared)
+            self._open(path)
             with suppress(ServiceError):  # the former name only matters if the file is copied under that name
-                renamed.call(to, former=None)
+                self._file(to).call(to, former=None)
 
     def adopt(
         self,
@@ -172,8 +172,8 @@ class SqliteStore:
                 path = self._place(name)
                 with disk_errors(path):
                     adopt(file, path)
-                self._files[name] = CorpusFile(path, self._synchronous, shared=self._shared)
                 self._refused.pop(name, None)
+                self._open(path)
 
     def damage(self, name: str) -> str:
         return self._file(name).damage
@@ -260,6 +260,7 @@ class SqliteStore:
         return path
 
     def _open(self, path: Path) -> None:
+        """Serve the file of a corpus, or record why it can't be served."""
         name, file = path.name.removesuffix(SUFFIX), None
         try:
             file = CorpusFile(path, self._synchronous, shared=self._shared)
@@ -347,6 +348,7 @@ def prepare(name: str, file: Path, bounds: Bounds = BOUNDS, stop: Stop = never) 
     Raises:
         StoreError: `file` is missing, not a corpus, damaged, from a later version, or exceeds `bounds`.
         StoreError: the disk fails, or `stop` interrupted the work.
+        InsufficientStorage: the disk is full.
     """
     if not file.is_file():
         raise StoreError(f"{file}: there is no such file")
@@ -357,7 +359,7 @@ def prepare(name: str, file: Path, bounds: Bounds = BOUNDS, stop: Stop = never) 
             opened.rename(name)
             with opened.set_aside():
                 fsync(file)
-    except ServiceError as error:
+    except Unhealthy as error:
         raise StoreError(f"{file}: {error.__cause__ or error}") from error
 
 

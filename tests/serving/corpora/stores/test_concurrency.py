@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from serving.corpora.filter_language import compile_filter
-from serving.corpora.stores import connections, records
+from serving.corpora.stores import connections, corpus_file, records
+from serving.corpora.stores.corpus_file import CorpusFile
 from serving.corpora.stores.sqlite import SqliteStore
 from serving.corpora.values import Corpus, Removal, Write
 from tests.serving.corpora.stores.contents import content, filled
@@ -121,6 +122,28 @@ def test_the_log_stays_bounded_under_readers_that_never_pause(tmp_path: Path, mo
     finally:
         load.stop_after(0)
     assert largest < 4 << 20
+    store.close()
+
+
+def test_the_log_stays_bounded_while_space_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages from the end of the file move to its unused pages, through the log."""
+    monkeypatch.setattr(connections, "LOG_BYTES", 1 << 16)
+    monkeypatch.setattr(corpus_file, "_STEP", 8)
+    store = filled(SqliteStore(tmp_path, synchronous="OFF"), "c", content([("a", "text", {})]))
+    store.write("c", [content([(f"d{i}", "0123456789" * 2000, {}) for i in range(60)])])
+    store.write("c", [Removal([f"d{i}" for i in range(30)])])
+    with store._file("c").maintaining() as writer:
+        writer.execute("PRAGMA wal_autocheckpoint = 0")  # as under readers that never pause
+    give_back, sizes = CorpusFile._free_bytes, list[int]()
+
+    def free_bytes(file: CorpusFile, given_back: int) -> int:
+        left = give_back(file, given_back)
+        sizes.append((tmp_path / "c.sqlite-wal").stat().st_size)
+        return left
+
+    monkeypatch.setattr(CorpusFile, "_free_bytes", free_bytes)
+    store.give_back("c")
+    assert len(sizes) > 9 and max(sizes) <= 1 << 16
     store.close()
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,8 +15,8 @@ import pytest
 from serving.corpora.filter_language import compile_filter
 from serving.corpora.stores.sqlite import SqliteStore
 from serving.corpora.values import Chunking, Corpus, Document, Removal, Write
-from serving.errors import Unhealthy
-from tests.serving.corpora.stores.contents import content, vectors
+from serving.errors import Damaged, Unhealthy
+from tests.serving.corpora.stores.contents import content, filled, vectors
 
 TAIL = 4096
 CUTS = 16
@@ -134,3 +136,35 @@ def test_a_spoilt_file_recovers_or_is_refused(image: Image, tmp_path: Path, plac
             raise
         outcomes[outcome] = outcomes.get(outcome, 0) + 1
     assert "recovered" in outcomes
+
+
+@pytest.mark.parametrize("lost", ["documents WHERE number = 1", "passages WHERE document = 1", "vectors WHERE key = 2"])
+def test_a_row_that_is_missing_is_damage(tmp_path: Path, lost: str) -> None:
+    """The pages are whole, because the disk has lost a write."""
+    split, text = Chunking(1, 0), "two words"
+    filled(SqliteStore(tmp_path), "c", content([("a", text, {})], chunking=split)).close()
+    with closing(sqlite3.connect(tmp_path / "c.sqlite")) as database, database:
+        database.execute(f"DELETE FROM {lost}")
+    store = SqliteStore(tmp_path)
+    reads: list[Callable[[], object]] = [lambda: store.embedded("c", [text], split, "f")]
+    if lost.startswith("documents"):
+        reads = [lambda: store.passages("c", [1, 2]), lambda: store.stale("c", "g", 9)]
+    for read in reads:
+        with pytest.raises(Damaged, match=r"c\.sqlite: .*\(row 1\) (is|are) missing"):
+            read()
+    assert store.damage("c") and store.verify("c")
+    store.close()
+
+
+@pytest.mark.parametrize("table", ["words_docsize", "passages_by_document"])
+def test_a_page_that_the_check_of_words_can_not_read_is_found_by_verification(tmp_path: Path, table: str) -> None:
+    filled(SqliteStore(tmp_path), "c", content([("a", "word", {})])).close()
+    with closing(sqlite3.connect(tmp_path / "c.sqlite")) as database:
+        page = "SELECT rootpage, page_size FROM sqlite_schema, pragma_page_size WHERE name = ?"
+        ((number, size),) = database.execute(page, (table,))
+    with (tmp_path / "c.sqlite").open("r+b") as file:
+        file.seek((number - 1) * size)
+        file.write(b"\xff" * size)
+    store = SqliteStore(tmp_path)
+    assert "malformed" in store.verify("c")[0]
+    store.close()

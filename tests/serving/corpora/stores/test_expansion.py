@@ -113,6 +113,22 @@ def test_synonyms(store: Store) -> None:
     assert found(store, "car") == {}
 
 
+@pytest.mark.parametrize("key", ["&", "\u200b", ""])
+def test_a_synonym_without_words_is_in_no_query(store: Store, key: str) -> None:
+    filled(store, synonyms={key: ["hammer"], "pipes": ["bank"]})
+    assert found(store, "rivers").keys() == {"rivers"}
+    assert found(store, f"{key} pipes").keys() == {"pipe", "bank"}
+
+
+@pytest.mark.parametrize("stemming", ["none", "porter"])
+def test_a_synonym_in_a_script_without_spaces_is_found_inside_a_run(store: Store, stemming: Stemming) -> None:
+    filled(store, stemming, synonyms={"日本": ["hammer"], "서울": ["bank"]})
+    for query in ("日本", "日本の経済", "経済 日本"):
+        assert found(store, query).keys() >= {"rivet"}
+    assert found(store, "서울에").keys() == {"bank"}
+    assert found(store, "本日").keys() == set()
+
+
 def test_synonyms_are_found_by_their_stems(store: Store) -> None:
     filled(store, "porter", synonyms={"cars": ["automobiles"]})
     assert found(store, "car") == {"car": ["automobile"]}

@@ -37,12 +37,12 @@ def armed(spec: str) -> Iterator[None]:
 
 
 @contextmanager
-def full(store: SqliteStore, name: str) -> Iterator[None]:
-    """SQLite's own limit says what the disk would say."""
+def full(store: SqliteStore, name: str, room: int = 0) -> Iterator[None]:
+    """SQLite's own limit says what the disk would say, which has room for so many pages."""
     with store._file(name).maintaining() as writer:
         (pages,) = writer.execute("PRAGMA page_count").fetchone()
         (most,) = writer.execute("PRAGMA max_page_count").fetchone()
-        writer.execute(f"PRAGMA max_page_count = {pages}")
+        writer.execute(f"PRAGMA max_page_count = {pages + room}")
         yield
         writer.execute(f"PRAGMA max_page_count = {most}")
 
@@ -59,6 +59,22 @@ def test_a_full_disk_is_a_507(store: SqliteStore) -> None:
     write(store)
     assert [document.id for _, document in store.page("c", 0, 9).rows] == ["b"]
     assert store.verify("c") == []
+
+
+def test_a_write_that_fills_the_disk_gives_its_room_back(store: SqliteStore, tmp_path: Path) -> None:
+    """Deletions in other corpora need it."""
+    log = tmp_path / "corpora" / "c.sqlite-wal"
+    with full(store, "c", room=500):
+        before = log.stat().st_size
+        with pytest.raises(InsufficientStorage):
+            store.write("c", [content([(f"d{i}", "0123456789" * 10_000, {}) for i in range(60)])])
+        assert log.stat().st_size == before
+        write(store)
+    assert [document.id for _, document in store.page("c", 0, 9).rows] == ["b"]
+    store.close()
+    again = SqliteStore(tmp_path / "corpora")
+    assert again.verify("c") == []
+    again.close()
 
 
 @pytest.mark.parametrize(
@@ -133,6 +149,31 @@ def test_a_rename_that_fails_changes_nothing(store: SqliteStore) -> None:
     write(store)
     store.rename("c", "d")
     assert [document.id for _, document in store.page("d", 0, 9).rows] == ["b"]
+
+
+@pytest.mark.parametrize(("change", "commit"), [("rename", 2), ("adopt", 3)])
+def test_a_moved_file_that_can_not_be_opened_is_served_after_a_restart(
+    store: SqliteStore, tmp_path: Path, change: str, commit: int
+) -> None:
+    store.copy("c", tmp_path / "copy")
+    with armed(f"store.before-commit=raise:EMFILE@{commit}"):  # earlier commits are those before the move
+        store.rename("c", "d") if change == "rename" else store.adopt("d", tmp_path / "copy")
+    assert "d" in store.names()
+    with pytest.raises(Unhealthy, match=r"d\.sqlite: .*Too many open files.*; solve this problem and start again"):
+        store.corpus("d")
+    store.close()
+    again = SqliteStore(tmp_path / "corpora")
+    assert [document.id for _, document in again.page("d", 0, 9).rows] == ["a"]
+    again.close()
+
+
+def test_a_restore_on_a_full_disk_does_not_blame_the_file(store: SqliteStore, tmp_path: Path) -> None:
+    store.copy("c", tmp_path / "copy")
+    with armed("store.before-commit=raise:ENOSPC"), pytest.raises(InsufficientStorage, match=r"copy: .*No space"):
+        store.adopt("d", tmp_path / "copy")
+    assert store.names() == ["c"]
+    store.adopt("d", tmp_path / "copy")
+    assert store.verify("d") == []
 
 
 RENAME = """

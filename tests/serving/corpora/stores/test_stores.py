@@ -113,6 +113,18 @@ def test_files_are_as_long_as_what_is_in_them(tmp_path: Path) -> None:
     store.close()
 
 
+def test_an_emptied_corpus_forgets_its_fields(store: Store) -> None:
+    store.create(Corpus("c"))
+    empty = store.size("c").bytes
+    rows: list[Row] = [(str(i), "", {f"a field of document {i}: {n}": n for n in range(100)}) for i in range(10)]
+    store.write("c", [content(rows), Removal([name for name, *_ in rows])])
+    store.give_back("c")
+    assert store.size("c").bytes <= empty + 20_000
+    store.write("c", [content(rows)])
+    assert store.ids_matching("c", compile_filter({"a field of document 7: 9": 9})) == ["7"]
+    assert store.verify("c") == []
+
+
 def test_a_store_that_is_closed_twice_closes_no_other(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     store.close()
