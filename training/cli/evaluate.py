@@ -23,6 +23,7 @@ from training.evaluation.pairs import DataError
 from training.evaluation.report.page import render
 from training.evaluation.subjects import open_subject
 from training.evaluation.suite import load_data, tables
+from training.machine.interrupt import terminable
 from training.promotion.evaluations import scores
 
 
@@ -52,7 +53,7 @@ def evaluate(options: argparse.Namespace) -> int:
         precision=options.precision,
         key=options.key,
     )
-    with closing(judged):
+    with terminable(), closing(judged):
         visible = replace(judged, encode=with_progress(judged.encode, sys.stderr))
         evaluation = suite.evaluate(visible, given, command=_command(options))
     print(tables(evaluation))
@@ -71,10 +72,10 @@ def _adapter(source: str) -> Path:
     Raises:
         DataError: `source` is not an adapter.
     """
-    folder = resolve(source)
-    if hub_id(source) or not is_adapter(folder):
+    if hub_id(source) or not is_adapter(folder := resolve(source)):
         raise DataError(
-            f"--record: {source} is not the folder of an adapter; `make promote` records the scores of a bundle"
+            f"--record: {without_user(source)} is not the folder of an adapter; `make promote` records the scores of a "
+            "bundle"
         )
     return folder
 
