@@ -28,6 +28,7 @@ from isosphere.embed.outputs import Npy
 from models.bundle import disk, quantization
 from models.bundle.tokenizer import TokenizerFailure
 from models.errors import Refused
+from models.runtimes.onnxruntime import OnnxRuntime
 from tests.conftest import PATIENCE
 
 TEXTS = ["a cat can sleep", "the dog", 'the man, "he" can play', "Hällo wörld", "a book", "rain"]
@@ -246,6 +247,23 @@ def test_rows_on_which_the_tokenizer_fails_are_named(
     monkeypatch.setattr(encoder, "encode", encode)
     with pytest.raises(Refused, match=r"a\.txt:5 and .*a\.txt:8: too many steps"):
         run(encoder, lines, out=tmp_path / "out.npy")
+
+
+@pytest.mark.parametrize("step", ["__init__", "run"])
+def test_an_engine_that_fails_ends_with_1_and_one_line(
+    tiny_bundle: Path, lines: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], step: str
+) -> None:
+    class OwnError(Exception):
+        """Error of an engine, which has no base class of ours."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OwnError("no kernel\nfor this node")
+
+    monkeypatch.setattr(OnnxRuntime, step, fail)
+    out = lines.with_name("out.npy")
+    assert main(["embed", str(lines), "--out", str(out), "--model", str(tiny_bundle), *ENGINE]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "tiny" in said and said.endswith("no kernel\n") and not out.exists()
 
 
 class Killed(BaseException):
