@@ -211,6 +211,22 @@ def test_a_bad_row_is_named_or_skipped(
     np.testing.assert_allclose(np.load(out), encoder.encode(["a cat", "the dog"]), atol=2e-6)
 
 
+def test_a_bad_row_is_skipped_for_a_value_in_a_list_or_an_object(encoder: Encoder, tmp_path: Path) -> None:
+    file, out = tmp_path / "a.jsonl", tmp_path / "out.parquet"
+    rows = (b'{"text": "a cat", "tags": %s}\n' % tags for tags in (b'[{"a": "b"}]', b'[{"a": "\xff"}]', b"[]"))
+    file.write_bytes(b"".join(rows))
+    done = run(encoder, file, out=out, columns=["tags"], on_error="skip")
+    assert (done.rows, done.first_skipped) == (2, f"{file}:2: not UTF-8")
+    assert table(out)["tags"] == [[{"a": "b"}], []]
+
+
+def test_an_output_that_is_a_folder_is_refused_before_the_work(encoder: Encoder, lines: Path, tmp_path: Path) -> None:
+    (tmp_path / "out.npy").mkdir()
+    with pytest.raises(Refused, match=r"out\.npy is a folder"):
+        run(encoder, lines, out=tmp_path / "out.npy", force=True)
+    assert {*tmp_path.iterdir()} == {lines, tmp_path / "out.npy"}
+
+
 def test_a_damaged_file_is_no_bad_row(encoder: Encoder, tmp_path: Path) -> None:
     file = tmp_path / "a.csv.gz"
     file.write_bytes(gzip.compress(b"text,n\n" + b"a cat,1\n" * 1000)[:-9])
