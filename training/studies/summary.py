@@ -251,7 +251,7 @@ class Summary:
         """Return Spearman's rank correlation of a criterion with the mean over tasks, and the number of runs.
 
         The criterion's value at the selected step is used. The result is None if fewer than `FEWEST_RANKED` runs have
-        the criterion.
+        the criterion, or if all values of the criterion or all means are equal.
         """
         from scipy.stats import spearmanr  # It takes half a second to import.
 
@@ -262,7 +262,9 @@ class Summary:
             for point in result.curve
             if point["step"] == result.best_step and point.get(criterion) is not None
         ]
-        return (float(spearmanr(pairs).statistic), len(pairs)) if len(pairs) >= FEWEST_RANKED else None
+        if len(pairs) < FEWEST_RANKED or any(len(set(values)) == 1 for values in zip(*pairs, strict=True)):
+            return None
+        return float(spearmanr(pairs).statistic), len(pairs)
 
 
 def summaries(
