@@ -19,10 +19,11 @@ import onnxruntime
 from models.bundle import bundle
 from models.bundle.bundle import FP32, MANIFEST, Bundle, BundleError
 from models.runtimes.graph import Graph, golden_cosine
+from training.evaluation.bootstrap import LEVEL
 from training.evaluation.vectors import Encode
 from training.promotion.evaluations import Evaluation, missing_tasks, scored_tasks
 from training.promotion.ledger import Outcome
-from training.promotion.yardsticks import LEVEL, Scored, Yardstick
+from training.promotion.yardsticks import Scored, Yardstick
 
 GOLDEN_FP32 = 0.9999
 GOLDEN_REDUCED = bundle.GOLDEN_COSINE
