@@ -211,6 +211,14 @@ def test_a_bad_row_is_named_or_skipped(
     np.testing.assert_allclose(np.load(out), encoder.encode(["a cat", "the dog"]), atol=2e-6)
 
 
+def test_an_integer_that_no_float_can_have_is_named(encoder: Encoder, tmp_path: Path) -> None:
+    """Put the integer and a float into different parts. The first pass sees only their types."""
+    rows = [{"text": "a cat", "year": year} for year in (2**60 + 1, 1, 1, 1, 1.5)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(Refused, match=r"'year' has values .* between .*a\.jsonl:1 and .*a\.jsonl:4"):
+        run(encoder, tmp_path / "a.jsonl", out=tmp_path / "out.parquet", columns=["year"])
+
+
 def test_a_bad_row_is_skipped_for_a_value_in_a_list_or_an_object(encoder: Encoder, tmp_path: Path) -> None:
     file, out = tmp_path / "a.jsonl", tmp_path / "out.parquet"
     rows = (b'{"text": "a cat", "tags": %s}\n' % tags for tags in (b'[{"a": "b"}]', b'[{"a": "\xff"}]', b"[]"))
