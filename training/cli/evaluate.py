@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from models.bundle.adapter import is_adapter
+from models.bundle.adapter import MANIFEST
 from models.bundle.disk import write_whole
-from models.bundle.sources import hub_id, resolve
+from models.bundle.sources import hub_id, opened_adapter, resolve
 from models.export.extraction import record
 from models.remotes.base import without_user
 from training.checkpoints.progress import with_progress
@@ -70,14 +70,15 @@ def _adapter(source: str) -> Path:
     """Return the folder of the adapter `source`, in which the scores are recorded.
 
     Raises:
-        DataError: `source` is not an adapter.
+        DataError: `source` is not an adapter with a manifest.
     """
-    if hub_id(source) or not is_adapter(folder := resolve(source)):
+    found = None if hub_id(source) else opened_adapter(resolve(source))
+    if found is None or found.manifest is None:
         raise DataError(
-            f"--record: {without_user(source)} is not the folder of an adapter; `make promote` records the scores of a "
-            "bundle"
+            f"--record: {without_user(source)} is not the folder of an adapter with {MANIFEST}; `make promote` records "
+            "the scores of a bundle"
         )
-    return folder
+    return found.folder
 
 
 def _command(options: argparse.Namespace) -> str:
