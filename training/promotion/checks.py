@@ -6,7 +6,6 @@ The result of a check has a verdict, numbers, and a sentence for the user.
 from __future__ import annotations
 
 import math
-import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,6 +15,7 @@ from typing import Any
 
 import onnxruntime
 
+from models import cpus
 from models.bundle import bundle
 from models.bundle.bundle import FP32, MANIFEST, Bundle, BundleError
 from models.runtimes.graph import Graph, golden_cosine
@@ -227,6 +227,6 @@ def host() -> dict[str, Any]:
     return {
         "name": platform.node(),
         "platform": platform.platform(),
-        "cpus": len(os.sched_getaffinity(0)),
+        "cpus": cpus.available(),
         "onnxruntime": onnxruntime.__version__,
     }

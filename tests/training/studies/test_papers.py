@@ -364,7 +364,12 @@ def test_a_figure_of_one_seed_has_no_differences(tmp_path: Path) -> None:
 
 
 def test_pages_are_written_where_they_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("pages", "--results", str(tmp_path / "none"), "--to", str(tmp_path / "pages")) == 0
+    wanted = ("pages", "--results", str(tmp_path / "none"), "--to", str(tmp_path / "pages"))
+    with pytest.raises(StudyError, match="none is not a folder"):
+        call(*wanted)
+    assert not (tmp_path / "pages").exists()
+    (tmp_path / "none").mkdir()
+    assert call(*wanted) == 0
     assert sorted(file.stem for file in (tmp_path / "pages").iterdir()) == sorted(PAPERS)
     assert "**Not run yet.**" in (tmp_path / "pages" / "dclr.md").read_text()
     assert len(capsys.readouterr().out.splitlines()) == len(PAPERS)
