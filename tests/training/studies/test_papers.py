@@ -198,6 +198,9 @@ def test_an_arm_without_all_seeds_is_compared_over_the_same_seeds() -> None:
     simcse, dclr = lines(study, results)
     assert dclr.gain == pytest.approx(0.6)
     assert simcse.here is not None and simcse.here.mean == 72.0
+    fewer = [each for each in results if each.arm != "SimCSE" or each.axes["seed"] == 1]
+    simcse, dclr = lines(study, fewer)
+    assert dclr.gain == pytest.approx(0.7) and dclr.here is not None and dclr.here.mean == pytest.approx(71.1)
 
 
 def test_a_verdict_says_how_much_is_reproduced_or_why_nothing_can_be() -> None:
