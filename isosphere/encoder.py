@@ -19,7 +19,7 @@ from models.bundle.bundle import Bundle
 from models.bundle.sources import MINILM, SourceError, as_bundle, shipped
 from models.names import Device
 from models.runtimes import RUNTIMES
-from models.runtimes.base import Options, cache_folder
+from models.runtimes.base import Options, cache_folder, engine_errors
 from models.runtimes.choice import open_fastest
 from models.runtimes.graph import Graph
 
@@ -50,7 +50,7 @@ def load(
         ValueError: `engine`, `device` or `threads` is not valid.
         SourceError, AdapterError: the encoder does not exist or is damaged, or this user has no cache folder.
         BundleError: the folder contains no complete bundle of an encoder, or the export of a bundle needs torch.
-        Failed: the export of a bundle failed, for example because the disk is full.
+        Failed: the export of a bundle failed, for example because the disk is full, or the engine failed.
         RuntimeUnavailable: the engine can't run on this machine, or not in this precision.
     """
     if engine is not None and engine not in RUNTIMES:
@@ -65,7 +65,9 @@ def load(
             f"{name}: no cache folder for its bundle, because this user has no home directory: set XDG_CACHE_HOME"
         )
     bundle = bundles.load(as_bundle(_full_name(str(name)), kept / "encoders"))
-    _, runtime = open_fastest(bundle, Options(device, threads or cpus.available()), runtime=engine, precision=precision)
+    options = Options(device, threads or cpus.available())
+    with engine_errors(name):
+        _, runtime = open_fastest(bundle, options, runtime=engine, precision=precision)
     return Encoder(bundle, Graph(bundle, runtime=runtime))
 
 
@@ -112,6 +114,7 @@ class Encoder:
             ValueError: a text is not valid Unicode, the prompt name is unknown or given together with `prompt`, or
                 `dimensions` is out of range.
             TokenizerFailure: the tokenizer failed on a text.
+            Failed: the engine failed, for example because memory ran out.
         """
         given = [texts] if isinstance(texts, str) else list(texts)
         if dimensions is not None and not 1 <= dimensions <= self.dimensions:
@@ -133,7 +136,8 @@ class Encoder:
         if cut := sum(each.truncated for each in tokens):
             self.truncated += cut
             log.warning("%d of %d texts have more than %d tokens and were truncated", cut, len(tokens), self.max_length)
-        with tqdm(total=len(tokens), unit="text", delay=SHOWN_AFTER, disable=not progress, leave=False) as bar:
+        bar = tqdm(total=len(tokens), unit="text", delay=SHOWN_AFTER, disable=not progress, leave=False)
+        with bar, engine_errors(self.name):
             vectors, norms = self._graph.embed(tokens, bar.update)
         if not normalize:
             vectors = (vectors * norms[:, None])[:, :dimensions]

@@ -25,7 +25,7 @@ inputs, the options and the encoder.
 
 example: isosphere embed notes.jsonl articles/ --text-column body --columns title,year --out vectors.parquet
 
-exit status: 0 the file is complete; 1 the disk or the hub failed; 2 an input or option can't be used; 130 Ctrl-C"""
+exit status: 0 the file is complete; 1 the disk, engine or hub failed; 2 an input or option can't be used; 130 Ctrl-C"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser().parse_args(arguments)
     try:
         _embed(given)
-    except Failed as error:  # One cause is a hub that does not answer.
+    except Failed as error:  # One cause is a hub that does not answer, another an engine that fails.
         return _fails(str(error), 1)
     except ModuleNotFoundError as error:
         return _fails(not_installed(error), 2)

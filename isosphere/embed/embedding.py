@@ -99,6 +99,8 @@ def embed(encoder: Encoder, files: Sequence[str], out: Path, options: Options, *
             `force` is false.
         OSError: a file can't be read or written.
     """
+    if out.is_dir():
+        raise Refused(f"--out: {out} is a folder: name a file")
     parts, manifest = out.with_name(f".{out.name}.parts"), out.with_name(f"{out.name}.json")
     job = Job(encoder, _inputs(files, out, parts), options)
     output = job.output(out)

@@ -111,12 +111,18 @@ class Parquet:
             ) from error
 
     def write(self, batch: Sequence[Row], vectors: Vectors, part: Path | IO[bytes]) -> None:
-        """Write the vectors of one batch as a part."""
+        """Write the vectors of one batch as a part.
+
+        Raises:
+            Refused: the type of a column can't represent a value, such as a large integer in a column of floats.
+        """
         arrays = [
             self._arrow.array([row.id for row in batch]),
             self._arrow.FixedSizeListArray.from_arrays(self._arrow.array(vectors.ravel()), vectors.shape[1]),
-            *(self._arrow.array([row.kept[i] for row in batch], kept.type) for i, kept in enumerate(self._kept())),
         ]
+        for i, kept in enumerate(self._kept()):
+            with self._naming(kept.name, batch[0].place, batch[-1].place):
+                arrays.append(self._arrow.array([row.kept[i] for row in batch], kept.type))
         table = self._arrow.table(arrays, schema=self._schema())
         self._parquet.write_table(table, part, use_dictionary=self._columns)
 

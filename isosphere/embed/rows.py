@@ -68,7 +68,14 @@ def _wrong(text: Any, own_id: Any, kept: Sequence[Any]) -> str:
 
 
 def _is_unicode(value: Any) -> bool:
-    """Return whether a value has no lone surrogates, which represent bytes that are not UTF-8."""
+    """Return whether a value has no lone surrogates, which represent bytes that are not UTF-8.
+
+    Lists and objects of JSON are searched, too.
+    """
+    if isinstance(value, dict):
+        return all(map(_is_unicode, (*value, *value.values())))
+    if isinstance(value, list):
+        return all(map(_is_unicode, value))
     if isinstance(value, str) and not value.isascii():
         try:
             value.encode()

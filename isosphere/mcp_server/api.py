@@ -37,16 +37,17 @@ class Api:
             ToolError: the server does not answer, or answers with an error.
         """
         headers = self._authorization(caller)
+        server = self.http.base_url.copy_with(userinfo=b"")  # The assistant must not see a password in the URL.
         try:
             answer = await self.http.request(method, f"/{'/'.join(map(_segment, path))}", headers=headers, **sent)
         except httpx2.ReadTimeout:
             raise ToolError(
-                f"{self.http.base_url} has not answered for {SECONDS} s, but may still do what was asked. "
+                f"{server} has not answered for {SECONDS} s, but may still do what was asked. "
                 "Check the result before you repeat the call."
             ) from None
         except httpx2.TransportError as error:
             raise ToolError(
-                f"no server answers at {self.http.base_url} ({type(error).__name__}). `isosphere serve` starts one; "
+                f"no server answers at {server} ({type(error).__name__}). `isosphere serve` starts one; "
                 "`isosphere mcp --url URL` names another one."
             ) from None
         try:
@@ -56,7 +57,7 @@ class Api:
             message = content["error"]
         except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
             raise ToolError(
-                f"{self.http.base_url} answered {answer.status_code}, not as an Isosphere server does. "
+                f"{server} answered {answer.status_code}, not as an Isosphere server does. "
                 "Check the URL that `isosphere mcp` was started with."
             ) from None
         seconds = answer.headers.get("retry-after")

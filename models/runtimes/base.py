@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from models import cpus
 from models.bundle.bundle import Bundle
+from models.errors import Failed, Refused, first_line
 from models.names import Device
 
 Floats = NDArray[np.float32]
@@ -30,6 +32,20 @@ class RuntimeUnavailable(RuntimeError):
 
     The message contains the reason and what to change.
     """
+
+
+@contextmanager
+def engine_errors(encoder: object) -> Iterator[None]:
+    """Convert an engine's own error in the `with` block to a `Failed` that names the encoder.
+
+    The errors of engines have no common base class.
+    """
+    try:
+        yield
+    except (Refused, Failed, RuntimeUnavailable):
+        raise
+    except Exception as error:
+        raise Failed(f"{encoder}: the engine failed: {first_line(error)}") from error
 
 
 def cache_folder() -> Path | None:

@@ -28,6 +28,7 @@ from isosphere.embed.outputs import Npy
 from models.bundle import disk, quantization
 from models.bundle.tokenizer import TokenizerFailure
 from models.errors import Refused
+from models.runtimes.onnxruntime import OnnxRuntime
 from tests.conftest import PATIENCE
 
 TEXTS = ["a cat can sleep", "the dog", 'the man, "he" can play', "Hällo wörld", "a book", "rain"]
@@ -210,6 +211,30 @@ def test_a_bad_row_is_named_or_skipped(
     np.testing.assert_allclose(np.load(out), encoder.encode(["a cat", "the dog"]), atol=2e-6)
 
 
+def test_an_integer_that_no_float_can_have_is_named(encoder: Encoder, tmp_path: Path) -> None:
+    """Put the integer and a float into different parts. The first pass sees only their types."""
+    rows = [{"text": "a cat", "year": year} for year in (2**60 + 1, 1, 1, 1, 1.5)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(Refused, match=r"'year' has values .* between .*a\.jsonl:1 and .*a\.jsonl:4"):
+        run(encoder, tmp_path / "a.jsonl", out=tmp_path / "out.parquet", columns=["year"])
+
+
+def test_a_bad_row_is_skipped_for_a_value_in_a_list_or_an_object(encoder: Encoder, tmp_path: Path) -> None:
+    file, out = tmp_path / "a.jsonl", tmp_path / "out.parquet"
+    rows = (b'{"text": "a cat", "tags": %s}\n' % tags for tags in (b'[{"a": "b"}]', b'[{"a": "\xff"}]', b"[]"))
+    file.write_bytes(b"".join(rows))
+    done = run(encoder, file, out=out, columns=["tags"], on_error="skip")
+    assert (done.rows, done.first_skipped) == (2, f"{file}:2: not UTF-8")
+    assert table(out)["tags"] == [[{"a": "b"}], []]
+
+
+def test_an_output_that_is_a_folder_is_refused_before_the_work(encoder: Encoder, lines: Path, tmp_path: Path) -> None:
+    (tmp_path / "out.npy").mkdir()
+    with pytest.raises(Refused, match=r"out\.npy is a folder"):
+        run(encoder, lines, out=tmp_path / "out.npy", force=True)
+    assert {*tmp_path.iterdir()} == {lines, tmp_path / "out.npy"}
+
+
 def test_a_damaged_file_is_no_bad_row(encoder: Encoder, tmp_path: Path) -> None:
     file = tmp_path / "a.csv.gz"
     file.write_bytes(gzip.compress(b"text,n\n" + b"a cat,1\n" * 1000)[:-9])
@@ -246,6 +271,23 @@ def test_rows_on_which_the_tokenizer_fails_are_named(
     monkeypatch.setattr(encoder, "encode", encode)
     with pytest.raises(Refused, match=r"a\.txt:5 and .*a\.txt:8: too many steps"):
         run(encoder, lines, out=tmp_path / "out.npy")
+
+
+@pytest.mark.parametrize("step", ["__init__", "run"])
+def test_an_engine_that_fails_ends_with_1_and_one_line(
+    tiny_bundle: Path, lines: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], step: str
+) -> None:
+    class OwnError(Exception):
+        """Error of an engine, which has no base class of ours."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OwnError("no kernel\nfor this node")
+
+    monkeypatch.setattr(OnnxRuntime, step, fail)
+    out = lines.with_name("out.npy")
+    assert main(["embed", str(lines), "--out", str(out), "--model", str(tiny_bundle), *ENGINE]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "tiny" in said and said.endswith("no kernel\n") and not out.exists()
 
 
 class Killed(BaseException):

@@ -225,6 +225,19 @@ def test_a_folder_at_a_url_says_how_many_files_it_leaves_out(tmp_path: Path, cap
     assert [record.args for record in caplog.records] == [(url, 3, "_SUCCESS")]
 
 
+def test_a_pattern_at_a_url_matches_files_alone(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "b.txt").mkdir()
+    assert [str(file) for file in list_files([f"file://{tmp_path}/*.txt"])] == [f"file://{tmp_path}/a.txt"]
+
+
+def test_a_folder_does_not_hide_an_encoder_of_this_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("default", "mine"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert [bulk._model_name(name) for name in ("default", "mine")] == ["default", str(tmp_path / "mine")]
+
+
 def test_a_place_that_can_not_be_opened_is_named_without_its_password() -> None:
     with pytest.raises(ValueError, match="nofs"):
         list_files(["nofs://user:secret@host/a.txt"])

@@ -327,10 +327,11 @@ def test_a_server_that_is_slow_is_not_said_to_be_missing() -> None:
 
     async def main() -> None:
         async with (
-            httpx2.AsyncClient(base_url="http://127.0.0.1:9", transport=httpx2.MockTransport(slow)) as http,
+            httpx2.AsyncClient(base_url="http://eve:s3cret@127.0.0.1:9", transport=httpx2.MockTransport(slow)) as http,
             Client(server_of(Api(http, None, key_of_caller=False))) as client,
         ):
-            assert "may still do what was asked" in await refused(client, "list_corpora")
+            said = await refused(client, "list_corpora")
+            assert "http://127.0.0.1:9" in said and "may still do what was asked" in said
 
     asyncio.run(main())
 

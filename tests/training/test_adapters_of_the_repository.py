@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from contextlib import closing
 from pathlib import Path
 from statistics import fmean
@@ -10,7 +11,7 @@ from statistics import fmean
 import pytest
 
 from models.__main__ import main
-from models.bundle import card, origin, sources
+from models.bundle import adapter, card, origin, sources
 from models.bundle.bundle import CARD
 from models.encoder.encoder import Encoder
 from training import cli
@@ -86,3 +87,13 @@ def test_scores_of_another_pooling_are_not_recorded(
     assert cli.main(["evaluate", "minilm+default", "--pooling", "cls", *data]) == 2
     assert cli.main(["evaluate", "minilm", *data]) == 2
     assert "--record" in capsys.readouterr().err
+
+
+def test_an_adapter_that_can_t_record_scores_is_refused_before_the_evaluation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "of-peft"
+    shutil.copytree(sources.resolve("minilm+dclr"), folder)
+    (folder / adapter.MANIFEST).unlink()
+    assert cli.main(["evaluate", str(folder), "--data", str(tmp_path / "none"), "--record"]) == 2
+    assert f"--record: {folder}" in capsys.readouterr().err

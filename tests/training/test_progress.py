@@ -62,4 +62,9 @@ def test_encoding_in_parts_gives_every_text_its_own_vector(terminal: bool, monke
     stream = Terminal() if terminal else io.StringIO()
     np.testing.assert_array_equal(with_progress(lengths, stream, parts=4)(texts), lengths(texts))
     assert ("23/23" if terminal else "encoded 23 of 23 texts") in stream.getvalue()
-    assert with_progress(lengths, stream)(["one"]).tolist() == [[3]]
+
+
+def test_a_single_text_leaves_no_bar_on_a_terminal() -> None:
+    terminal = Terminal()
+    one = with_progress(lambda texts: np.ones((len(texts), 1), dtype=np.float32), terminal)
+    assert one(["one"]).tolist() == [[1]] and not terminal.getvalue()

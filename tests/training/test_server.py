@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
-from training.cli import main
+from training.cli import evaluate, main
 from training.cli.evaluate import _command
 from training.cli.options import parse
+from training.evaluation import beir
+from training.evaluation import server as evaluation_server
 from training.evaluation.beir import Collection
 from training.evaluation.server import Server
-from training.evaluation.subjects import SubjectError, _served, open_subject
+from training.evaluation.subjects import Subject, SubjectError, _served, open_subject
 from training.evaluation.vectors import EvaluationError
 
 COLLECTION = Collection({"d": "a cat", "e": "a dog"}, {"q": "the cat"}, {"q": {"d": 1}})
@@ -92,6 +96,12 @@ def test_the_password_of_a_url_that_is_none_is_not_printed(scheme: str, options:
     assert not re.search("s3cr|et@|eve", str(raised.value))
 
 
+def test_scores_of_a_server_are_recorded_in_no_adapter(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "http://eve:s3cret@encoder", "--data", "data", "--record"]) == 2
+    said = capsys.readouterr().err
+    assert "http://encoder is not the folder of an adapter" in said and not re.search("s3cret|eve", said)
+
+
 def test_a_busy_server_is_asked_again() -> None:
     answers = iter([(429, "0"), (503, "Wed, 21 Oct 2015 07:28:00 GMT"), (200, "0")])
 
@@ -151,16 +161,58 @@ def test_base64_and_numbers_are_read() -> None:
         ({"DELETE": httpx.Response(500, text="locked")}, "evaluation-[0-9a-f]*: 500 locked"),
     ],
 )
-def test_a_search_that_fails_says_what_mattered(answers: dict[str, httpx.Response], message: str) -> None:
+def test_a_search_that_fails_says_what_mattered(
+    answers: dict[str, httpx.Response], message: str, caplog: pytest.LogCaptureFixture
+) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         last = request.url.path.rsplit("/", 1)[-1]
         default = {"results": [{"hits": [{"id": "d"}]}]} if last == "search" else {}
         return answers.get(last) or answers.get(request.method) or httpx.Response(200, json=default)
 
-    with pytest.raises(EvaluationError, match=message) as raised:
+    with pytest.raises(EvaluationError, match=message):
         server(answer).rankings(COLLECTION)
-    noted = " ".join(getattr(raised.value, "__notes__", []))
-    assert ("500 locked" in noted) == ("POST" in answers)
+    assert ("500 locked" in caplog.text) == ("POST" in answers)
+
+
+@pytest.mark.parametrize("end", ["succeeded", "failed"])
+def test_documents_of_a_job_are_stored_before_they_are_searched(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation_server, "PAUSE", 0.0)
+    states, asked = iter(["running", end]), list[str]()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(f"{request.method} {request.url.path.rsplit('/', 1)[-1]}")
+        if asked[-1] == "POST documents":
+            return httpx.Response(202, json={"id": "j1", "state": "queued"})
+        if asked[-1] == "GET j1":
+            errors = [{"place": "1", "error": "the disk is full"}]
+            return httpx.Response(200, json={"id": "j1", "state": next(states), "errors": errors})
+        return httpx.Response(200, json={"results": [{"hits": [{"id": "d"}]}]})
+
+    if end == "succeeded":
+        assert server(answer).rankings(COLLECTION) == {"q": ["d"]}
+    else:
+        with pytest.raises(EvaluationError, match=r"j1 has the state 'failed'\. the disk is full"):
+            server(answer).rankings(COLLECTION)
+    assert asked[2:5] == ["POST documents", "GET j1", "GET j1"]
+    assert ("POST search" in asked) == (end == "succeeded") and asked[-1].startswith("DELETE")
+
+
+def test_sigterm_ends_an_evaluation_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[bool] = []
+
+    def encode(texts: Sequence[str]) -> Any:
+        signal.raise_signal(signal.SIGTERM)
+        return np.ones((len(texts), 2), dtype=np.float32)
+
+    beir.save(COLLECTION, tmp_path / "retrieval" / "zoo")
+    judged = Subject({"engine": "none", "precision": "fp32"}, encode, close=lambda: closed.append(True))
+    monkeypatch.setattr(evaluate, "open_subject", lambda *_, **__: judged)
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        assert main(["evaluate", "minilm", "--data", str(tmp_path), "--tasks", "retrieval"]) == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert closed == [True]
 
 
 @pytest.mark.parametrize(

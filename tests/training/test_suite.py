@@ -16,10 +16,12 @@ from models.__main__ import main as export
 from models.bundle.bundle import FP32, BundleError, load
 from models.bundle.sources import SourceError
 from models.encoder.encoder import Encoder
+from models.errors import Failed
 from models.runtimes import REFERENCE, available
 from models.runtimes import Pair as Engines
 from models.runtimes.base import Options
 from models.runtimes.graph import Graph
+from models.runtimes.onnxruntime import OnnxRuntime
 from training.cli import main
 from training.evaluation import subjects
 from training.evaluation.beir import Collection
@@ -304,6 +306,21 @@ def test_an_evaluation_beside_that_is_none_is_one_line(
     assert main(["evaluate", "no-such-encoder", "--data", str(tmp_path / "none"), *files]) == 2
     line = capsys.readouterr().err
     assert line.count("\n") == 1 and str(file) in line and said in line
+
+
+@pytest.mark.parametrize("step", ["__init__", "run"])
+def test_an_engine_that_fails_is_a_failure_that_names_the_encoder(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    class OwnError(Exception):
+        """Error of an engine, which has no base class of ours."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OwnError("no kernel")
+
+    monkeypatch.setattr(OnnxRuntime, step, fail)
+    with pytest.raises(Failed, match=f"{tiny_bundle}.*no kernel"):
+        open_subject(str(tiny_bundle), key=None).encode(TEXTS)
 
 
 def test_the_graph_refuses_a_precision_it_lacks(tiny_bundle: Path) -> None:

@@ -72,14 +72,16 @@ class Progress:
 def with_progress(encode: Encode, stream: TextIO, *, parts: int = 50) -> Encode:
     """Return `encode` with a progress display.
 
-    The texts are sorted by length, shortest first, and encoded in `parts` calls of `encode`.
+    The texts are sorted by length, shortest first, and encoded in `parts` calls of `encode`. A single text has no
+    display.
     """
 
     def visibly(texts: Sequence[str]) -> NDArray[np.float32]:
         order = np.array(sorted(range(len(texts)), key=lambda i: len(texts[i])), dtype=np.int64)
         vectors: list[NDArray[np.float32]] = []
         said = time.monotonic()
-        with tqdm(total=len(texts), unit="text", file=stream, disable=not stream.isatty()) as bar:
+        hidden = len(texts) == 1 or not stream.isatty()
+        with tqdm(total=len(texts), unit="text", file=stream, disable=hidden) as bar:
             for part in np.array_split(order, max(1, min(parts, len(order)))):
                 vectors.append(encode([texts[i] for i in part]))
                 bar.update(len(part))

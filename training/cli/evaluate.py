@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from models.bundle.adapter import is_adapter
+from models.bundle.adapter import MANIFEST
 from models.bundle.disk import write_whole
-from models.bundle.sources import hub_id, resolve
+from models.bundle.sources import hub_id, opened_adapter, resolve
 from models.export.extraction import record
 from models.remotes.base import without_user
 from training.checkpoints.progress import with_progress
@@ -23,6 +23,7 @@ from training.evaluation.pairs import DataError
 from training.evaluation.report.page import render
 from training.evaluation.subjects import open_subject
 from training.evaluation.suite import load_data, tables
+from training.machine.interrupt import terminable
 from training.promotion.evaluations import scores
 
 
@@ -52,7 +53,7 @@ def evaluate(options: argparse.Namespace) -> int:
         precision=options.precision,
         key=options.key,
     )
-    with closing(judged):
+    with terminable(), closing(judged):
         visible = replace(judged, encode=with_progress(judged.encode, sys.stderr))
         evaluation = suite.evaluate(visible, given, command=_command(options))
     print(tables(evaluation))
@@ -69,14 +70,15 @@ def _adapter(source: str) -> Path:
     """Return the folder of the adapter `source`, in which the scores are recorded.
 
     Raises:
-        DataError: `source` is not an adapter.
+        DataError: `source` is not an adapter with a manifest.
     """
-    folder = resolve(source)
-    if hub_id(source) or not is_adapter(folder):
+    found = None if hub_id(source) else opened_adapter(resolve(source))
+    if found is None or found.manifest is None:
         raise DataError(
-            f"--record: {source} is not the folder of an adapter; `make promote` records the scores of a bundle"
+            f"--record: {without_user(source)} is not the folder of an adapter with {MANIFEST}; `make promote` records "
+            "the scores of a bundle"
         )
-    return folder
+    return found.folder
 
 
 def _command(options: argparse.Namespace) -> str:

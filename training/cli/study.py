@@ -39,11 +39,17 @@ def listed(options: argparse.Namespace) -> int:
 
 
 def pages(options: argparse.Namespace) -> int:
-    """Write one page for each paper. The page compares the paper's tables and figures with the recorded results."""
-    folder = options.to or PAGES
+    """Write one page for each paper. The page compares the paper's tables and figures with the recorded results.
+
+    Raises:
+        StudyError: the folder of the recorded results does not exist.
+    """
+    folder, results = options.to or PAGES, options.results or RECORDED
+    if not results.is_dir():
+        raise StudyError(f"--results: {results} is not a folder")
     make_folder(folder)
     for paper in PAPERS:
-        for name, content in files_of(paper, options.results or RECORDED).items():
+        for name, content in files_of(paper, results).items():
             write_whole(folder / name, content)
             print(folder / name)
     return 0

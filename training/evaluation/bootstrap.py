@@ -24,6 +24,8 @@ Gains = Mapping[str, NDArray[Any]]
 """Scores (n,) from 0 to 1 of the examples of each task, such as 1 for a correct class, or a query's retrieval score."""
 
 RESAMPLES = 1000
+LEVEL = 0.95
+"""Confidence level of all intervals."""
 AT_ONCE = 1 << 19
 """Maximum number of elements (pairs times resamples) in one array, so that it fits in the processor's cache."""
 
@@ -48,11 +50,11 @@ class Resampled:
     means: NDArray[np.float64]
     """The mean score on each resample, (B,)."""
 
-    def interval(self, level: float = 0.95) -> tuple[float, float]:
+    def interval(self, level: float = LEVEL) -> tuple[float, float]:
         """Return the ends of the central interval that contains the share `level` of the resampled scores."""
         return _percentiles(self.means, level)
 
-    def against(self, other: Resampled, level: float = 0.95) -> Comparison:
+    def against(self, other: Resampled, level: float = LEVEL) -> Comparison:
         """Return the difference from `other`, which must have the same tasks, number of resamples and seed."""
         differences = self.means - other.means
         better = float(np.mean((differences > 0) + 0.5 * (differences == 0)))
@@ -99,11 +101,11 @@ def resample_means(runs: Sequence[Gains], resamples: int = RESAMPLES, *, seed: i
     return Resampled(100 * float(np.mean([each.mean() for each in shares.values()])), 100 * means / len(sizes))
 
 
-def compare_means(a: Values, b: Values, level: float = 0.95) -> Comparison:
+def compare_means(a: Values, b: Values) -> Comparison:
     """Compare the means of `a` and `b`, values (n,) for the same pairs or queries, on the same resamples."""
     rows = np.random.default_rng(0).integers(len(a), size=(RESAMPLES, len(a)))
     first, second = (Resampled(float(each.mean()), each[rows].mean(axis=1)) for each in (a, b))
-    return first.against(second, level)
+    return first.against(second)
 
 
 def weighted_spearman(cosines: Values, golds: Values) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:

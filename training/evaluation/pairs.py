@@ -111,10 +111,10 @@ def _own_pair(where: str, a: Any, b: Any, gold: Any) -> Pair:
         raise DataError(f"{where}: {OWN[0]} and {OWN[1]} must both be texts")
     try:
         score = float(gold)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         score = math.nan
     if not math.isfinite(score):
-        raise DataError(f"{where}: {OWN[2]}: {gold!r} is not a number")
+        raise DataError(f"{where}: {OWN[2]}: {gold!r:.40} is not a number")
     return Pair(" ".join(a.split()), " ".join(b.split()), score)
 
 

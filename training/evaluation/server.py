@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import math
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from itertools import islice
@@ -22,6 +23,8 @@ from training.evaluation.beir import Collection
 from training.evaluation.retrieval import DEPTH
 from training.evaluation.vectors import EvaluationError
 
+log = logging.getLogger(__name__)
+
 TEXTS = 32
 """Number of texts per request. Every server with `/embed` accepts this many."""
 DOCUMENTS = 256
@@ -29,7 +32,7 @@ QUERIES = 64
 PATIENCE = 120.0
 """Maximum seconds to wait for an answer, and for a busy server to accept a request."""
 PAUSE = 0.05
-"""Minimum seconds between two requests to a busy server."""
+"""Minimum seconds between two requests to a busy server, and between two questions whether a job has ended."""
 BUSY = frozenset((429, 503))
 INFO = {
     "model_id": str,
@@ -92,20 +95,32 @@ class Server:
         try:
             for batch in _batches(list(collection.documents.items()), DOCUMENTS):
                 documents = [{"id": identity, "text": text} for identity, text in batch]
-                self._ask("POST", f"{corpus}/documents", {"documents": documents})
+                self._upload(f"{corpus}/documents", documents)
             found = {
                 identity: hits
                 for asked in _batches(list(collection.queries.items()), QUERIES)
                 for identity, hits in self._search(corpus, asked)
             }
-        except BaseException as error:
+        except BaseException:
             try:
                 self._ask("DELETE", corpus)
-            except EvaluationError as left:
-                error.add_note(f"and the temporary corpus could not be deleted: {left}")
+            except EvaluationError as error:
+                log.warning("the temporary corpus could not be deleted: %s", error)
             raise
         self._ask("DELETE", corpus)
         return found
+
+    def _upload(self, route: str, documents: Sequence[Mapping[str, str]]) -> None:
+        """Store documents. If the server makes a job of the upload, wait until the job has ended."""
+        answer = self._ask("POST", route, {"documents": documents})
+        job: dict[str, Any] = answer if isinstance(answer, dict) and "state" in answer else {"state": "succeeded"}
+        while job["state"] in ("queued", "running"):
+            time.sleep(PAUSE)
+            job = self._ask("GET", f"/jobs/{job['id']}")
+        if job["state"] != "succeeded":
+            reasons = "; ".join(str(each["error"]) for each in job["errors"])
+            ended = f"{self.url}{route}: the job {job['id']} has the state {job['state']!r}. {reasons}"
+            raise EvaluationError(ended.rstrip())
 
     def _search(self, corpus: str, asked: Sequence[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
         """Yield each query's id with the ids of its hits, without a hit that has the query's own id."""

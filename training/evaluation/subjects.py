@@ -22,7 +22,7 @@ from models.errors import Refused, first_line
 from models.export.assembly import assemble
 from models.remotes.base import without_user
 from models.runtimes import REFERENCE, Pair, available
-from models.runtimes.base import Options, RuntimeUnavailable
+from models.runtimes.base import Options, RuntimeUnavailable, engine_errors
 from models.runtimes.choice import candidates
 from models.runtimes.graph import Graph
 from training.encoding.views import autocast
@@ -90,6 +90,7 @@ def open_subject(
     Raises:
         SubjectError: the options contradict each other, or this machine can't run the bundle with them.
         SourceError, BundleError, EvaluationError: the encoder or bundle does not exist, or the server does not answer.
+        Failed: the engine does not load the bundle's graph.
     """
     if source.lower().startswith(("http://", "https://")):
         if pooling or by_torch or engine or precision:
@@ -136,7 +137,14 @@ def _exported(opened: Bundle, source: str, engine: str | None, precision: str | 
 
         return OtherGraph(encode, _file(opened, pair.precision).stat().st_size)
 
-    graph = graph_of(pair)
+    with engine_errors(source):
+        graph = graph_of(pair)
+
+    def encode(texts: Sequence[str]) -> Any:
+        tokens = graph.tokenized(texts)
+        with engine_errors(source):
+            return graph.embed(tokens).vectors
+
     prompts = opened.manifest.prompts
     facts = bundle_facts(opened, source, engine=graph.engine, precision=pair.precision) | _prompted(prompts)
     others = {
@@ -144,7 +152,7 @@ def _exported(opened: Bundle, source: str, engine: str | None, precision: str | 
         for other in available(opened, options)
         if other != pair and (other == REFERENCE or other.precision != FP32)
     }
-    return Subject(facts, graph.encode, others, prompts=prompts, run=opened.manifest.run)
+    return Subject(facts, encode, others, prompts=prompts, run=opened.manifest.run)
 
 
 def bundle_facts(opened: Bundle, source: str, *, engine: str, precision: str) -> dict[str, Any]:

@@ -17,11 +17,11 @@ from training.evaluation import beir, geometry, retrieval, sts, transfer
 from training.evaluation.beir import Collection
 from training.evaluation.labelled import TRANSFER_TASKS, Labelled
 from training.evaluation.pairs import STS_TASKS, STSB_DEV, DataError, Subsets, data_root, texts
+from training.evaluation.report.evaluated import FORMAT
 from training.evaluation.subjects import OtherGraph, Subject
 from training.evaluation.vectors import Encode, cached
 from training.machine.hardware import environment
 
-FORMAT = 1
 TASKS = ("sts", "transfer", "retrieval", "geometry")
 """Names of the task families, and `geometry`. A single STS or transfer task can be chosen by its own name."""
 LATENCY_TEXTS = 50

@@ -6,7 +6,6 @@ The result of a check has a verdict, numbers, and a sentence for the user.
 from __future__ import annotations
 
 import math
-import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,13 +15,15 @@ from typing import Any
 
 import onnxruntime
 
+from models import cpus
 from models.bundle import bundle
 from models.bundle.bundle import FP32, MANIFEST, Bundle, BundleError
 from models.runtimes.graph import Graph, golden_cosine
+from training.evaluation.bootstrap import LEVEL
 from training.evaluation.vectors import Encode
 from training.promotion.evaluations import Evaluation, missing_tasks, scored_tasks
 from training.promotion.ledger import Outcome
-from training.promotion.yardsticks import LEVEL, Scored, Yardstick
+from training.promotion.yardsticks import Scored, Yardstick
 
 GOLDEN_FP32 = 0.9999
 GOLDEN_REDUCED = bundle.GOLDEN_COSINE
@@ -226,6 +227,6 @@ def host() -> dict[str, Any]:
     return {
         "name": platform.node(),
         "platform": platform.platform(),
-        "cpus": len(os.sched_getaffinity(0)),
+        "cpus": cpus.available(),
         "onnxruntime": onnxruntime.__version__,
     }

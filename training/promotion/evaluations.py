@@ -12,12 +12,11 @@ from models.bundle.bundle import REPORT, Bundle
 from training.checkpoints.publish import STS_MEAN
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS
-from training.evaluation.report.evaluated import ReportError
+from training.evaluation.report.evaluated import FORMAT, ReportError
 from training.evaluation.report.page import render
 from training.evaluation.retrieval import NDCG10
 from training.promotion.ledger import PromotionError
 
-FORMAT = 1
 FAMILIES = {"sts": tuple(STS_TASKS), "transfer": tuple(TRANSFER_TASKS)}
 """Tasks of each family. The keys are the families' names for `--require`."""
 SCORES = {"sts": ("spearman", "all"), "transfer": ("accuracy",)}

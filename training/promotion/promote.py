@@ -13,6 +13,7 @@ from typing import TextIO
 from models.bundle import card, origin
 from models.bundle.bundle import CARD, FP32, REPORT, REPORT_PAGE, Bundle
 from training.checkpoints.progress import with_progress
+from training.evaluation.report.evaluated import FORMAT
 from training.evaluation.report.page import render
 from training.evaluation.report.published import papers
 from training.evaluation.subjects import bundle_facts
@@ -128,7 +129,7 @@ def _card(candidate: Bundle, scores: Mapping[str, float]) -> dict[str, bytes]:
 def _report(candidate: Bundle, attached: Sequence[Evaluation], decision: Decision) -> dict[str, bytes]:
     listed = list(attached) or [_evaluation(candidate, decision)]
     content = {
-        "format": evaluations.FORMAT,
+        "format": FORMAT,
         "evaluations": listed,
         "papers": papers(str(each["subject"].get("backbone") or "") for each in listed),
         "promotion": decision.to_json(),
@@ -141,7 +142,7 @@ def _evaluation(candidate: Bundle, decision: Decision) -> Evaluation:
     """Return a minimal evaluation, for the report page of a bundle that has no evaluation."""
     engine = f"onnxruntime {host()['onnxruntime']}"
     return {
-        "format": evaluations.FORMAT,
+        "format": FORMAT,
         "command": "isosphere promote",
         "created": decision.time,
         "subject": bundle_facts(candidate, decision.candidate["path"], engine=engine, precision=FP32),

@@ -28,7 +28,6 @@ MEAN_STS = "mean STS"
 LEAST_QUERIES = 20
 """Minimum number of known-item queries in a comparison."""
 KNOWN_ITEMS = f"known items {NDCG10}"
-LEVEL = 0.95
 STSB_DRIFT, DRIFT = 0.1, 0.2
 """Maximum differences in points from the float32 graph: for STS-B dev, and for any other score."""
 FLIP, FLIPS = 25.0, 2
@@ -73,7 +72,7 @@ class Yardstick(Protocol):
 
     def compare(self, a: Scored, b: Scored) -> Comparison:
         """Return the difference `a` - `b` in points, with a bootstrap interval over pairs or queries."""
-        return bootstrap.compare_means(a.values, b.values, LEVEL)
+        return bootstrap.compare_means(a.values, b.values)
 
     def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Mapping[str, float]:
         """Return the scores, in points, that are used to compare a runtime with the float32 graph.
@@ -115,7 +114,7 @@ class StsYardstick(Yardstick):
     def compare(self, a: Scored, b: Scored) -> Comparison:
         golds = {self.metric: np.array([pair.gold for pair in self._pairs])}
         ours, theirs = (bootstrap.resample([{self.metric: each.values}], golds) for each in (a, b))
-        return ours.against(theirs, LEVEL)
+        return ours.against(theirs)
 
     def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> dict[str, float]:  # noqa: ARG002 - pairs have no role
         found = sts.evaluate(encode, {**self._tasks, self.metric: self._dev})

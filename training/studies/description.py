@@ -225,7 +225,7 @@ class Study:
             if own["untrained"]:
                 judged_by = (*JUDGED_BY, *CORPUS) if own["neighbours"] else JUDGED_BY
                 kept = {key: value for key, value in settings.items() if key in judged_by}
-                axes = {key: value for key, value in axes.items() if key in JUDGED_BY}
+                axes = {key: value for key, value in axes.items() if key in judged_by}
                 pooled = {key: settings[key] for key in POOLED_BY if key in settings}
                 pooling = _config({"objective": "simcse", **pooled}).pooling
                 settings, own["fraction"] = {**kept, "objective": "simcse", "pooling": pooling}, 1.0

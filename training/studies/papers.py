@@ -234,7 +234,8 @@ def lines(study: Study, results: Sequence[Result]) -> list[Line]:
     for label, against in baselines.items():
         base, base_paper = _spread(_same_seeds(arms[against], arms[label]), tasks), reported.get(against)
         here, paper, own = _spread(arms[label], tasks), reported.get(label), label == against
-        compared = None if own or here is None or base is None else (here, base)
+        mine = _spread(_same_seeds(arms[label], arms[against]), tasks)
+        compared = None if own or mine is None or base is None else (mine, base)
         found.append(
             Line(
                 label=label,
@@ -298,7 +299,7 @@ def _by_transfer(study: Study) -> bool:
 def _same_seeds(results: Sequence[Result], others: Sequence[Result]) -> Sequence[Result]:
     """Return the results whose seeds also occur in `others`. If no seed occurs in both, return all results.
 
-    An arm that still lacks runs is thus compared with the same seeds of its baseline.
+    Two arms of which one still lacks runs are thus compared over the same seeds.
     """
     seeds = {each.axes.get("seed") for each in others}
     return [each for each in results if each.axes.get("seed") in seeds] or results

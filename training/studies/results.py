@@ -226,7 +226,8 @@ class RunRecord:
     def find(self, trials: Iterable[Trial]) -> dict[str, Line]:
         """Return the recorded lines of `trials`, as {id of the trial: line}. Trials without a line are left out.
 
-        A trial with a corpus or evaluation data is found by its id. Any other trial is found by its `settings`.
+        A trial with evaluation data is found by its id. Any other trial can't be carried out, so no run has its id. It
+        is found by its `settings`, even if it names a corpus.
 
         Raises:
             StudyError: see `lines`; or a trial that is found by its settings matches several recorded runs. These runs
@@ -238,7 +239,7 @@ class RunRecord:
                 known.setdefault(digest, {})[line["id"]] = line
         found = {}
         for trial in trials:
-            runs = known.get(trial.id if trial.has_data else trial.settings, {})
+            runs = known.get(trial.id if trial.config.eval_data else trial.settings, {})
             if len(runs) > 1:
                 raise StudyError(
                     f"{self.file}: runs {' and '.join(runs)} have the same settings, but other data: {trial.title}"

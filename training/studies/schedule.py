@@ -45,7 +45,7 @@ class Failure:
     trial: Trial
     log: Path
     code: int
-    """Exit code of the process."""
+    """Exit code of the process. A negative code is the number of the signal that killed the process."""
 
     @property
     def elsewhere(self) -> bool:
@@ -57,7 +57,8 @@ class Failure:
             return f"{self.trial.title} ({self.trial.id}): active in another process"
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         shown = "".join(f"\n    {line}" for line in lines[-LAST_LINES:])
-        return f"{self.trial.title} ({self.trial.id}) failed; the end of {self.log}:{shown}"
+        ended = f"was killed by signal {-self.code}" if self.code < 0 else "failed"
+        return f"{self.trial.title} ({self.trial.id}) {ended}; the end of {self.log}:{shown}"
 
 
 class Carrier(Protocol):

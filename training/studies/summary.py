@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 import numpy as np
 from scipy.special import stdtrit
 
-from training.evaluation.bootstrap import RESAMPLES, Comparison, Resampled, resample, resample_means
+from training.evaluation.bootstrap import LEVEL, RESAMPLES, Comparison, Resampled, resample, resample_means
 from training.evaluation.labelled import TRANSFER_TASKS
 from training.evaluation.pairs import STS_TASKS
 from training.evaluation.retrieval import MEASURES
@@ -40,9 +40,6 @@ CRITERIA = {"known_item_ndcg10": "known-item nDCG@10", "self_retrieval_mrr10": "
 """Criteria that need no labels, by their names in a run's curve."""
 FEWEST_RANKED = 5
 """Minimum number of runs for a rank correlation."""
-
-LEVEL = 0.95
-"""Confidence level of all intervals, over pairs and over seeds."""
 
 # Metrics that compare the arms of a study. Each metric is a mean over tasks, with a bootstrap over examples.
 
@@ -251,7 +248,7 @@ class Summary:
         """Return Spearman's rank correlation of a criterion with the mean over tasks, and the number of runs.
 
         The criterion's value at the selected step is used. The result is None if fewer than `FEWEST_RANKED` runs have
-        the criterion.
+        the criterion, or if all values of the criterion or all means are equal.
         """
         from scipy.stats import spearmanr  # It takes half a second to import.
 
@@ -262,7 +259,9 @@ class Summary:
             for point in result.curve
             if point["step"] == result.best_step and point.get(criterion) is not None
         ]
-        return (float(spearmanr(pairs).statistic), len(pairs)) if len(pairs) >= FEWEST_RANKED else None
+        if len(pairs) < FEWEST_RANKED or any(len(set(values)) == 1 for values in zip(*pairs, strict=True)):
+            return None
+        return float(spearmanr(pairs).statistic), len(pairs)
 
 
 def summaries(
@@ -342,7 +341,7 @@ def summarise(
         noise = welch(means[label], means[against])
         gain = None
         if label != against and here and there:
-            gain = here.against(there, LEVEL)
+            gain = here.against(there)
         elif label != against and noise is not None:
             difference = means[label].mean - means[against].mean
             gain = Comparison(difference, difference - noise, difference + noise)
@@ -352,7 +351,7 @@ def summarise(
                 results=tuple(of),
                 mean=means[label],
                 dev=_dev(of, metric),
-                interval=here.interval(LEVEL) if here else None,
+                interval=here.interval() if here else None,
                 gain=gain,
                 noise=noise,
             )
@@ -374,7 +373,7 @@ def _dev(results: Sequence[Result], metric: Metric) -> SeedScores | None:
     return SeedScores(known) if len(known) == len(scores) else None
 
 
-def welch(mine: SeedScores, theirs: SeedScores, level: float = LEVEL) -> float | None:
+def welch(mine: SeedScores, theirs: SeedScores) -> float | None:
     """Return the smallest difference of the means that Welch's t-test (1947) finds significant.
 
     Degrees of freedom are Satterthwaite's. Against an untrained encoder, the test is a one-sample t-test. The result is
@@ -387,4 +386,4 @@ def welch(mine: SeedScores, theirs: SeedScores, level: float = LEVEL) -> float |
         return 0.0
     parts = [(each.error**2 / variance, len(each.values) - 1) for each in (mine, theirs) if each.error]
     freedom = 1 / sum(share**2 / seeds for share, seeds in parts)
-    return float(stdtrit(freedom, (1 + level) / 2)) * math.sqrt(variance)
+    return float(stdtrit(freedom, (1 + LEVEL) / 2)) * math.sqrt(variance)

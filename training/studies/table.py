@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from training.evaluation.bootstrap import LEVEL
 from training.studies.results import Result
-from training.studies.summary import CRITERIA, DECIMALS, LEVEL, Row, SeedScores, Summary
+from training.studies.summary import CRITERIA, DECIMALS, Row, SeedScores, Summary
 
 HEAD = ("arm", "seeds", "mean", "STS-B dev", "gain", "95 % interval", "P(better)", "verdict")
 MEAN, DEV = HEAD.index("mean"), HEAD.index("STS-B dev")

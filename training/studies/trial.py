@@ -64,11 +64,6 @@ class Trial:
         config = replace(self.config, corpus=(), text_column=None, eval_data=None, dev_data=None)
         return self._digest(config, {name: digest for name, digest in self.inputs.items() if name in ENCODERS})
 
-    @property
-    def has_data(self) -> bool:
-        """True if the run names a corpus or evaluation data. The hash `id` then depends on their content."""
-        return bool(self.config.corpus or self.config.eval_data)
-
     def _digest(self, config: RunConfig, inputs: Mapping[str, str]) -> str:
         described = json.loads(replace(config, preset="").to_json()) | dict(inputs)
         content = f"{json.dumps(described, indent=2)}\n{self.fraction}{self.untrained}"

@@ -22,6 +22,7 @@ from isosphere.embed.on_ray.places import Folder, Url, is_url, list_files, state
 from isosphere.embed.on_ray.pool import READ_CPUS, Pool, derive
 from isosphere.embed.on_ray.tasks import Description, Writer, check_files, describe, digest, read
 from isosphere.embed.outputs import Parquet
+from models.bundle.sources import MINILM, shipped
 from models.cluster import alive_nodes, connected, free_resources, own_errors
 from models.errors import Failed, Refused
 
@@ -78,7 +79,7 @@ def embed(
         import ray
 
         pool = derive(alive_nodes(), free_resources(), threads=model.threads, device=model.device)
-        model = replace(model, name=_absolute(model.name), threads=pool.threads)
+        model = replace(model, name=_model_name(model.name), threads=pool.threads)
         remote = ray.remote(num_cpus=pool.cpus, num_gpus=pool.gpus)(describe)
         description: Description = ray.get(remote.remote(model, options))
         states = [state(file) for file in files]
@@ -114,10 +115,18 @@ def embed(
     return Made(done, description.metadata["encoder"], description.max_length, truncated)
 
 
+def _model_name(name: str) -> str:
+    """Return the name of an encoder for the cluster's processes.
+
+    As for `load`, the name of an encoder of this project never means a folder.
+    """
+    return name if f"{MINILM}+{name}" in shipped() else _absolute(name)
+
+
 def _absolute(place: str) -> str:
     """Return a path as an absolute path, because the cluster's processes have other working directories.
 
-    URLs and names of encoders are returned unchanged.
+    URLs and paths that do not exist are returned unchanged.
     """
     return str(Path(place).absolute()) if not is_url(place) and Path(place).exists() else place
 

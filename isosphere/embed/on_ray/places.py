@@ -80,7 +80,8 @@ def _files_at(url: str) -> list[Url]:
     base = url[: magic.start()].rpartition("/")[0] if magic else url.rstrip("/")
     with _opened(base) as (fs, root):
         if magic:
-            found = fs.glob(root.rstrip("/") + url.removeprefix(base))
+            matching = fs.glob(root.rstrip("/") + url.removeprefix(base), detail=True)
+            found = [path for path, facts in matching.items() if facts["type"] == "file"]
         elif fs.isdir(root):
             inside = fs.find(root)
             found = [path for path in inside if _is_read(path.removeprefix(root))]

@@ -233,3 +233,13 @@ def test_the_default_folder_is_named_by_the_environment() -> None:
         default_folder({"ISOSPHERE_DATA": "~nobody-of-that-name/data"})
     for relative in ({}, {"XDG_CACHE_HOME": "cache"}):
         assert default_folder(relative) == Path.home() / ".cache/isosphere/data"
+
+
+def test_a_user_without_a_home_must_name_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+    assert default_folder({"XDG_CACHE_HOME": "/cache"}) == Path("/cache/isosphere/data")
+    with pytest.raises(DataError, match="--to"):
+        default_folder({})

@@ -166,6 +166,14 @@ def test_what_is_not_trained_is_judged_once(file: Path) -> None:
     assert [trial.label for trial in found] == ["raw, cls", "raw, mean"] and all(trial.untrained for trial in found)
 
 
+def test_neighbours_in_several_corpora_are_measured_without_training(file: Path) -> None:
+    corpora = [file.with_name(name) for name in ("a.txt", "b.txt")]
+    for corpus in corpora:
+        corpus.write_text(f"{corpus}\n")
+    text = f"untrained = true\nneighbours = 32\n[grid]\ncorpus = {[[str(corpus)] for corpus in corpora]}\n"
+    assert [trial.config.corpus for trial in trials(file, BASE + text)] == [(str(corpus),) for corpus in corpora]
+
+
 def test_what_is_not_trained_is_pooled_and_computed_as_what_is(file: Path) -> None:
     """Give untrained encoders the preset's pooling, because a gain would otherwise include an effect of pooling."""
     text = '[[arm]]\nname = "raw"\nuntrained = true\n[[arm]]\nname = "trained"\nobjective = "simcse"\n'

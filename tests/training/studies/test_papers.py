@@ -198,6 +198,9 @@ def test_an_arm_without_all_seeds_is_compared_over_the_same_seeds() -> None:
     simcse, dclr = lines(study, results)
     assert dclr.gain == pytest.approx(0.6)
     assert simcse.here is not None and simcse.here.mean == 72.0
+    fewer = [each for each in results if each.arm != "SimCSE" or each.axes["seed"] == 1]
+    simcse, dclr = lines(study, fewer)
+    assert dclr.gain == pytest.approx(0.7) and dclr.here is not None and dclr.here.mean == pytest.approx(71.1)
 
 
 def test_a_verdict_says_how_much_is_reproduced_or_why_nothing_can_be() -> None:
@@ -364,7 +367,12 @@ def test_a_figure_of_one_seed_has_no_differences(tmp_path: Path) -> None:
 
 
 def test_pages_are_written_where_they_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("pages", "--results", str(tmp_path / "none"), "--to", str(tmp_path / "pages")) == 0
+    wanted = ("pages", "--results", str(tmp_path / "none"), "--to", str(tmp_path / "pages"))
+    with pytest.raises(StudyError, match="none is not a folder"):
+        call(*wanted)
+    assert not (tmp_path / "pages").exists()
+    (tmp_path / "none").mkdir()
+    assert call(*wanted) == 0
     assert sorted(file.stem for file in (tmp_path / "pages").iterdir()) == sorted(PAPERS)
     assert "**Not run yet.**" in (tmp_path / "pages" / "dclr.md").read_text()
     assert len(capsys.readouterr().out.splitlines()) == len(PAPERS)

@@ -133,12 +133,15 @@ def test_settings_are_known_without_data(make_study: MakeStudy, corpus_file: Pat
     other = tmp_path / "other.txt"
     other.write_text(corpus_file.read_text() + "One more sentence.\n")
     (there,) = Study.read(make_study("", corpus=None, eval_data=None)).trials()
+    (with_corpus,) = Study.read(make_study("", eval_data=None)).trials()
+    (on_the_docs,) = Study.read(make_study("", corpus=None)).trials()
     runs = [Study.read(make_study("", corpus=[str(corpus)])).trials()[0] for corpus in (corpus_file, other)]
     record = RunRecord(tmp_path / "record.jsonl")
     assert len({each.id for each in (there, *runs)}) == 3 and {each.settings for each in runs} == {there.settings}
     assert replace(there, fraction=0.5).settings != there.settings
     record.add(runs[0], line("", 0, 70.0))
-    assert set(record.find([there])) == {there.id} and not record.find(runs[1:])
+    assert set(record.find([there, with_corpus])) == {there.id, with_corpus.id}, "no run has their ids"
+    assert not record.find([*runs[1:], on_the_docs])
     record.add(runs[1], line("", 0, 71.0))
     with pytest.raises(StudyError, match=f"{runs[0].id} and {runs[1].id} have the same settings"):
         record.find([there])

@@ -250,8 +250,8 @@ def test_a_run_that_another_process_is_at_has_not_failed(
 def test_exit_codes_say_why_there_is_no_result(
     make_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    file, out = make_study(), tmp_path / "out"
-    codes = iter([LOCKED_ELSEWHERE, 1])
+    file, out = make_study("[grid]\nseed = [0, 1, 2]\n"), tmp_path / "out"
+    codes = iter([LOCKED_ELSEWHERE, 1, -signal.SIGKILL])
 
     class Ended:
         """A process that has ended."""
@@ -265,9 +265,10 @@ def test_exit_codes_say_why_there_is_no_result(
     monkeypatch.setattr(subprocess, "Popen", Ended)
     assert call("run", str(file), "--out", str(out)) == 1
     said, err = capsys.readouterr()
-    assert said == f"{out / RESULTS}: 1 runs failed, 1 runs are active in other processes\n"
-    first, second = Study.read(file).trials()
+    assert said == f"{out / RESULTS}: 2 runs failed, 1 runs are active in other processes\n"
+    first, second, third = Study.read(file).trials()
     assert f"({first.id}): active in another process\n" in err and f"({second.id}) failed; the end of" in err
+    assert f"({third.id}) was killed by signal 9; the end of" in err
 
 
 def test_a_run_is_at_work_while_its_lock_is_held(make_study: MakeStudy, tmp_path: Path, capsys: Capture) -> None:

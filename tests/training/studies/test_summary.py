@@ -280,6 +280,8 @@ def test_a_criterion_agrees_with_the_score_as_far_as_both_rank_the_runs_alike(tm
     assert correlation == pytest.approx(1 - 6 * (1 + 1 + 4) / (5 * 24)) and runs == 5
     assert summary.agreement("self_retrieval_mrr10") is None
     assert "over 5 runs: 0.70" in explanation(summary)
+    write(tmp_path, *(run(seed, 70 + seed, 30) for seed in range(5)))
+    assert summarise(read_results(tmp_path / RESULTS), tmp_path).agreement("known_item_ndcg10") is None
 
 
 def test_other_people_or_missing_cosines_are_named(tmp_path: Path) -> None:

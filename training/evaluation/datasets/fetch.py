@@ -23,14 +23,18 @@ DRAFT = ".draft"
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder `$ISOSPHERE_DATA`, or by default `isosphere/data` in `$XDG_CACHE_HOME` or `~/.cache`."""
-    if chosen := environment.get("ISOSPHERE_DATA"):
-        try:
+    """Return the folder `$ISOSPHERE_DATA`, or by default `isosphere/data` in `$XDG_CACHE_HOME` or `~/.cache`.
+
+    Raises:
+        DataError: the user, or the user that `$ISOSPHERE_DATA` names, has no home directory.
+    """
+    chosen, cache = environment.get("ISOSPHERE_DATA"), Path(environment.get("XDG_CACHE_HOME", ""))
+    try:
+        if chosen:
             return Path(chosen).expanduser()
-        except RuntimeError as error:
-            raise DataError(f"ISOSPHERE_DATA={chosen}: {error}") from error
-    cache = Path(environment.get("XDG_CACHE_HOME", ""))
-    return (cache if cache.is_absolute() else Path.home() / ".cache") / "isosphere" / "data"
+        return (cache if cache.is_absolute() else Path.home() / ".cache") / "isosphere" / "data"
+    except RuntimeError as error:
+        raise DataError(f"ISOSPHERE_DATA={chosen or ''}: {error} Name the folder with --to") from error
 
 
 def provide(name: str, dataset: Dataset, folder: Path, stream: TextIO, *, download: Download | None) -> None:

@@ -15,6 +15,7 @@ from models.errors import Refused
 from training.evaluation.report.svg import mark
 
 FORMAT = 1
+"""Format of evaluations, and of the reports of bundles."""
 
 
 class ReportError(Refused):
