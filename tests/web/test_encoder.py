@@ -150,7 +150,8 @@ def test_the_charts_show_as_long_as_they_say(server: Running, visit: Visit) -> N
         with page.expect_response("**/metrics"):
             page.clock.fast_forward(30_000)
     expect(waiting).to_be_visible()
-    assert waiting.locator("path").get_attribute("d").count("L") <= 4
+    line = waiting.locator("path").get_attribute("d") or ""
+    assert 0 < line.count("L") <= 4
 
 
 def test_quantiles_are_those_of_the_requests_between_two_measurements(page: Page) -> None:
