@@ -141,6 +141,7 @@ function mark(address) {
 
 function showKey() {
 	key.hidden = !keysMatter();
+	document.getElementById("info").hidden = keysMatter(); // a link can't send a key
 }
 
 document.addEventListener("click", (event) => {

@@ -33,8 +33,8 @@ export async function listJobs({ corpus, latest, signal }) {
 	return jobs;
 }
 
-// Call seen(job) every second until the job ends, and lost(error) while the server does not tell its state. The page does not use the stream of
-// the job's events, because a browser opens only six connections to a server, in all its tabs together.
+// Call seen(job) every second until the job ends, and lost(error) while the server does not tell its state. The page does not use
+// the stream of the job's events, because a browser opens only six connections to a server, in all its tabs together.
 export async function follow(id, { signal, seen, lost }) {
 	for (let tries = 0; !signal.aborted; tries++) {
 		try {
@@ -69,7 +69,8 @@ export async function followWork(kind, corpus, place, { said, failed, ended, sig
 	}
 }
 
-// One job in a list; show(job) shows it as it is now, lost(error) that this is not known. `outcome(job)` shows what it found, once it has.
+// One job in a list; show(job) shows it as it is now, lost(error) that this is not known. `outcome(job)` shows what it found, once it
+// has.
 export function jobRow(failed, outcome = () => null) {
 	const [title, state, bar, said] = [el("p"), el("span", { role: "status" }), el("progress"), el("p")];
 	const [actions, more] = [div("actions"), div("more")];

@@ -58,6 +58,8 @@ def test_the_key_is_asked_for_and_kept_for_the_tab_alone(with_key: Any, visit: V
     dialog.get_by_label("Key", exact=True).fill(SECRET)
     dialog.get_by_role("button", name="Use this key").click()
     expect(page.get_by_text("guitar of house").first).to_be_visible()
+    footer = page.get_by_role("contentinfo").get_by_role("link")
+    assert {page.request.get(link.evaluate("(link) => link.href")).status for link in footer.all()} == {200}
     page.reload()
     expect(page.get_by_text("guitar of house").first).to_be_visible()
     kept = page.evaluate("() => [Object.values(sessionStorage), Object.values(localStorage), document.cookie]")
