@@ -97,6 +97,26 @@ def test_the_focus_stays_where_it_is_while_another_job_begins(server: Running, v
     expect(cancel).to_be_focused()
 
 
+def test_a_snapshot_is_made_once_if_its_button_is_pressed_twice(server: Running, visit: Visit) -> None:
+    fill(server.client, "pressed", rows(3))
+    page = visit(server.address, "?view=corpora&corpus=pressed")
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        if route.request.method == "POST":
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/pressed/snapshots", hold)
+    make = corpus_card(page, "pressed").get_by_role("button", name="Make a snapshot")
+    with page.expect_request(lambda request: request.method == "POST"):
+        make.dblclick()
+    held[0].continue_()
+    expect(corpus_card(page, "pressed").get_by_role("link", name="Download")).to_be_visible()
+    assert len(held) == 1
+
+
 def test_a_job_whose_state_is_refused_is_not_called_lost(server: Running, visit: Visit) -> None:
     running = JOB | {"id": "0", "state": "running", "created": 1}
     page = visit(server.address, "?view=compare", expected=["status of 429"])

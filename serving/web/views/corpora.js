@@ -30,6 +30,7 @@ export async function show(place, state) {
 	const jobs = rowsOf(work, ({ id }) => id, () => jobRow(failed, outcome));
 	const cards = rowsOf(list, ({ name }) => name, card);
 	const following = new Set();
+	const beginning = new Set(); // paths of requests for jobs that are not answered yet
 	fill(place, loading());
 	shown.models = await encoders(signal);
 	const form = adding({
@@ -59,8 +60,10 @@ export async function show(place, state) {
 		sending.scrollIntoView({ block: "nearest" });
 	}
 
-	// Send a request that starts a job.
+	// Send a request that starts a job, unless the user pressed twice.
 	async function begin(request) {
+		if (beginning.has(request.path)) return;
+		beginning.add(request.path);
 		fill(said);
 		tried.show(request);
 		try {
@@ -69,6 +72,8 @@ export async function show(place, state) {
 			if (error.answer?.job) return refresh();
 			failed(error, () => begin(request));
 			if (error.status === 404) refresh(); // another client deleted the corpus
+		} finally {
+			beginning.delete(request.path);
 		}
 		followSome();
 	}
