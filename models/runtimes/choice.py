@@ -21,6 +21,7 @@ from models.bundle.disk import write_whole
 from models.runtimes import REFERENCE, RUNTIMES, Pair, available
 from models.runtimes.base import Options, Runtime, RuntimeUnavailable, cache_folder
 from models.runtimes.measurement import Measured, error_line, measure
+from models.runtimes.onnxruntime import gpu
 
 log = logging.getLogger(__name__)
 
@@ -257,9 +258,11 @@ def _file(key: dict[str, Any]) -> Path | None:
 
 
 def host(options: Options) -> dict[str, Any]:
-    """Return facts about the machine: CPU, usable resources, version and capabilities of each runtime."""
+    """Return facts about the machine: CPU, GPU, usable resources, version and capabilities of each runtime."""
     return {
         "cpu": cpu(),
+        "instruction_sets": instruction_sets(),
+        "gpu": gpu(options.device),
         "threads": options.threads,
         "device": options.device,
         "runtimes": {name: _facts(name) for name in RUNTIMES},
@@ -269,6 +272,12 @@ def host(options: Options) -> dict[str, Any]:
 def cpu(cpuinfo: Path = CPUINFO) -> str:
     names = re.findall(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else []
     return names[0] if names else platform.processor() or platform.machine()
+
+
+def instruction_sets(cpuinfo: Path = CPUINFO) -> str:
+    """Return a hash of the CPU's instruction sets, because virtual machines and ARM do not name the CPU's model."""
+    found = re.search(r"^(?:flags|Features)\s*:.*$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
+    return hashlib.sha256(found[0].encode()).hexdigest()[:16] if found else ""
 
 
 def _facts(name: str) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
+from ctypes import CDLL, byref, c_int, c_size_t, create_string_buffer
 from functools import cache, cached_property
 from io import StringIO
 from pathlib import Path
@@ -187,3 +188,22 @@ def _providers(device: Device) -> Sequence[Provider]:
     if device == "cuda" and not present:
         raise RuntimeUnavailable("CUDA was requested, but this ONNX Runtime has no CUDA: install the `gpu` extra")
     return CUDA_PROVIDERS if present and device != "cpu" else [CPU]
+
+
+def gpu(device: Device) -> str | None:
+    """Return name and memory of the GPU that CUDA uses, or None if there is none or `device` excludes it.
+
+    The driver is asked, because ONNX Runtime's providers only say what the package was compiled for.
+    """
+    if _providers(device) == [CPU]:
+        return None
+    try:
+        driver = CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    number, name, memory = c_int(), create_string_buffer(256), c_size_t()
+    if driver.cuInit(0) or driver.cuDeviceGet(byref(number), 0):
+        return None
+    driver.cuDeviceGetName(name, len(name), number)
+    driver.cuDeviceTotalMem_v2(byref(memory), number)
+    return f"{name.value.decode()}, {memory.value >> 20} MiB"

@@ -6,13 +6,13 @@ import { askForKey, authorization } from "./key.js";
 export class ApiError extends Error {
 	constructor(status, message, answer) {
 		super(message);
-		this.status = status; // 0 if there was no answer
+		this.status = status; // 0 if the server did not answer
 		this.answer = answer; // the body, if it was JSON
 	}
 }
 
 // Return the JSON of the answer, or undefined if there is none. An object as `body` is sent as JSON.
-export const call = async (path, options) => parsed(await connected((await send(path, options)).text()));
+export const call = async (path, options) => content(await send(path, options));
 
 // Return the answer itself, for its headers or its stream.
 export function send(path, { method, body, signal, headers } = {}) {
@@ -28,15 +28,24 @@ export function send(path, { method, body, signal, headers } = {}) {
 }
 
 // Like `call`, but report the number of sent bytes by progress(sent, total).
-export const upload = async (path, body, options) => parsed(await (await answered(() => uploaded(path, body, options))).text());
+export const upload = async (path, body, options) => content(await answered(() => uploaded(path, body, options)));
 
 // Return the answer to request(). If the server requires a key, ask the user for a key and send the request again.
 async function answered(request) {
 	for (;;) {
+		const { authorization: sent } = authorization();
 		const answer = await connected(request());
 		if (answer.ok) return answer;
-		if (answer.status !== 401 || !(await askForKey())) throw refused(answer, await connected(answer.text()));
+		const again = answer.status === 401 && (authorization().authorization !== sent || (await askForKey())); // another request may have asked
+		if (!again) throw refused(answer, await connected(answer.text()));
 	}
+}
+
+async function content(answer) {
+	const text = await connected(answer.text());
+	const found = parsed(text);
+	if (text && found === undefined) throw new ApiError(0, "The answer is not from the server. Perhaps a proxy wants you to log in: reload the page.");
+	return found;
 }
 
 const connected = (promise) =>

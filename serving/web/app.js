@@ -90,7 +90,10 @@ async function show({ moved = false } = {}) {
 	mark(address);
 	fill(main, loading()); // replace the old view, so that the user can't type into it
 	try {
-		const [view] = await Promise.all([import(`./views/${name}.js`), ready(signal)]);
+		const loaded = import(`./views/${name}.js`);
+		loaded.catch(() => {}); // if both fail, ready() throws the better message
+		await ready(signal);
+		const view = await loaded;
 		signal.throwIfAborted();
 		const place = el(`div.view.${name}`);
 		const heading = el("h1", { tabindex: "-1" }, VIEWS[name]);
@@ -117,7 +120,7 @@ async function ready(signal) {
 		try {
 			({ state } = await call("readyz", { signal }));
 		} catch (error) {
-			if (error.status !== 503) throw error;
+			if (error.status !== 503 || error.answer?.state === "failed") throw error;
 			fill(main, loading(`The server is ${error.answer?.error ?? "loading"} …`));
 			await new Promise((resolve) => setTimeout(resolve, RELOAD_MS));
 			signal.throwIfAborted();
@@ -138,6 +141,7 @@ function mark(address) {
 
 function showKey() {
 	key.hidden = !keysMatter();
+	document.getElementById("info").hidden = keysMatter(); // a link can't send a key
 }
 
 document.addEventListener("click", (event) => {

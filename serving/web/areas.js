@@ -1,6 +1,6 @@
 // Areas of a map: points that are close together, and the words that distinguish them from the others.
 
-export const MOST = 8; // areas; there are as many colours
+const MOST = 8; // areas; there are as many colours
 const LEAST = 15; // points of an area, on average
 const ROUNDS = 25; // of k-means
 const ENOUGH = 5000; // points from which areas are computed; other points join the nearest area

@@ -10,12 +10,13 @@ export function ask({ title, text, fields = [], action, danger = false, ready = 
 		const form = el("form", { method: "dialog", oninput: look, onsubmit: give });
 		const yes = el("button", { class: danger ? "danger" : "primary", type: "submit" }, action);
 		const box = el("dialog.dialog", { "aria-labelledby": "ask-title", onclose: leave }, form);
+		const close = () => box.close();
 		let answer = null;
 		form.append(
 			el("h2", { id: "ask-title" }, title),
 			el("p", text),
 			...fields,
-			div("actions", button("Cancel", () => box.close()), yes),
+			div("actions", button("Cancel", close), yes),
 		);
 
 		function look() {
@@ -27,12 +28,13 @@ export function ask({ title, text, fields = [], action, danger = false, ready = 
 		}
 
 		function leave() {
+			window.removeEventListener("popstate", close);
 			box.remove();
 			resolve(answer);
 		}
 
 		look();
-		window.addEventListener("popstate", () => box.close(), { once: true }); // the user leaves the page of the question
+		window.addEventListener("popstate", close); // the user leaves the page of the question
 		document.body.append(box);
 		box.showModal();
 		form.querySelector("input, select")?.focus();

@@ -24,11 +24,15 @@ const UNRELATED = [
 	"Add the onions when the butter begins to brown.",
 ];
 
+const known = new Map(); // what was measured, by the fingerprint of the encoder
+
 // Return the cosine above which a hit of `corpus` is not chance. Return null if it is not available, or if the vectors come from
 // another encoder than the default one.
-export async function chance(corpus, signal) {
+export async function chance({ fingerprint }, signal) {
+	if (served.fingerprint !== fingerprint) return null;
 	try {
-		return served.fingerprint === corpus.fingerprint ? await measured(signal) : null;
+		if (!known.has(fingerprint)) known.set(fingerprint, await measured(signal));
+		return known.get(fingerprint);
 	} catch (error) {
 		if (left(error)) throw error;
 		return null;

@@ -1,6 +1,6 @@
 // Elements of forms.
 
-import { el, fill } from "./dom.js";
+import { el } from "./dom.js";
 
 // A named part of a view.
 export const card = (name, ...inside) => el("section.card", { "aria-label": name }, el("h2", name), inside);
@@ -46,13 +46,16 @@ export function rowsOf(list, key, row) {
 	const rows = new Map();
 	function show(items) {
 		const keys = items.map(key);
-		for (const gone of [...rows.keys()].filter((one) => !keys.includes(one))) rows.delete(gone);
+		for (const gone of [...rows.keys()].filter((one) => !keys.includes(one))) {
+			rows.get(gone).element.remove();
+			rows.delete(gone);
+		}
 		items.forEach((item, i) => {
 			if (!rows.has(keys[i])) rows.set(keys[i], row(item));
-			rows.get(keys[i]).show(item);
+			const { element, show: renew } = rows.get(keys[i]);
+			renew(item);
+			if (element !== list.children[i]) list.insertBefore(element, list.children[i]); // other rows stay in place, and keep the focus
 		});
-		const elements = keys.map((one) => rows.get(one).element);
-		if (elements.length !== list.children.length || elements.some((one, i) => one !== list.children[i])) fill(list, elements);
 	}
 	return { show, get: (one) => rows.get(one), all: () => [...rows.values()] };
 }

@@ -33,7 +33,7 @@ export function corpusCard(name, { own, models, reembedded, where, begin, add, d
 			more,
 			div("heading", el("h3", "Snapshots"), button("Make a snapshot", () => begin({ path: `${path}/snapshots`, method: "POST" }))),
 			kept.element,
-			offer(name, { models, begin }),
+			!own && offer(name, { models, begin }),
 			el("h3", "Corpus"),
 			div("actions", button("Add documents", add), !own && button("Embed again …", reembed), button("Delete …", remove, { class: "danger" })),
 		),

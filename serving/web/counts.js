@@ -26,6 +26,7 @@ export class Counter {
 			this.element.textContent = told(total, words, filter);
 		} catch (error) {
 			if (left(error) || key !== this.key) return;
+			this.key = null; // the next search counts again
 			panel.showCounts();
 			this.element.textContent = "";
 		}

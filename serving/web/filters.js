@@ -104,13 +104,17 @@ function control(field, open, filter, set) {
 }
 
 // A range of numbers or of days. The last day is included.
-function range({ field, least, greatest }, days, set) {
+function range({ field, values, least, greatest }, days, set) {
 	const type = days ? "date" : "number";
 	const [low, high] = [least, greatest].map((placeholder) => el("input", { type, step: days ? null : "any", placeholder, onchange: change }));
 	const bound = (input, end) => (days ? `${input.value}${end}` : input.valueAsNumber);
 	const shown = (value) => (days ? String(value ?? "").slice(0, DAY) : (value ?? ""));
 
+	// Browsers report each digit of a year that is typed.
+	const unfinished = ({ value }) => days && value !== "" && value < "1000" && values.every((one) => one.value >= "1000");
+
 	function change() {
+		if (unfinished(low) || unfinished(high)) return;
 		const bounds = { ...(low.value !== "" && { $gte: bound(low, "") }), ...(high.value !== "" && { $lte: bound(high, END) }) };
 		set(field, isEmpty(bounds) ? null : bounds);
 	}

@@ -33,8 +33,8 @@ export async function listJobs({ corpus, latest, signal }) {
 	return jobs;
 }
 
-// Call seen(job) every second until the job ends, and lost() while the server can't be reached. The page does not use the stream of
-// the job's events, because a browser opens only six connections to a server, in all its tabs together.
+// Call seen(job) every second until the job ends, and lost(error) while the server does not tell its state. The page does not use
+// the stream of the job's events, because a browser opens only six connections to a server, in all its tabs together.
 export async function follow(id, { signal, seen, lost }) {
 	for (let tries = 0; !signal.aborted; tries++) {
 		try {
@@ -45,7 +45,7 @@ export async function follow(id, { signal, seen, lost }) {
 		} catch (error) {
 			if (left(error)) return;
 			if (error.status && error.status < 500 && error.status !== 429) throw error;
-			lost();
+			lost(error);
 		}
 		await new Promise((resolve) => setTimeout(resolve, PAUSE_MS[tries] ?? PAUSE_MS.at(-1)));
 	}
@@ -69,7 +69,8 @@ export async function followWork(kind, corpus, place, { said, failed, ended, sig
 	}
 }
 
-// One job in a list; show(job) shows it as it is now, lost() that this is not known. `outcome(job)` shows what it found, once it has.
+// One job in a list; show(job) shows it as it is now, lost(error) that this is not known. `outcome(job)` shows what it found, once it
+// has.
 export function jobRow(failed, outcome = () => null) {
 	const [title, state, bar, said] = [el("p"), el("span", { role: "status" }), el("progress"), el("p")];
 	const [actions, more] = [div("actions"), div("more")];
@@ -117,9 +118,10 @@ export function jobRow(failed, outcome = () => null) {
 	return {
 		element,
 		show,
-		lost() {
+		lost({ status, message }) {
 			said.className = "warn";
-			said.textContent = "The connection to the server was lost. The job continues when the server runs again.";
+			const refused = status === 429 || status === 500; // other errors come from a server that is restarted, or from its proxy
+			said.textContent = refused ? `${message} The page asks again.` : "The connection to the server was lost. The job continues when the server runs again.";
 		},
 	};
 }

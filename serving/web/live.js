@@ -8,10 +8,10 @@ import { duration } from "./format.js";
 import { failure, left } from "./states.js";
 
 const EVERY_MS = 2000;
-const KEPT = 60; // maximum number of measurements
+const SHOWN = 120; // seconds that the charts show
 const SENT = 40; // requests of a speed test
 const TRIED = "How quick is one sentence?";
-const ENDS = [`${(KEPT * EVERY_MS) / 60_000} min ago`, "now"];
+const ENDS = [`${SHOWN / 60} min ago`, "now"];
 
 // Return an element that shows the load, until `signal` is aborted.
 export function live(signal) {
@@ -23,7 +23,7 @@ export function live(signal) {
 	async function watch() {
 		try {
 			if (!document.hidden || !seen.length) seen.push(measured(await (await send("metrics", { signal })).text()));
-			seen.splice(0, seen.length - KEPT - 1);
+			seen.splice(0, seen.findIndex(({ time }) => time >= seen.at(-1).time - SHOWN)); // a hidden page and a slow server measure less often
 			fill(charts, drawn(seen));
 		} catch (error) {
 			if (left(error)) return;
@@ -75,7 +75,7 @@ export function quantile(share, before, after) {
 }
 
 function drawn(seen) {
-	const start = seen.at(-1).time - (KEPT * EVERY_MS) / 1000;
+	const start = seen.at(-1).time - SHOWN;
 	const line = (value) => [[start, null], ...seen.slice(1).map((now, i) => [now.time, value(seen[i], now)])];
 	const [middle, slow] = [0.5, 0.99].map((share) => line((before, now) => quantile(share, before.buckets, now.buckets)));
 	const rate = line((before, now) => Math.max(0, now.texts - before.texts) / (now.time - before.time));

@@ -69,6 +69,12 @@ def test_another_bundle_graph_host_or_number_of_threads_is_measured(
     monkeypatch.setattr(choice, "_facts", lambda _: {"version": "another"})
     choose(opened, OPTIONS)
     assert len(counted) == 6
+    monkeypatch.setattr(choice, "instruction_sets", lambda: "others")
+    choose(opened, OPTIONS)
+    assert len(counted) == 7
+    monkeypatch.setattr(choice, "gpu", lambda _: "another GPU")
+    choose(opened, OPTIONS)
+    assert len(counted) == 8
 
 
 DAMAGES = ["", "{", "[]", "null", '{"key": 1}', "\x00", '{"key": null, "measured": [{}]}', "[" * 100_000]
@@ -191,3 +197,14 @@ def test_the_cpu_is_named_by_the_kernel_or_by_the_platform(tmp_path: Path) -> No
     file.write_text("processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\nflags: a b\n")
     assert choice.cpu(file) == "Some CPU @ 2 GHz"
     assert choice.cpu(tmp_path / "none")
+
+
+def test_cpus_of_one_name_are_told_apart_by_their_instruction_sets(tmp_path: Path) -> None:
+    texts = ["model name\t: AMD EPYC\nflags\t\t: avx2\n", "model name\t: AMD EPYC\nflags\t\t: avx2 avx512_vnni\n"]
+    arm = ["processor\t: 0\nFeatures\t: asimd\n", "processor\t: 0\nFeatures\t: asimd i8mm\n"]
+    found = set()
+    for i, text in enumerate(texts + arm):
+        (tmp_path / str(i)).write_text(text)
+        found.add(choice.instruction_sets(tmp_path / str(i)))
+    assert len(found) == 4
+    assert choice.instruction_sets(tmp_path / "none") == ""

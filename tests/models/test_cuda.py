@@ -102,3 +102,38 @@ def test_on_cuda_there_is_one_stream_and_the_warm_up_is_over_when_it_is_loaded(
     assert (runtime.device, runtime.streams, runtime.batch_tokens) == ("cuda", 1, session.CUDA_BATCH_TOKENS)
     assert [length for _, length in met[::2]] == list(session.buckets(opened.manifest.max_length))[::-1]
     assert len(asked) == 1, "one session"
+
+
+class Driver:
+    """CUDA driver with one GPU, or with none that works."""
+
+    def __init__(self, name: bytes = b"", mebibytes: int = 0) -> None:
+        self.name, self.mebibytes = name, mebibytes
+
+    def cuInit(self, _: int) -> int:
+        return 0 if self.name else 999
+
+    def cuDeviceGet(self, number: Any, place: int) -> int:
+        assert place == 0
+        return 0
+
+    def cuDeviceGetName(self, name: Any, length: int, number: Any) -> None:
+        assert len(self.name) < length
+        name.value = self.name
+
+    def cuDeviceTotalMem_v2(self, memory: Any, number: Any) -> None:
+        memory._obj.value = self.mebibytes << 20
+
+
+def test_the_gpu_is_named_by_the_driver_where_it_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(session, "CDLL", lambda _: Driver(b"NVIDIA H200", 143_771))
+    assert session.gpu("auto") is None, "this ONNX Runtime has no CUDA"
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
+    assert session.gpu("auto") == session.gpu("cuda") == "NVIDIA H200, 143771 MiB"
+    assert session.gpu("cpu") is None
+    for driver in (missing, lambda _: Driver()):
+        monkeypatch.setattr(session, "CDLL", driver)
+        assert session.gpu("auto") is None

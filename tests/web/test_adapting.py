@@ -144,3 +144,12 @@ def test_it_is_not_offered_where_training_is_not_installed(server: Running, visi
     page.goto(f"{server.address}/?view=corpora&corpus=houses")
     expect(page.get_by_role("button", name="Embed again …")).to_be_visible()
     expect(page.get_by_role("button", name=DOES)).to_have_count(0)
+
+
+def test_it_is_not_offered_for_vectors_of_another_origin(server: Running, visit: Visit) -> None:
+    server.client.put("/corpora/own", json={"vectors": "own", "dim": 2}).raise_for_status()
+    document = {"text": "boiler", "vector": [1, 0]}
+    server.client.post("/corpora/own/documents", json={"documents": [document]}).raise_for_status()
+    page = visit(server.address, "?view=corpora&corpus=own")
+    expect(page.get_by_role("button", name="Make a snapshot")).to_be_visible()
+    expect(page.get_by_role("button", name=DOES)).to_have_count(0)

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from tests.serving.conftest import Running
 from tests.web.conftest import PHONE, Visit
-from tests.web.contents import EVIL
+from tests.web.contents import EVIL, TOPICS
 from tests.web.views import open_view
 
 pytestmark = pytest.mark.slow
@@ -45,6 +45,16 @@ def test_the_nearest_pair_is_the_first(page: Page) -> None:
     first = page.get_by_role("region", name="Nearest pairs").get_by_role("listitem").first
     expect(first).to_contain_text("red green blue")
     expect(first).to_contain_text("red green black")
+
+
+def test_the_ten_nearest_of_many_pairs_are_shown(server: Running, page: Page) -> None:
+    many = [f"{one} {other}" for one in TOPICS for other in " ".join(TOPICS.values()).split()]
+    write(page, many)
+    expect(page.get_by_role("rowheader")).to_have_count(len(many))
+    matrix = server.client.post("/similarity", json={"inputs": {"sentences_a": many, "sentences_b": many}}).json()
+    best = sorted((matrix[i][j] for i in range(len(many)) for j in range(i)), reverse=True)[:10]
+    nearest = page.get_by_role("region", name="Nearest pairs").get_by_role("listitem")
+    assert nearest.locator(".cosine").all_inner_texts() == [f"{cosine:.2f}" for cosine in best]
 
 
 def test_six_columns_fit_a_phone(server: Running, visit: Visit) -> None:

@@ -139,6 +139,21 @@ def test_what_is_sent_is_seen_in_the_charts(page: Page) -> None:
     )
 
 
+def test_the_charts_show_as_long_as_they_say(server: Running, visit: Visit) -> None:
+    """Measure every 30 seconds, as a slow server or a hidden window does, for the charts of two minutes."""
+    page = visit(server.address, "?view=compare")
+    expect(page.get_by_role("region", name="Similarity matrix")).to_be_visible()
+    page.clock.install()
+    page.get_by_role("link", name="Encoder", exact=True).click()
+    waiting = page.get_by_role("img", name="Texts waiting")
+    for _ in range(8):
+        with page.expect_response("**/metrics"):
+            page.clock.fast_forward(30_000)
+    expect(waiting).to_be_visible()
+    line = waiting.locator("path").get_attribute("d") or ""
+    assert 0 < line.count("L") <= 4
+
+
 def test_quantiles_are_those_of_the_requests_between_two_measurements(page: Page) -> None:
     """Compare with the quantiles of the requests themselves, within a quantile's bucket."""
     limits = [0.001 * 1.75**i for i in range(20)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.serving.conftest import Running
 from tests.web.conftest import PATIENCE_MS, Visit
@@ -137,6 +137,22 @@ def test_a_map_is_computed_and_stays(server: Running, visit: Visit) -> None:
     page.reload()
     expect(page.get_by_text("1 removed")).to_be_visible()
     expect(page.get_by_role("button", name="Compute the map again")).to_be_visible()
+
+
+def test_a_map_is_asked_for_once(server: Running, visit: Visit) -> None:
+    fill(server.client, "once", rows(40))
+    page = visit(server.address, "?view=map&corpus=once", expected=["status of 429"])
+    held: list[Route] = []
+    page.route(re.compile("/corpora/once/map$"), lambda route: held.append(route))  # noqa: PLW0108 - Playwright marks it
+    compute = page.get_by_role("button", name="Compute a clearer map")
+    with page.expect_request(re.compile("/corpora/once/map$")):
+        compute.click()
+    compute.click(force=True)
+    held[0].fulfill(status=429, json={"error": "not now"})
+    expect(page.get_by_role("alert")).to_contain_text("Not now")
+    assert len(held) == 1
+    with page.expect_request(re.compile("/corpora/once/map$")):
+        compute.click()
 
 
 def test_a_server_without_the_extra_says_how_to_get_a_clearer_map(server: Running, visit: Visit) -> None:

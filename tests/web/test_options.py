@@ -169,6 +169,9 @@ def test_hits_stay_where_counting_fails(server: Running, visit: Visit) -> None:
     expect(hits(page)).to_have_count(5)
     expect(page.get_by_text("passages match")).to_have_count(0)
     expect(page.get_by_role("alert")).to_have_count(0)
+    page.unroute("**/search")
+    page.get_by_role("searchbox").fill("boiler 3")
+    expect(page.get_by_text("5 passages match the filters")).to_be_visible()
 
 
 def test_sorted_hits_have_pages_and_back_undoes_the_order(page: Page) -> None:
@@ -302,6 +305,16 @@ def test_dates_are_shown_as_dates_and_filtered_by_day(page: Page) -> None:
     expect(page.get_by_role("button", name="day ≥ Mar 3, 2024, ≤ Mar 5, 2024")).to_be_visible()
     page.reload()
     expect(day.get_by_label("to")).to_have_value("2024-03-05")
+
+
+def test_a_date_is_searched_once_when_it_is_typed(page: Page) -> None:
+    day = page.locator("details.facet").filter(has=page.locator("input[type=date]"))
+    day.locator("summary").click()
+    before = page.evaluate("() => history.length")
+    day.get_by_label("from").focus()
+    page.keyboard.type("03122024", delay=50)
+    expect(hits(page)).to_have_count(3)
+    assert page.evaluate("() => history.length") == before + 1
 
 
 @pytest.mark.parametrize("query", [ALL_OPTIONS, "?corpus=rooms&like=d01&unlike=d02&sort=year:asc"])

@@ -12,6 +12,7 @@ from playwright.sync_api import Locator, Page, Route, expect
 from tests.serving.conftest import Running
 from tests.web.conftest import Visit
 from tests.web.contents import fill, rows
+from tests.web.views import open_view
 
 pytestmark = pytest.mark.slow
 
@@ -173,6 +174,19 @@ def test_a_filter_that_can_match_nothing_says_why(server: Running, visit: Visit,
     page.get_by_role("button", name="Clear the filters").click()
     expect(page.get_by_text("no document has the field")).to_have_count(0)
     expect(hits(page).first).to_be_visible()
+
+
+def test_chance_is_measured_once(server: Running, visit: Visit) -> None:
+    measured: list[str] = []
+    page = visit(server.address)
+    page.on("request", lambda request: measured.append(request.url) if "/similarity" in request.url else None)
+    for query in ("lawn", "choir"):
+        ask(page, query)
+        expect(page.get_by_role("status").filter(has_text="on the server")).to_be_visible()
+        open_view(page, "Compare")
+        page.wait_for_load_state("networkidle")
+        open_view(page, "Search")
+    assert len(measured) == 3, "twice by the view Compare"
 
 
 def test_the_back_button_undoes_a_filter(page: Page) -> None:

@@ -164,6 +164,14 @@ def test_a_phone_shows_whole_words_of_the_header(server: Running, visit: Visit, 
         assert header.evaluate("(element) => element.getClientRects().length") == 1
 
 
+def test_a_phone_shows_texts_wider_than_a_word(server: Running, visit: Visit, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,year,open\n" + "The ferry to the island leaves in the morning.,1,true\n" * 3)
+    page = visit(server.address, "?view=corpora", viewport=PHONE)
+    choose(page, tmp_path / "a.csv")
+    box = page.get_by_role("cell", name="The ferry").first.bounding_box()
+    assert box and box["width"] > PHONE["width"] / 3
+
+
 FILES = {
     "excel.csv": (
         "sep=;\r\nID;Text;Preis;PLZ;seit;offen;\r\n1;Fähre – 5 €;1.5;01234;2024-03-05;TRUE;\r\n"

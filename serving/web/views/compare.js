@@ -32,11 +32,15 @@ const csv = (rows, columns, matrix) =>
 
 // Return the pairs with the greatest cosines, best first. Within one list, each pair occurs once.
 function nearest(matrix, two) {
-	const pairs = matrix.flatMap((line, i) => line.map((cosine, j) => ({ i, j, cosine })));
-	return pairs
-		.filter(({ i, j }) => two || i < j)
-		.sort((one, other) => other.cosine - one.cosine)
-		.slice(0, NEAREST);
+	const found = [];
+	matrix.forEach((line, i) => {
+		for (let j = two ? 0 : i + 1; j < line.length; j++) {
+			if (line[j] <= found[NEAREST - 1]?.cosine) continue;
+			found.push({ i, j, cosine: line[j] });
+			found.sort((one, other) => other.cosine - one.cosine).splice(NEAREST);
+		}
+	});
+	return found;
 }
 
 const sentences = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
@@ -148,7 +152,7 @@ class Compare {
 		const cut = Math.max(rows.length, columns.length) > SHOWN;
 		return div(
 			"card",
-			div("heading", el("h2", "Cosine similarity"), scale, copier(csv(rows, columns, matrix))),
+			div("heading", el("h2", "Cosine similarity"), scale, copier(() => csv(rows, columns, matrix))),
 			scrolled("Similarity matrix", table),
 			cut && el("p.muted", `The first ${SHOWN} rows and columns are shown; the CSV and the nearest pairs have all.`),
 			told,
@@ -169,10 +173,11 @@ class Compare {
 	}
 }
 
-function copier(text) {
+function copier(written) {
 	const said = status();
 	const byHand = el("textarea.mono", { hidden: true, rows: "6", readonly: true, "aria-label": "CSV" });
 	const copy = async () => {
+		const text = written();
 		byHand.hidden = await copied(text);
 		fill(said, byHand.hidden ? "Copied." : "Copy the selected text.");
 		byHand.value = text;

@@ -30,6 +30,7 @@ export async function show(place, state) {
 	const jobs = rowsOf(work, ({ id }) => id, () => jobRow(failed, outcome));
 	const cards = rowsOf(list, ({ name }) => name, card);
 	const following = new Set();
+	const beginning = new Set(); // paths of requests for jobs that are not answered yet
 	fill(place, loading());
 	shown.models = await encoders(signal);
 	const form = adding({
@@ -59,8 +60,10 @@ export async function show(place, state) {
 		sending.scrollIntoView({ block: "nearest" });
 	}
 
-	// Send a request that starts a job.
+	// Send a request that starts a job, unless the user pressed twice.
 	async function begin(request) {
+		if (beginning.has(request.path)) return;
+		beginning.add(request.path);
 		fill(said);
 		tried.show(request);
 		try {
@@ -69,6 +72,8 @@ export async function show(place, state) {
 			if (error.answer?.job) return refresh();
 			failed(error, () => begin(request));
 			if (error.status === 404) refresh(); // another client deleted the corpus
+		} finally {
+			beginning.delete(request.path);
 		}
 		followSome();
 	}
@@ -88,6 +93,7 @@ export async function show(place, state) {
 		const began = (shown.renewed = performance.now());
 		try {
 			const [listed, submitted] = await Promise.all([listCorpora(signal), listJobs({ latest: shown.jobs.size > 0, signal })]);
+			if (listed.some(isNews)) shown.models = await encoders(signal);
 			if (began < shown.began) return; // a later answer has arrived earlier
 			shown.began = began;
 			shown.corpora = listed;
@@ -98,6 +104,11 @@ export async function show(place, state) {
 		} catch (error) {
 			failed(error);
 		}
+	}
+
+	// True for a corpus of an encoder that the server has loaded since the view was opened.
+	function isNews({ state, fingerprint }) {
+		return state === "ready" && fingerprint && !shown.models.some((one) => one.fingerprint === fingerprint);
 	}
 
 	function seen(job) {
@@ -120,7 +131,7 @@ export async function show(place, state) {
 					jobs.get(id)?.show(job);
 					if (performance.now() - shown.renewed > RENEWED_MS) refresh();
 				},
-				lost: () => jobs.get(id)?.lost(),
+				lost: (error) => jobs.get(id)?.lost(error),
 			});
 		} catch (error) {
 			if (!(error instanceof ApiError)) throw error;
@@ -207,9 +218,9 @@ export async function show(place, state) {
 	}
 }
 
-// The served encoders, and the corpora that each of them embedded.
+// The served encoders. A cross-encoder can't embed documents.
 async function encoders(signal) {
 	const { data } = await call("v1/models", { signal });
-	const of = async ({ id: name }) => ({ name, fingerprint: (await call(`info?${new URLSearchParams({ model: name })}`, { signal })).fingerprint });
-	return Promise.all(data.map(of));
+	const infos = await Promise.all(data.map(({ id }) => call(`info?${new URLSearchParams({ model: id })}`, { signal })));
+	return infos.filter(({ model_type: type }) => type.embedding).map(({ served_model_name: name, fingerprint }) => ({ name, fingerprint }));
 }

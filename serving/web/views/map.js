@@ -74,17 +74,20 @@ class Chart {
 
 	// Compute the stored map again in a job.
 	async compute() {
+		this.better.inert = true;
 		try {
 			await call(`${this.path}/map`, { method: "POST", signal: this.state.signal });
+			await this.follow();
 		} catch (error) {
 			if (left(error)) return;
-			if (!error.answer?.job) return fill(this.work, failure(error, () => this.compute()));
+			if (error.answer?.job) await this.follow();
+			else fill(this.work, failure(error, () => this.compute()));
 		}
-		this.follow();
+		this.better.inert = false;
 	}
 
 	follow() {
-		followWork("map", this.corpus.name, this.work, {
+		return followWork("map", this.corpus.name, this.work, {
 			failed: (error) => fill(this.work, failure(error)),
 			signal: this.state.signal,
 			ended: (job) => {
