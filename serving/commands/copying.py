@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 from collections import defaultdict
@@ -19,7 +20,6 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from models.errors import Failed, Refused
-from models.remotes.base import without_user
 from serving.commands.starting import corpus_of, opened_corpora
 from serving.corpora.backend import Backend
 from serving.corpora.values import NO_SETTINGS, Content, Corpus, OwnVectors, Span
@@ -39,7 +39,7 @@ class Place(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        return without_user(f"{self.store}#{self.name}")
+        return _public(f"{self.store}#{self.name}")
 
     @classmethod
     def of(cls, text: str, name: str = "") -> Place:
@@ -50,11 +50,16 @@ class Place(NamedTuple):
             Invalid: the name is not legal.
         """
         store, _, named = text.partition("#")
+        if "@" in named:
+            raise Refused("the user or the password of a store has the character #: write it as %23")
         if not store or not (named or name):
-            raise Refused(
-                f"{without_user(text)}: give a store and a corpus, such as var#notes or milvus://host:19530#notes"
-            )
+            raise Refused(f"{_public(text)}: give a store and a corpus, such as var#notes or milvus://host:19530#notes")
         return cls(store, check_corpus_name(named or name))
+
+
+def _public(place: str) -> str:
+    """Return the place without a user and a password. The address of a Milvus has no `@` after them."""
+    return re.sub("(?<=://).*@", "", place)
 
 
 class Sum(NamedTuple):
@@ -128,7 +133,7 @@ def copy(settings: Settings, given: argparse.Namespace) -> int:
         except BaseException:
             there.drop(target.name)
             raise
-    print(f"{target}: {found}")
+    print(f"{target}: {read.after(-inf)}")
     return 0
 
 

@@ -32,7 +32,7 @@ def opened_service(
 
     Raises:
         BundleError: two models have the same name, or the first model is a cross-encoder.
-        StoreError: see `opened_corpora`.
+        StoreError, Failed: see `opened_corpora`.
     """
     corpora = opened_corpora(settings)
     make_folder(settings.data)  # corpora in memory or on Milvus have not created the folder

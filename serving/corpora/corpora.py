@@ -55,8 +55,8 @@ T = TypeVar("T")
 REMOVED_TOGETHER = 500
 """Maximum documents removed or patched in one commit. Other reads and writes run between two commits."""
 NAP_SECONDS = 0.001
-"""Pause after such a commit. Without it, the thread that has released the lock of the corpus often gets the lock again,
-before a waiting thread wakes up."""
+"""Pause between two such commits. Without it, the thread that has released the lock of the corpus often gets the lock
+again, before a waiting thread wakes up."""
 GIVEN_BACK_FROM = 1 << 20
 """Minimum number of bytes that a deletion must free before the space is returned to the disk. Returning space takes
 another commit."""
@@ -217,12 +217,13 @@ class Corpora(Backend):
         corpus, written = self.named(name), 0
         found = self._store.ids_matching(name, where)
         for start in range(0, len(found), REMOVED_TOGETHER):
+            if start:
+                sleep(NAP_SECONDS)
             with corpus.locked():
                 before_commit()
                 ids = [id for id in found[start : start + REMOVED_TOGETHER] if self._matches(name, id, where)]
                 corpus.write(write(ids))
             written += len(ids)
-            sleep(NAP_SECONDS)
         return written
 
     def remove_expired(self) -> None:
@@ -401,7 +402,7 @@ class Corpora(Backend):
         """Return the index to search, or None if the corpus has no vectors."""
         index = corpus.index()
         if index is None or (fingerprint is not None and index.identity.fingerprint != fingerprint):
-            if fingerprint is not None:
+            if fingerprint is not None and self.corpus(name)[1].documents:
                 self.encoder(name, [fingerprint])
             return None
         dim = index.identity.dim

@@ -20,7 +20,7 @@ from serving.corpora.ingest.chunking import cut
 from serving.corpora.ingest.vectors import VectorRule
 from serving.corpora.reranking import Reranking, first_stage, reranked
 from serving.corpora.search import Query, SearchOptions, SearchResult, merged
-from serving.corpora.values import OWN, Chunking, Content, Document, KnownText, Span
+from serving.corpora.values import OWN, Chunking, Content, Corpus, Document, KnownText, Span
 from serving.errors import Conflict, Invalid, Overloaded
 from serving.inference.embedder import Embedder, check_kind
 from serving.inference.embeddings import AS_DOCUMENTS, AS_QUERIES, Embeddings
@@ -244,8 +244,13 @@ class Library:
         deep = replace(options, k=options.k + options.offset, offset=0)
         if options.mode == "lexical":
             return merged({name: await self.search(name, queries, deep) for name in corpora}, options)
-        described = await self.read(lambda backend: [backend.corpus(name) for name in corpora])
-        first = next((corpus for corpus, size in described if size.documents), described[0][0])
+
+        def with_documents(backend: Backend) -> Corpus:
+            described = map(backend.corpus, corpora)
+            empty, size = next(described)
+            return empty if size.documents else next((corpus for corpus, held in described if held.documents), empty)
+
+        first = await self.read(with_documents, of=corpora[0])
 
         async def found(asked: Sequence[Query], made_by: str | None) -> SearchResult:
             results: dict[str, SearchResult] = {}

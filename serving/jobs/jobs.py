@@ -422,9 +422,7 @@ class Jobs:
             self._unended.pop(job.id, None)
             self._running.pop(job.id, None)
             self._payers.pop(job.id, None)
-            if job.id in self._stalled:
-                self._stalled.discard(job.id)
-                self._schedule()
+            self._stalled.discard(job.id)
             self._tell(job.id)
 
         await run_to_end(finished())

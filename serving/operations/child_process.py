@@ -68,8 +68,16 @@ def drained(child: subprocess.Popen[bytes], seconds: float) -> None:
     assert child.stdout is not None
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
-        if select.select([child.stdout], [], [], left)[0] and not os.read(child.stdout.fileno(), PART):
+        if _readable(child, left) and not os.read(child.stdout.fileno(), PART):
             return
+
+
+def _readable(child: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Wait up to `seconds` until a process writes output or closes it. Return whether it did."""
+    assert child.stdout is not None
+    waiting = select.poll()  # select.select refuses file descriptors above 1023
+    waiting.register(child.stdout, select.POLLIN)
+    return bool(waiting.poll(seconds * 1000))
 
 
 def reaped(child: subprocess.Popen[bytes]) -> int:
@@ -85,7 +93,7 @@ def output(child: subprocess.Popen[bytes]) -> Iterator[bytes]:
     assert child.stdout is not None
     while True:
         check_cancelled()
-        if not select.select([child.stdout], [], [], CHECKED_EVERY)[0]:
+        if not _readable(child, CHECKED_EVERY):
             continue
         if not (part := os.read(child.stdout.fileno(), PART)):
             return

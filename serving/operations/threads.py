@@ -180,7 +180,7 @@ async def in_thread(work: Callable[[], T], on_cancel: Callable[[], None] = lambd
 async def log_errors_of(work: asyncio.Future[Any]) -> None:
     """Wait until `work` ends, and log its exception, unless it is a `ServiceError`.
 
-    The wait for cancelled callers can't be cancelled again, because limits and locks must be held until the work ends.
+    If the caller is cancelled again, the wait continues, because its limits and locks must be held until the work ends.
     """
     work.add_done_callback(_log_error)
     while not work.done():

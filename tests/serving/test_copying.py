@@ -120,7 +120,7 @@ def test_a_copy_that_differs_is_removed(
 
 
 def test_a_document_that_expires_while_it_is_copied_makes_no_difference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: list[Backend]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, opened: list[Backend]
 ) -> None:
     (tmp_path / "corpora").mkdir()
     corpora = opened_corpora(settings(tmp_path))
@@ -134,11 +134,12 @@ def test_a_document_that_expires_while_it_is_copied_makes_no_difference(
 
     def slowly(*given: Any) -> copying.Sums:
         found = copied(*given)
-        monkeypatch.setattr(clock, "time_ns", lambda: 1000 * (2 * HOUR + 1))
+        monkeypatch.setattr(clock, "time_ns", lambda: 1000 * (2 * HOUR + HOUR // 2))
         return found
 
     monkeypatch.setattr(copying, "_copied", slowly)
     assert main(["copy", f"{tmp_path}#{NAME}", f"{tmp_path}#copy"]) == 0
+    assert "2 documents in 2 passages" in capsys.readouterr().out
     opened.append(opened_corpora(settings(tmp_path)))
     assert [one.id for one in opened[0].page("copy", None, 9, None).documents] == ["d3", "d4"]
 
@@ -184,9 +185,14 @@ def test_a_verified_copy_stays_although_its_report_can_not_be_printed(
     assert opened[0].names() == ["copy", NAME]
 
 
-@pytest.mark.parametrize("place", ["milvus://user:secret@host", "milvus://user:sec/secret@host"])
+@pytest.mark.parametrize(
+    "place", ["milvus://user:secret@host", "milvus://user:sec/secret@host", "milvus://user:1/secret@host"]
+)
 def test_messages_about_a_place_have_no_password(place: str) -> None:
     with pytest.raises(Refused) as refused:
         copying.Place.of(place)
     for message in (str(refused.value), str(copying.Place.of(f"{place}#notes"))):
         assert "host" in message and "secret" not in message
+    with pytest.raises(Refused, match="%23") as refused:
+        copying.Place.of("milvus://user:sec#secret@host#notes")
+    assert "secret" not in str(refused.value)

@@ -153,14 +153,14 @@ def test_a_corpus_keeps_to_the_model_that_it_was_created_for(pair: TestClient) -
 
 @pytest.mark.parametrize("asked", [{"query": "a text"}, {"vector": [1.0] * 64}])
 def test_vectors_of_one_search_come_from_one_encoder(pair: TestClient, asked: dict[str, Any]) -> None:
-    for name, options in (("empty", {}), ("first", {}), ("second", {"model": "turned"})):
+    for name, options in (("empty", {}), ("own", {"vectors": "own"}), ("first", {}), ("second", {"model": "turned"})):
         pair.put(f"/corpora/{name}", json=options).raise_for_status()
-        if name != "empty":
+        if name not in ("empty", "own"):
             pair.post(f"/corpora/{name}/documents", json=DOCUMENTS).raise_for_status()
     for names in (["first", "second"], ["empty", "second", "first"]):
         refused = pair.post("/search", json={"corpora": names, **asked})
         assert refused.status_code == 409 and "different encoders" in refused.json()["error"]
-    for names in (["empty", "second"], ["second", "empty"]):
+    for names in (["empty", "second"], ["second", "empty"], ["own", "second"], ["second", "own"]):
         found = pair.post("/search", json={"corpora": names, **asked})
         assert {hit["corpus"] for hit in found.json()["hits"]} == {"second"}, found.text
 

@@ -91,6 +91,7 @@ JSON_BODIES = [
     ("application/json", b'[{"text": "a",},\n{"text": "b"}]'),
     ("application/json", b'{\n  "text": "one"\n}'),
     ("application/x-ndjson", b'\n{"text": "one"}\n{"text": "two"}\n'),
+    ("application/x-ndjson", b'{"text": "one", "documents": ["a"]}\n{"text": "two"}\n'),
 ]
 
 

@@ -58,7 +58,8 @@ def embed(
     Args:
         address: address of a Ray cluster. None means the address in `RAY_ADDRESS`. If that is not set, Ray is started
             on this machine.
-        force: replace `out` or its parts even if a command with other options or inputs wrote them.
+        force: replace `out`, also if it is complete, or if a command with other options or inputs wrote it. Parts of an
+            unfinished run of the same command are kept.
         stream: receives the progress.
 
     Raises:

@@ -65,7 +65,7 @@ def json_media(begun: Callable[[], BinaryIO], settings: Settings) -> str | None:
     """
     try:
         first = next(ndjson_rows(begun(), settings), None)
-        if first and isinstance(first.value, dict) and "documents" not in first.value:
+        if first and isinstance(first.value, dict) and ("documents" not in first.value or "text" in first.value):
             return "application/x-ndjson"
         if _Text(begun(), row_bytes(settings)).peek() not in (b"{", b"["):
             return None

@@ -51,7 +51,7 @@ def _on_file(method: Callable[Concatenate[CorpusFile, P], T]) -> Callable[Concat
 class SqliteStore:
     """A `Store` in a folder. A corpus exists when its file has its final name.
 
-    If this version can't serve a file, methods on its corpus raise `Damaged` or `Unhealthy` and name the file. All
+    If this version can't serve a file, methods on its corpus raise `Damaged` or `NotServed` and name the file. All
     remaining corpora are served. Only `drop` and `adopt` remove the file of a corpus. They delete an intact file, and
     rename a damaged file.
 

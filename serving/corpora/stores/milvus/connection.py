@@ -144,7 +144,7 @@ def _server(address: Address) -> Connection:
             timeout=CONNECT_SECONDS,
         )
         version = client.get_server_version(timeout=CONNECT_SECONDS)
-    except MilvusException as error:
+    except (MilvusException, RpcError) as error:
         raise Failed(f"--store: can't reach {address}: {_line(error)}") from None
     found = _VERSION.search(version)
     if found and tuple(map(int, found.groups())) < OLDEST:

@@ -15,7 +15,7 @@ from models.errors import Failed
 from serving.corpora.backend import Description
 from serving.corpora.indexes.state import Report
 from serving.corpora.maps import Placed, Unplaced
-from serving.corpora.ports import IndexSize, Stop, never
+from serving.corpora.ports import IndexSize, Stop, StoreError, never
 from serving.corpora.stores.milvus.connection import connect
 from serving.corpora.stores.milvus.indexes import report
 from serving.corpora.stores.milvus.lifecycle import Collections
@@ -26,7 +26,7 @@ from serving.corpora.stores.milvus.writing import Writer
 from serving.corpora.stores.sqlite import hold
 from serving.corpora.stores.writing import check_bound, stemmed_otherwise
 from serving.corpora.values import Corpus, Map, OwnVectors, Size
-from serving.errors import Invalid, ServiceError, Unsupported
+from serving.errors import Damaged, Invalid, ServiceError, Unsupported
 from serving.operations.bounds import BOUNDS, Bounds
 from serving.operations.files import disk_errors
 from serving.settings import Settings
@@ -50,7 +50,8 @@ class MilvusCorpora(Writer):
         """Open the corpora on the Milvus of `--store`.
 
         Raises:
-            StoreError: Milvus can't be used (see `connect` and `Registry`), or another process uses the data folder.
+            StoreError: Milvus can't be used (see `connect` and `Registry`), a file of the data folder is damaged, or
+                another process uses the data folder.
             Failed: Milvus can't be reached or is not ready, or the data folder can't be written.
         """
         jobs_of_one_server = settings.data / "corpora"
@@ -65,6 +66,8 @@ class MilvusCorpora(Writer):
                 opened.callback(uploads.close)
                 registry = Registry(self._connection)
                 self._opened = opened.pop_all()
+        except Damaged as error:
+            raise StoreError(f"--data: {error}") from error
         except ServiceError as error:
             raise Failed(f"--store: {error}") from error
         collections = Collections(self._connection, registry, settings.index, settings.expected_passages)

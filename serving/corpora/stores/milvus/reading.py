@@ -173,7 +173,8 @@ class Reader(Backend):
         if options.after:
             check_generation(options.after.generation, record.generation)
         if fingerprint is not None and record.fingerprint != fingerprint:
-            self.encoder(record.name, [fingerprint])
+            if self._collections.size(record).documents:
+                self.encoder(record.name, [fingerprint])
             return SearchResult([[] for _ in queries], record.generation, None)
         table = self._collections.live(record)
         if record.table is None or table is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import gzip
 import json
+import os
+import resource
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterable
@@ -366,6 +368,18 @@ def test_a_spool_is_never_in_memory(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < 2 * PIECE + 1_000_000
     finally:
         tracemalloc.stop()
+
+
+def test_a_child_process_reads_a_page_beside_many_open_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert [one["text"] for one in values(read(b"<p>A page</p>", "html"))] == ["A page"]
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize(

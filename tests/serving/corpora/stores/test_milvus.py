@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("pymilvus", reason="the extra 'milvus' is not installed")
+from unittest.mock import Mock
 
 import grpc
 from milvus_lite.adapter.grpc.server import start_server_in_thread
@@ -27,7 +28,7 @@ from serving.corpora.filter_language import compile_filter
 from serving.corpora.filters import with_id
 from serving.corpora.ports import StoreError
 from serving.corpora.search import Query, SearchOptions
-from serving.corpora.stores.milvus import lifecycle, reading, recall, registry, table
+from serving.corpora.stores.milvus import connection, lifecycle, reading, recall, registry, table
 from serving.corpora.stores.milvus.connection import Address, connect
 from serving.corpora.stores.milvus.corpora import MilvusCorpora
 from serving.corpora.stores.milvus.indexes import planned
@@ -104,13 +105,23 @@ def test_a_milvus_that_is_not_ready_is_an_error_of_the_start(tmp_path: Path, mon
             MilvusCorpora(Settings(data=tmp_path, store=str(tmp_path / "m.db")))
     MilvusCorpora(Settings(data=tmp_path, store=str(tmp_path / "m.db"))).close()
     (tmp_path / "milvus" / "uploads.sqlite").write_bytes(b"damaged" * 100)
-    with pytest.raises(Failed, match="uploads"):
+    with pytest.raises(StoreError, match=r"--data: .*uploads"):
         MilvusCorpora(Settings(data=tmp_path, store=str(tmp_path / "m.db")))
 
 
 def test_a_store_of_another_name_is_refused() -> None:
     with pytest.raises(SettingsError, match="milvus://HOST:PORT"):
         read_settings(["--store", "mivlus://host"])
+
+
+def test_a_server_that_hangs_is_an_error_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    class DeadlineError(grpc.RpcError):  # type: ignore[misc]
+        def details(self) -> str:
+            return "Deadline Exceeded"
+
+    monkeypatch.setattr(connection, "MilvusClient", Mock(side_effect=DeadlineError))
+    with pytest.raises(Failed, match="Deadline Exceeded"):
+        connect("milvus://127.0.0.1:1/db")
 
 
 def test_one_line_says_that_there_is_no_server() -> None:
