@@ -87,8 +87,7 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
         if state.objective.needs.teacher and teacher is None:
             teacher = _trained_teacher(teacher_config(config), corpus, devices, stream)
         torch.manual_seed(devices.own_seed(config.seed))  # The seed fixes dropout, independently of earlier draws.
-        # Without `resume`, a checkpoint here is what remained of a run that was only partly removed.
-        taken_up = resume and checkpoint.load(state, folder, devices, corpus=corpus.census.digest)
+        taken_up = checkpoint.load(state, folder, devices, corpus=corpus.census.digest)
         if config.layers == () and not taken_up:
             sentences = next(corpus.batches(static.SENTENCES, seed=config.seed))
             static.start(state.encoder, load_start(config, devices), sentences, autocast)
@@ -236,6 +235,8 @@ def _check_folders(config: RunConfig, *, resume: bool, force: bool = False) -> N
         )
     if resume or (force and record.has_run(folder)):
         record.stored_config(folder, RunConfig)
+        if force:
+            record.check_files(folder)
     else:
         record.check_no_run(folder, replace=REPLACE)
         if not force:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -72,13 +73,10 @@ def _is_unicode(value: Any) -> bool:
 
     Lists and objects of JSON are searched, too.
     """
-    if isinstance(value, dict):
-        return all(map(_is_unicode, (*value, *value.values())))
-    if isinstance(value, list):
-        return all(map(_is_unicode, value))
-    if isinstance(value, str) and not value.isascii():
+    text = json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, dict | list) else value
+    if isinstance(text, str) and not text.isascii():
         try:
-            value.encode()
+            text.encode()
         except UnicodeEncodeError:
             return False
     return True

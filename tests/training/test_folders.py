@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,6 +14,7 @@ from training.checkpoints.publish import Outcome, publish
 from training.checkpoints.record import RunError
 from training.config import RunConfig
 from training.machine.interrupt import LockError, locked
+from training.step import Step
 
 Fit = Callable[..., tuple[Outcome, str]]
 MakeConfig = Callable[..., RunConfig]
@@ -40,10 +42,17 @@ def test_a_run_that_never_began_is_not_resumed(make_config: MakeConfig, fitted: 
         fitted(make_config(), resume=True)
 
 
-def test_what_is_left_of_a_partly_removed_run_is_not_resumed(copied: RunConfig, fitted: Fit) -> None:
+def test_what_is_left_of_a_partly_removed_run_is_not_resumed(
+    copied: RunConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = copied.override({"max_steps": 1})
     (Path(copied.run) / "config.json").unlink()
-    outcome, _ = fitted(copied.override({"max_steps": 1}))
-    assert outcome.steps == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(Step, "__call__", Mock(side_effect=MemoryError))
+        with pytest.raises(MemoryError):
+            fitted(new)
+    outcome, said = fitted(new, resume=True)
+    assert outcome.steps == 1 and "from step" not in said
 
 
 def test_force_removes_no_files_of_others(make_config: MakeConfig, copied: RunConfig, tmp_path: Path) -> None:

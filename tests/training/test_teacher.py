@@ -173,6 +173,14 @@ def test_force_replaces_a_teacher_of_an_earlier_state_of_the_corpus(
     with pytest.raises(RunError, match=r"runs/one-teacher contains the teacher of another run or corpus: .*--force"):
         fitted(config)
     assert not Path(config.run).exists()
+    Path(config.run).mkdir(parents=True)
+    record.create_run(config, {})
+    note = Path(config.run, "notes.txt")
+    note.touch()
+    with pytest.raises(RunError, match=r"notes\.txt: is not a file of the run"):
+        fitted(config, force=True)
+    assert record.has_run(Path(planned.run))
+    note.unlink()
     monkeypatch.setattr(run, "_trained_teacher", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         fitted(config, force=True)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from models.bundle.disk import fsync, naming, replacing, write_whole
 from models.errors import Refused
+from training.checkpoints.checkpoint import CHECKPOINT
 from training.config import Configuration, RunConfig
 from training.machine.interrupt import LOCK, locked
 from training.objectives.base import MEASURED
@@ -23,7 +24,7 @@ ENVIRONMENT = "environment.json"
 METRICS = "metrics.jsonl"
 RUN_FILES = (
     *(CONFIG, ENVIRONMENT, METRICS, LOCK, "events.out.tfevents.*", "adapter", "*.vectors"),
-    *("checkpoint.safetensors", "best-*.safetensors", "diverged-*.safetensors"),
+    *(CHECKPOINT, "best-*.safetensors", "diverged-*.safetensors"),
     *(".*.part", ".tmp??????", ".adapter.*-bundle*"),  # of killed writers
 )
 """Patterns of the names of all files and folders that a run writes to its folder."""
@@ -74,11 +75,14 @@ class Record:
 def create_run(config: Configuration, environment: Mapping[str, Any]) -> None:
     """Write the configuration and environment of a new run to its folder, which this process has locked.
 
+    Remove a checkpoint without a run.
+
     Raises:
         RunError: the folder already has a run.
     """
     folder = Path(config.run)
     check_no_run(folder)
+    (folder / CHECKPOINT).unlink(missing_ok=True)  # It remained from a run that was only partly removed.
     write_whole(folder / ENVIRONMENT, json.dumps(environment, indent=2) + "\n")
     write_whole(folder / CONFIG, config.to_json())
 
@@ -111,13 +115,22 @@ def remove_run(folder: Path) -> None:
     # `read_config` refuses a transformers model folder, which also contains a config.json.
     stored_config(folder, RunConfig)
     with locked(folder):
-        others = (one for one in folder.iterdir() if not any(fnmatchcase(one.name, name) for name in RUN_FILES))
-        if other := min(others, default=None):
-            raise RunError(f"{other}: is not a file of the run, so {folder} is not removed: move it to another folder")
+        check_files(folder)
         try:
             shutil.rmtree(folder)
         except OSError as error:
             raise RunError(f"{folder}: {error.strerror}") from error
+
+
+def check_files(folder: Path) -> None:
+    """Check that the folder of a run has only files of the run.
+
+    Raises:
+        RunError: the folder has other files, such as other runs.
+    """
+    others = (one for one in folder.iterdir() if not any(fnmatchcase(one.name, name) for name in RUN_FILES))
+    if other := min(others, default=None):
+        raise RunError(f"{other}: is not a file of the run, so {folder} is not removed: move it to another folder")
 
 
 def stored_config(folder: Path, kind: type[C]) -> C:

@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,15 +45,17 @@ def evaluate(options: argparse.Namespace) -> int:
     recording = _adapter(options.source) if options.record else None
     beside = [_evaluation(file) for file in options.beside]
     given = load_data(options.data, options.tasks)
-    judged = open_subject(
-        options.source,
-        pooling=options.pooling,
-        by_torch=options.torch,
-        engine=options.engine,
-        precision=options.precision,
-        key=options.key,
-    )
-    with terminable(), closing(judged):
+    with ExitStack() as opened:
+        opened.enter_context(terminable())
+        judged = open_subject(
+            options.source,
+            pooling=options.pooling,
+            by_torch=options.torch,
+            engine=options.engine,
+            precision=options.precision,
+            key=options.key,
+        )
+        opened.enter_context(closing(judged))
         visible = replace(judged, encode=with_progress(judged.encode, sys.stderr))
         evaluation = suite.evaluate(visible, given, command=_command(options))
     print(tables(evaluation))

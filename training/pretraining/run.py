@@ -75,8 +75,7 @@ def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> Stat
             record.create_run(config, run_environment(corpus, devices, run.precision))
         devices.wait_for(run.folder / record.CONFIG)
         torch.manual_seed(devices.own_seed(config.seed))  # The seed fixes dropout.
-        if resume:
-            checkpoint.load(run.state, run.folder, devices, corpus=corpus.census.digest)
+        checkpoint.load(run.state, run.folder, devices, corpus=corpus.census.digest)
 
         run_to_end(run, _headline(run), stream if devices.first else io.StringIO())
         if devices.first:

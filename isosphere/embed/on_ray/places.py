@@ -81,7 +81,7 @@ def _files_at(url: str) -> list[Url]:
     with _opened(base) as (fs, root):
         if magic:
             matching = fs.glob(root.rstrip("/") + url.removeprefix(base), detail=True)
-            found = [path for path, facts in matching.items() if facts["type"] == "file"]
+            found = [path for path, facts in matching.items() if facts["type"] != "directory"]
         elif fs.isdir(root):
             inside = fs.find(root)
             found = [path for path in inside if _is_read(path.removeprefix(root))]

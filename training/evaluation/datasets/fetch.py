@@ -34,7 +34,8 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
             return Path(chosen).expanduser()
         return (cache if cache.is_absolute() else Path.home() / ".cache") / "isosphere" / "data"
     except RuntimeError as error:
-        raise DataError(f"ISOSPHERE_DATA={chosen or ''}: {error} Name the folder with --to") from error
+        where = f"ISOSPHERE_DATA={chosen}: " if chosen else ""
+        raise DataError(f"{where}{error} Name the folder with --to") from error
 
 
 def provide(name: str, dataset: Dataset, folder: Path, stream: TextIO, *, download: Download | None) -> None:
