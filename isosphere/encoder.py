@@ -40,7 +40,7 @@ def load(
 ) -> Encoder:
     """Load an encoder.
 
-    `name` is `minilm`, an encoder of this project (`default`, `simcse`, …), or the folder of a bundle or adapter.
+    `name` is an encoder of this project (`default`, `simcse`, …), `minilm`, or the folder of a bundle or adapter.
 
     The first use of `minilm` or an adapter writes its bundle to the user's cache folder. `engine` is `onnxruntime`,
     `openvino` or `tensorrt`, and `precision` is `fp32`, `bf16` or `fp16`, as for the server. None selects the fastest

@@ -334,9 +334,9 @@ def preset_of(recipe: Recipe[Any], backbone: str) -> str:
     `unsup-simcse-bert-large-uncased` get `bert-large-uncased`. If no name matches, `FALLBACK_PRESET` is the nearest
     preset. Presets for passages are left out.
 
-    If the backbone is a folder that declares a pooling, only presets with this pooling are considered, if there are
-    any. If neither a preset with a matching name nor `FALLBACK_PRESET` is among them, the first one is used. The
-    pooling of a hub id is known only after loading, which is too late for this choice.
+    If the backbone is a folder that declares a pooling, the nearest preset is chosen only among presets with this
+    pooling, if there are any. If neither a preset with a matching name nor `FALLBACK_PRESET` is among them, the first
+    one is used. The pooling of a hub id is known only after loading, which is too late for this choice.
 
     Raises:
         SourceError: the backbone is a folder without a supported encoder.

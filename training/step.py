@@ -264,8 +264,10 @@ def initial_state(config: RunConfig, devices: Devices, autocast: torch.dtype | N
     Randomly initialised weights are drawn from the seed, so they are the same on every process.
 
     Raises:
-        ConfigError: the encoder is too narrow for the objective or the adapter, the encoder has no dropout, or the
+        ConfigError: the encoder is too narrow for the objective or the adapter, the views of a sentence would be equal
+            because the encoder has no dropout, the augmentation does not suit the objective or the encoder, or the
             batch is smaller than the number of devices.
+        SourceError, BundleError: see `load_for_training`.
     """
     if config.batch_size < devices.count:
         raise ConfigError(

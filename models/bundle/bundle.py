@@ -135,10 +135,10 @@ class Bundle:
 
     @property
     def int8_limit(self) -> float | None:
-        """Range of int8 output, or None for older bundles, which have no range.
+        """Range of int8 output, or None for older bundles, which have no `int8.json`.
 
         Raises:
-            BundleError: the bundle's `int8.json` contains no range.
+            BundleError: `int8.json` contains no valid range.
         """
         if INT8 not in self.manifest.files:
             return None

@@ -65,8 +65,8 @@ class Remote(Protocol):
 def as_remote_error(remote: object, secret: Set[str] = frozenset(), *, fetching: bool = False) -> Iterator[None]:
     """Convert an error that the `with` block raises to a `RemoteError`.
 
-    The message is one line that names `remote` and hides every `secret`. With `fetching`, errors of the local disk are
-    raised unchanged.
+    The message is one line that names `remote` and hides every `secret`. With `fetching`, an `OSError` whose `errno`
+    is in `EXHAUSTED` is an error of the local disk, and is raised unchanged.
     """
     try:
         yield

@@ -129,7 +129,7 @@ class Runtime(Protocol):
         """Run one padded batch, `ids` and `mask` each (N, L). Rows keep their order.
 
         The caller owns the returned arrays. With `alone`, this batch may use all threads. Callers set `alone` if no
-        other batch runs. On a CPU, they may also set it for one extra batch that runs while every stream is busy.
+        other batch runs. On a CPU, callers may also run one extra batch with `alone` while every stream is busy.
         """
 
     @staticmethod

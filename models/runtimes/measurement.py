@@ -123,9 +123,9 @@ def measure(bundle: Bundle, options: Options) -> Sequence[Measured]:
 
 
 def graphs(bundle: Bundle, options: Options) -> dict[Pair, Open]:
-    """Return a loading function for every pair.
+    """Return a loading function for every available pair.
 
-    The reference comes first, then reduced precisions, because these are usually faster.
+    The reference comes first. Reduced precisions come next, because they are usually faster than other float32 pairs.
 
     Raises:
         RuntimeUnavailable: no runtime works on this machine.

@@ -109,7 +109,11 @@ class Sums:
 def copy(settings: Settings, given: argparse.Namespace) -> int:
     """Copy a corpus with its vectors, read the copy, and compare the `Sums` of both corpora. Return the exit status.
 
-    If the copying fails, or if the sums differ (`Failed`), the copy is deleted.
+    If copying or comparing fails, the copy is deleted.
+
+    Raises:
+        Failed: the sums differ.
+        Refused: source and copy are the same corpus, or the copy exists and the user did not set `--replace`.
     """
     source = _leading_to(settings, Place.of(given.source))
     target = _leading_to(settings, Place.of(given.target, source.name))

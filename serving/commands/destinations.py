@@ -262,7 +262,7 @@ class Remote:
 
         Raises:
             ServiceError: the server answered with this error.
-            Unhealthy: the server can't be reached.
+            Unhealthy: the server can't be reached, or its answer is not valid.
         """
         return await asyncio.to_thread(self._asked, method, path, body, headers)
 

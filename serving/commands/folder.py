@@ -144,7 +144,8 @@ class Folder:
         """Store the documents of a file. Return whether this succeeded, with or without skipped rows.
 
         If the job of the file fails or is cancelled, remove the documents that it has stored. After a temporary error,
-        some documents may be stored, so the next attempt with the same content has the same idempotency key.
+        some documents may be stored. The next attempt with the same content has the same idempotency key, so it does
+        not store these documents twice.
         """
         if self._keys.get(file, ("", ""))[0] != digest:
             self._keys[file] = digest, uuid.uuid4().hex

@@ -297,7 +297,8 @@ class Stale(Conflict):
 def by_document(passages: Iterable[tuple[Passage, Floats]], fingerprint: str) -> Iterator[Content]:
     """Yield the documents of `passages` in blocks, with their vectors.
 
-    The passages must be in order, each with a vector (D,). Split and unsplit documents are in separate blocks.
+    The passages of a document must be adjacent and in the order of the text. Each passage has a vector (D,). Split and
+    unsplit documents are in separate blocks.
     """
     together = groupby(passages, key=lambda one: one[0].document.id)
     documents = (list(own) for _, own in together)

@@ -364,6 +364,7 @@ class Corpora(Backend):
 
         Raises:
             Conflict, NotFound: the corpus was created or deleted while the vectors were read.
+            Stopped: `stop` returned True before the file was replaced.
         """
         with ExitStack() as held:
             if beside := self._indexes.read(vectors):

@@ -179,7 +179,7 @@ class Snapshots:
         Progress counts each byte twice: for unpacking and checking.
 
         Raises:
-            Invalid: `file` is not a complete snapshot, or its corpus exceeds the limits of requests; nothing has
+            Invalid: `file` is not a complete snapshot, or a value in it is wrong or exceeds its limit; nothing has
                 changed.
             TooLarge: see `unpacked_bytes`.
             InsufficientStorage, Unhealthy: the disk is full, or fails.
@@ -384,7 +384,7 @@ class Progress:
     """Progress of work in a thread. The number of processed documents is estimated from the processed bytes.
 
     One thread updates the progress. Any thread may read the progress. If `caller` is given, an update may wait for
-    short requests of other keys.
+    short requests of other API keys.
     """
 
     def __init__(self, caller: Caller | None = None) -> None:
@@ -409,7 +409,7 @@ class Progress:
         self._token.cancel()
 
     def left(self) -> bool:
-        """Return whether the work was cancelled. If necessary, wait first for short requests of other keys."""
+        """Return whether the work was cancelled. First wait as in `CancelToken.give_way`."""
         self._token.give_way()
         return self._token.cancelled
 

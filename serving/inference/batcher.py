@@ -62,8 +62,8 @@ class Batcher:
     request is admitted with all its texts, or it is refused. Interactive requests and bulk work each have their own
     `FairQueue`. Interactive requests are embedded first. For `RESERVED_SECONDS` after an interactive request, bulk work
     leaves one of several streams free. If interactive requests never stop, bulk work gets one batch after every
-    `BULK_TURN` interactive batches. Engines that share the streams of a machine must get the same `EngineSlots` as
-    `shared`.
+    `BULK_TURN` interactive batches. If several engines share the streams of a machine, their batchers must get the same
+    `EngineSlots` in the argument `shared`.
 
     If there is only one caller, a single short text runs on the event loop; see `ON_THE_LOOP`. With several callers,
     the event loop must stay free to read the requests that form the next batch.

@@ -263,7 +263,10 @@ def _characters(pair: TextPair) -> int:
 
 
 def _count_as_truncated(tokens: list[Tokens], cut: Sequence[int]) -> None:
-    """Count inputs as truncated that were cut before they were tokenised, even if their other tokens fit the model."""
+    """Count the inputs `cut` as truncated, even if their tokens fit the model.
+
+    The texts of these inputs were cut before they were tokenised.
+    """
     for i in cut:
         tokens[i] = replace(tokens[i], length=max(tokens[i].length, len(tokens[i]) + 1))
 

@@ -87,9 +87,10 @@ class Adaptations:
         return self.working / job.corpus / job.id
 
     def check_room(self, job: Job) -> None:
-        """Raise `Conflict` if the server keeps `MOST_KEPT` encoders that other jobs made for the corpus of a job.
+        """Raise `Conflict` if the server already keeps `MOST_KEPT` encoders for the corpus of `job`.
 
-        Nothing is deleted to make room, because a server may be started with any of these encoders.
+        Encoders that `job` itself made are not counted. Nothing is deleted to make room, because a server may be
+        started with any of these encoders.
         """
         made = self.made / job.corpus
         kept = [one for one in made.glob("*") if not one.name.startswith(_name(job))]

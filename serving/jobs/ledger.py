@@ -141,8 +141,8 @@ class Ledger:
     def newest(self, of: Callable[[str], bool], limit: int, behind: str | None) -> list[Job]:
         """Return the newest `limit` jobs of corpora that `of` accepts, newest first.
 
-        If `behind` is the id of a job, only older jobs are returned. For jobs of other corpora, only the corpus is
-        read.
+        If `behind` is the id of a job, only older jobs are returned. Of a job that `of` rejects, only the name of the
+        corpus is read.
 
         Raises:
             Invalid: there is no job with the id `behind`. It may have been deleted since the previous page.

@@ -35,7 +35,7 @@ TOKENS_PER_SECOND = 1000
 """Tokens that are charged to a key for one second of CPU time. One token is thus one millisecond."""
 
 SLICE_SECONDS = 0.002
-"""Seconds between two checks whether long work must wait for short requests of other keys."""
+"""Seconds between two checks whether long work must wait for short requests of other API keys."""
 NAP_SECONDS = 0.001
 
 # Work is cancelled if its caller has left, its deadline has passed, or the server is stopping.
@@ -50,7 +50,7 @@ class CancelToken:
     def __init__(self, parent: CancelToken | None = None, caller: Caller | None = None) -> None:
         self.parent = parent
         self._caller = caller
-        """The key whose long work waits for short requests of other keys. None means that the work never waits."""
+        """API key whose long work waits for short requests of other API keys. None means that the work never waits."""
         self._slice_ends = 0.0
         self._counted = 0.0
         """CPU time of the thread, in seconds, that `cpu_seconds` already includes."""
@@ -82,7 +82,7 @@ class CancelToken:
             self._count()
 
     def give_way(self) -> None:
-        """Wait for short requests of other keys if this key has exceeded its share of a CPU.
+        """Wait for short requests of other API keys if the API key of the work has exceeded its share of a CPU.
 
         The check happens at most once every `SLICE_SECONDS`, and not within `without_waiting`.
         """
@@ -112,7 +112,7 @@ _HURRIED: ContextVar[bool] = ContextVar("hurried", default=False)
 def is_cancelled() -> bool:
     """Return whether the current work should stop. Work without a token is never cancelled.
 
-    In long work, this function first waits for short requests of other keys, if necessary.
+    If the API key of the work has exceeded its share of a CPU, first wait for short requests of other API keys.
     """
     token = _CURRENT.get()
     if token is None:

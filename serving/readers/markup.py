@@ -109,7 +109,7 @@ def _parsed(html: str) -> Page:
 class Page(HTMLParser):
     """Parser that collects the sections and the title of an HTML page.
 
-    Elements of `SKIPPED` are skipped, except those whose start tags are in `shown`.
+    Elements of `SKIPPED` are skipped, unless `_is_shown` returns True for their start tags.
     """
 
     def __init__(self, html: str, shown: frozenset[Start] = frozenset()) -> None:
@@ -155,9 +155,10 @@ class Page(HTMLParser):
             super().set_cdata_mode(elem, **options)
 
     def _is_shown(self, tag: str) -> bool:
-        """Return whether the start tag that was just read is in `shown`, or is a script or style after one that is.
+        """Return whether the start tag that was just read is in `shown`.
 
-        If a script is never closed, no script after it is closed. One pass then finds them all.
+        Also return True for a script after a script in `shown`, and for a style after a style in `shown`. If a script
+        is never closed, no script after it is closed. One pass then finds them all.
         """
         here = self.getpos()
         is_after = tag in self.CDATA_CONTENT_ELEMENTS and any(one == tag and here > at for one, at in self.shown)

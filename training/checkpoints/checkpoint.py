@@ -47,10 +47,10 @@ class Resumable(Protocol):
         """Return the tensors that the checkpoint stores, except torch's random states."""
 
     def restore_facts(self, facts: Mapping[str, Any]) -> None:
-        """Restore the state's numbers from a result of `facts`."""
+        """Restore the state's numbers from the header of a checkpoint."""
 
     def restore_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the state's tensors from a result of `tensors`."""
+        """Restore the state's tensors from the tensors of a checkpoint."""
 
 
 def save(state: Resumable, folder: Path, devices: Devices, *, corpus: str) -> None:
@@ -252,7 +252,7 @@ def save_snapshot(state: State, snapshot: Snapshot, file: Path, *, step: int, se
 
 
 def load_snapshot(state: State, file: Path, devices: Devices) -> list[str]:
-    """Restore `state` from a file of `save_snapshot`, and return the sentences.
+    """Restore `state` from a file of `save_snapshot`, and return the sentences of the diverged step.
 
     Raises:
         CheckpointError: the file is missing, damaged, or from a different run, or the backbone has changed.

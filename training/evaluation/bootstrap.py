@@ -102,7 +102,7 @@ def resample_means(runs: Sequence[Gains], resamples: int = RESAMPLES, *, seed: i
 
 
 def compare_means(a: Values, b: Values) -> Comparison:
-    """Compare the means of `a` and `b`, values (n,) for the same pairs or queries, on the same resamples."""
+    """Compare the means of `a` and `b` on the same resamples. Both are values (n,) of the same pairs or queries."""
     rows = np.random.default_rng(0).integers(len(a), size=(RESAMPLES, len(a)))
     first, second = (Resampled(float(each.mean()), each[rows].mean(axis=1)) for each in (a, b))
     return first.against(second)

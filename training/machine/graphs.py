@@ -110,7 +110,7 @@ class CudaGraphs(Generic[G]):
     def _record(self, compute: Callable[[G], dict[str, Tensor]], given: G) -> RecordedGraph:
         """Record the graph without running the computation.
 
-        Other threads prepare the next batch and may allocate CUDA memory meanwhile.
+        Other threads are allowed to allocate CUDA memory meanwhile, because they prepare the next batch.
         """
         graph = torch.cuda.CUDAGraph()
         for generator in self._draws:

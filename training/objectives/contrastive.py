@@ -46,7 +46,7 @@ def info_nce(logits: Tensor) -> Tensor:
 
 
 class MLP(nn.Sequential):
-    """A linear layer with tanh, (…, D) to (…, D). The initialisation is BERT's: weights N(0, 0.02), biases 0."""
+    """A linear layer with tanh, (…, D) to (…, D). The initialisation is BERT's: weights N(0, 0.02²), biases 0."""
 
     def __init__(self, dim: int) -> None:
         dense = nn.Linear(dim, dim)

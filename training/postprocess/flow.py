@@ -70,7 +70,7 @@ def initialise(flow: Flow, pooled: Tensor) -> None:
     """Initialise the flow as Glow does.
 
     Couplings become the identity, and actnorms standardise the first batch (N, D). Hidden layers of couplings are drawn
-    from N(0, 0.05), and their actnorms standardise the hidden layers' outputs.
+    from N(0, 0.05²), and their actnorms standardise the hidden layers' outputs.
     """
     for module in flow.modules():
         if isinstance(module, AdditiveCoupling):

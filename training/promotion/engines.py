@@ -60,8 +60,8 @@ class Engine:
     def kept(self) -> bool:
         """True if the promoted copy contains the pair.
 
-        The bundle's own graphs of reduced precision are left out if they are less than `LEAST_GAIN` times as fast as
-        float32.
+        A pair is left out only if it is one of the bundle's own graphs of reduced precision, and less than `LEAST_GAIN`
+        times as fast as float32.
         """
         return not self.own or (self.measured.times_reference or 0) >= LEAST_GAIN
 

@@ -43,8 +43,8 @@ def remove_old_copies(place: Place) -> None:
 def rollback(place: Place, *, stream: TextIO) -> dict[str, Any]:
     """Serve the previous bundle again, and return the ledger's line about the rollback.
 
-    If a user has replaced the link to the served copy with a folder, that folder is copied first, and the link's last
-    target is served.
+    If a user has replaced the link to the served copy with a folder, the previous bundle is the last copy that the
+    ledger records as served. The folder is copied first, unless it is damaged.
 
     Raises:
         PromotionError: the ledger has no previous bundle, or the previous bundle is missing or fails verification.

@@ -156,7 +156,10 @@ def _nearest(encode: Encode, sentences: Sequence[str]) -> dict[int, Sequence[flo
 def _searched(
     encode: Encode, prompts: Mapping[str, str], collections: Mapping[str, Collection]
 ) -> tuple[Arrays, Arrays]:
-    """Return the scores of the queries and their numbers of relevant documents, under the key of each measure."""
+    """Return two dictionaries: the scores (Q,) of the queries, and their numbers (Q,) of relevant documents.
+
+    Both have an entry for each collection and measure, under the key that `task_of` returns.
+    """
     found: dict[str, NDArray[np.float64]] = {}
     relevant: dict[str, NDArray[np.int64]] = {}
     for name, each in collections.items():

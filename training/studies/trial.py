@@ -164,8 +164,9 @@ class InputDigests:
         encoder without a local folder has no digest, because its name identifies it.
 
         Raises:
-            StudyError: the corpus or the scored pairs of `dev_data` are not a file.
+            StudyError: a path in `corpus` or `dev_data` is not a file.
             SourceError: a path does not lead to an encoder's folder.
+            BundleError: the folder of an encoder has a manifest but does not match it.
         """
         found = {}
         if config.corpus:
@@ -202,7 +203,9 @@ def corpus_digest(files: tuple[str, ...], name: str = "corpus") -> str:
 
 
 def encoder_digest(folder: Path) -> str:
-    """Return a bundle's fingerprint. For another encoder, return the SHA-256, in hex, of its files' paths and digests.
+    """Return the fingerprint of a bundle, or a digest of an encoder that is not a bundle.
+
+    The digest is the SHA-256, in hex, of the paths and digests of the files that match `READ`.
 
     Raises:
         BundleError: the folder has a manifest but does not match it.

@@ -116,7 +116,8 @@ class Edge:
     async def _without_bugs(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle the request.
 
-        After an unexpected exception, answer 500. If the request has not ended when the drain ends, answer 503.
+        After an unexpected exception, answer 500. If the request has not ended when the drain ends, answer 503. An
+        answer that was already begun stays incomplete.
         """
         try:
             await self._app(scope, receive, send)

@@ -1,4 +1,4 @@
-"""Route classes. A route reads the body first. Its work is cancelled if the caller leaves or the deadline passes."""
+"""Route classes. A route cancels its work if the caller disconnects or the deadline passes."""
 
 from __future__ import annotations
 
@@ -86,7 +86,10 @@ def is_json(media: str) -> bool:
 
 
 class Route(APIRoute):
-    """Route that reads the body first. Its work is cancelled if the caller disconnects."""
+    """Route that reads the whole body before its work begins.
+
+    The work is cancelled if the caller disconnects or the deadline passes.
+    """
 
     def get_route_handler(self) -> Handler:
         closed = CLOSED[0] in self.dependencies

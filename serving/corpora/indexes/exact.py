@@ -56,7 +56,8 @@ def nearest(keys: Keys, vectors: Floats, queries: Floats, k: int, rows: Rows | N
 def _better(found: Ranking, keys: Keys, block: faiss.IndexFlatIP, query: Floats, scores: Floats, *, k: int) -> Ranking:
     """Merge the rows of a block into `found`, the best hits of earlier blocks. Return the best `k` hits.
 
-    `keys` are the keys of the block's rows, and `scores` are BLAS's scores of these rows.
+    `keys` are the keys of the block's rows. `scores` are the scores of these rows as computed by BLAS. They only
+    select candidates, whose final scores `products` computes.
     """
     least = found.scores[-1] if len(found.keys) == k else -np.inf
     in_play = np.flatnonzero(scores >= least - SLACK)

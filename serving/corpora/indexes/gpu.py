@@ -52,7 +52,7 @@ PATIENCE = 300
 def trouble() -> str | None:
     """Return the reason why FAISS can't search on the first device, or None if it can.
 
-    Another process tries a search. FAISS aborts this process if FAISS has no kernels for the device, or if the driver
+    A subprocess tries a search, because FAISS aborts its process if it has no kernels for the device, or if the driver
     fails.
     """
     if not hasattr(faiss, "StandardGpuResources"):

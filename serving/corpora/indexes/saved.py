@@ -121,10 +121,12 @@ def save(folder: Path, described: dict[str, Any], identity: Identity, covered: i
 
 
 def load(folder: Path, identity: Identity, kinds: Mapping[str, Kind], threads: int) -> tuple[Main, int]:
-    """Return a saved index, and the key up to which it contains all vectors of the store. All bytes are verified.
+    """Return a saved index and a key. The index contains all vectors of the store up to this key.
+
+    All bytes are verified.
 
     Raises:
-        UnfitError: the files have changed, or belong to another identity.
+        UnfitError: the files are damaged, or belong to another identity, FAISS version or format.
     """
     path = folder / MANIFEST
     manifest = _manifest(path)

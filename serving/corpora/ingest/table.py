@@ -236,13 +236,13 @@ class _Feed:
         self.begins = 1
         """Number of the first line of the current row."""
         self.bad: ServiceError | None = None
-        """The error in a line of the current row."""
+        """Error in one of the lines of the current row, or None."""
 
     def next_row(self) -> None:
         self._bytes, self.bad, self.begins = 0, None, self.number + 1
 
     def check(self) -> None:
-        """Raise the error in a line of the current row, if there is one."""
+        """Raise an error if a line of the current row has one. The error names the row's first line."""
         if self.bad:
             raise type(self.bad)(self.bad.message, field=f"line {self.begins}")
 

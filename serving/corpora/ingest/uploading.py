@@ -183,8 +183,8 @@ def rows(file: BinaryIO, options: Options, settings: Settings, most: int | None 
     """Yield the rows of a seekable file, from its beginning. If a row can't be read, its value is the error.
 
     Args:
-        most: maximum number of rows from which the types of columns are inferred. Callers discard an upload with more
-            rows.
+        most: maximum number of rows from which the types of columns are inferred. If the file has more rows, the caller
+            must discard all rows, because later rows may not have these types.
 
     Raises:
         Malformed, Invalid, Empty, TooLarge: the error is not limited to one row, or an option is wrong.

@@ -308,7 +308,7 @@ def _decoded(text: bytes) -> str:
 
 
 def _spans(marked: str) -> list[Span]:
-    """Return the spans between U+0001 and U+0002 in `marked`, as positions in the text without them."""
+    """Return the spans between U+0001 and U+0002 in `marked`, as positions in the text without these characters."""
     borders = [found.start() - i for i, found in enumerate(re.finditer("[\1\2]", marked))]
     return [Span(*border) for border in zip(borders[::2], borders[1::2], strict=True)]
 

@@ -127,7 +127,10 @@ class Connections:
             yield self._opened_writer()
 
     def checkpoint_soon(self) -> None:
-        """Checkpoint the log, unless a reader prevents it. The checkpoint truncates the log and the database file."""
+        """Checkpoint the log, unless a reader prevents it.
+
+        The checkpoint empties the log. It also shortens the database file if the database has become smaller.
+        """
         with self.maintaining() as writer:
             self._checkpoint_soon(writer)
 

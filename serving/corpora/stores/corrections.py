@@ -82,8 +82,8 @@ def nearest(reader: sqlite3.Connection, word: str, *, continued: bool = False) -
 def _with_first_letter(reader: sqlite3.Connection, word: str, typos: int, *, continued: bool) -> Iterator[str]:
     """Yield words of the vocabulary that begin with the first letter of `word`, and may be its corrections.
 
-    At most `MAX_COMPARED` words are yielded. `word` is cut into `typos` + 1 pieces, without one letter between two
-    pieces. Each yielded word begins with the first piece, or contains another piece.
+    At most `MAX_COMPARED` words are yielded. `word` is cut into `typos` + 1 pieces. One letter between two pieces
+    belongs to neither piece. Each yielded word begins with the first piece, or contains another piece.
     """
     size = (len(word) - typos) // (typos + 1)
     pieces = [word[at : at + size] for at in range(0, (size + 1) * typos, size + 1)]

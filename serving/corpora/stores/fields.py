@@ -122,7 +122,7 @@ def posted(metadata: Mapping[str, Any]) -> KeysView[tuple[str | None, Value]]:
 
 
 def posted_date(date: bytes) -> bytes:
-    """Return a point in time as postings contain it. `date` is a result of `filters.instant`."""
+    """Return the blob that represents a point in time in postings. `date` is a result of `filters.instant`."""
     return DATES + date
 
 
@@ -134,7 +134,7 @@ def text_after(prefix: str) -> str:
 
 
 def stored(value: Any) -> Value:
-    """Return a JSON value as postings contain it: the value itself, or a blob. Equal JSON values give equal results."""
+    """Return the value or blob that represents a JSON value in postings. Equal JSON values give equal results."""
     if value is None:
         return NULL
     if isinstance(value, bool):

@@ -94,7 +94,7 @@ class _Corpus(BaseModel):
 
 
 def check_values(path: Path, bounds: Bounds, stop: Stop) -> None:
-    """Raise an error if a value in a corpus has the wrong type, or exceeds the limits of requests.
+    """Raise an error if a value in a corpus is wrong, or exceeds its limit. The limits are those of requests.
 
     Call `check_schema` before this function.
 
@@ -230,9 +230,9 @@ def _passages(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
 
 
 def _vectors(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
-    """Yield an error for a vector that can't have length 1, or has another width than the first vector of its table.
+    """Yield an error for a vector that can't be a unit vector, or has another width than the first of its table.
 
-    A vector can't have length 1 if it has a NaN, or a component above `MAX_NUMBER`.
+    A vector can't be a unit vector if it has a NaN, or a component whose absolute value is above `MAX_NUMBER`.
     """
     for table in sorted({table for table, column in _columns(reader) if column == "vector"}):
         width = None

@@ -37,7 +37,7 @@ def unmatched(reader: sqlite3.Connection, where: Filter) -> list[str]:
 
 
 def _each_once(warnings: Iterable[str]) -> Iterator[str]:
-    """Yield each distinct warning once. The work stops when the caller has enough warnings."""
+    """Yield each distinct warning once. A warning is computed only when the caller asks for it."""
     told = set[str]()
     for warning in warnings:
         if warning not in told:

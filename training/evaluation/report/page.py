@@ -121,7 +121,7 @@ def _environment(judged: Evaluated) -> str | None:
 
 
 def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the known facts, with nested groups flattened."""
+    """Yield the name and value of each fact that is not None, with nested groups flattened."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _flat(value)

@@ -119,7 +119,10 @@ def measure(corpus: Rows, kind: str, target: float) -> Measured | None:
 
 
 def _nearest(corpus: Rows, names: Sequence[str], queries: Floats) -> tuple[list[set[str]], int]:
-    """Scan all vectors. Return the ids of each query's nearest passages, and the number of scanned passages."""
+    """Scan all vectors. Return the ids of each query's nearest passages, and the number of scanned passages.
+
+    Query i is the vector of the passage `names[i]`, which is not counted among its nearest passages.
+    """
     best: list[list[tuple[float, str]]] = [[] for _ in names]
     passages = 0
     for block in corpus.each(["id", rows.VECTOR]):
