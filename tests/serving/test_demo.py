@@ -182,7 +182,7 @@ def test_half_of_it_by_another_encoder_becomes_the_whole_by_this_one(
 
     async def is_left_half_done() -> None:
         await first.loaded.wait()
-        failpoints.arm({VARIABLE: "jobs.before-checkpoint=raise:EIO@4"})  # The next server runs the job.
+        failpoints.arm({VARIABLE: "jobs.before-checkpoint=raise:EIO@3"})  # The next server runs the job.
         filling = asyncio.create_task(demo.fill(first))
         await until(lambda: first.jobs.unfinished(UPLOAD, demo.NAME) and documents(first))
         filling.cancel()
@@ -312,7 +312,7 @@ def test_the_job_of_a_corpus_that_is_gone_does_not_go_on_in_a_new_one(make_servi
 
     async def goes() -> None:
         await first.loaded.wait()
-        failpoints.arm({VARIABLE: "jobs.before-checkpoint=raise:EIO@4"})
+        failpoints.arm({VARIABLE: "jobs.before-checkpoint=raise:EIO@3"})
         filling = asyncio.create_task(demo.fill(first))
         await until(lambda: first.jobs.unfinished(UPLOAD, demo.NAME) and documents(first))
         filling.cancel()
