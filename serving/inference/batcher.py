@@ -36,8 +36,8 @@ CULPRITS = 8
 """Maximum number of requests that fail one by one while a failed batch is retried. If this number is reached and no
 request has succeeded, the engine is assumed to be broken. The other requests then fail without a retry."""
 KEY_SHARE = 0.75
-"""Maximum share of the queue's token limit that the requests of one API key may use. A key's only request may exceed
-this share."""
+"""Maximum share of the queue's token limit that the requests of one API key may use. If a key has
+no other request in the queue, its request may exceed this share."""
 ON_THE_LOOP = 0.005
 """Maximum estimated seconds of a batch that runs on the event loop instead of in a thread. A thread costs 0.2 ms, to
 start the batch and to wake the event loop afterwards. This is a tenth of a short text's time. An engine that hangs on

@@ -23,7 +23,7 @@ MAX_ASKED = 20_000
 """Maximum number of characters of a query that are parsed."""
 MAX_ADDED = 64
 """Maximum number of words that synonyms add to a query, and maximum number of corrections of one word. In a corpus with
-stemming, also the maximum number of completions."""
+stemming, also the maximum number of completions whose stems do not begin with the last word."""
 MAX_COMPLETIONS = 2000
 """Maximum number of words in the vocabulary that begin with the last word of a query. If there are more, the last word
 is not completed, because FTS5 would read the postings of all these words."""

@@ -60,12 +60,10 @@ class Recall:
             return self._registry.write(replace(now, measured=found)) if now.table == record.table else record
 
     def count(self, record: Record, passages: int) -> None:
-        """Count written passages. After enough writes, measure the recall in the background.
+        """Add to the number of passages that were written since the last measurement of the recall.
 
-        Stored passages of an index that was not measured count as written.
-
-        The count starts again at each of these measurements. Two numbers must be reached: `exact_below`, and the number
-        of passages that the corpus had at its last measurement.
+        If the number reaches `exact_below` and the size of the corpus at its last measurement, measure again in the
+        background. Callers also report the stored passages of an index that was never measured.
         """
         if record.table is None or not KINDS[record.table.index].effort:
             return
