@@ -163,13 +163,14 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder with retrieval/scifact")
     asked = parser.parse_args()
     collection = beir.find(asked.data, "scifact")
+    about = surroundings()  # Read at the start, because each stored result modifies the checkout.
     for folder in asked.bundles:
         with tempfile.TemporaryDirectory() as data:
             settings = read_settings(["--bundle", str(folder), "--data", data, "--no-demo"])
             service = opened_service(settings, opened_models(settings))
             figures = asyncio.run(_measured(service, collection))
         command = f"python -m benchmarks.search.late_interaction --data DATA {folder.name}"
-        row = {"command": command, **surroundings(), "queries": len(collection.queries), **figures}
+        row = {"command": command, **about, "queries": len(collection.queries), **figures}
         write(FILE, read(FILE) | {service.encoders.default.model.manifest.name: row})
         print(json.dumps(figures, indent=2))
 
