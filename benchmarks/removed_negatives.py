@@ -41,7 +41,8 @@ def main() -> None:
         encoder, _, pooling = source.partition(":")
         found[name] = measured(Encoder.load(encoder, pooling=pooling or None, max_length=TOKENS), sentences)
         print(name, json.dumps(found[name]))
-    command = f"python -m benchmarks.removed_negatives {' '.join(options.teachers)} --sentences {options.sentences}"
+    given = f"{' '.join(options.teachers)} --corpus {' '.join(Path(file).name for file in options.corpus)}"
+    command = f"python -m benchmarks.removed_negatives {given} --sentences {options.sentences}"
     facts = {"sentences": len(sentences), "corpus": corpus.census.digest}
     write(options.to, {"command": command, **surroundings(), **facts, "teachers": found})
 
