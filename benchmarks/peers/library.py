@@ -123,8 +123,9 @@ class CTranslate2(Library):
             states = np.asarray(self._encoder.forward_batch([tokens[row] for row in rows]).last_hidden_state)
             for row, state in zip(rows, states, strict=True):
                 means[row] = state[: len(tokens[row])].mean(axis=0)
-        vectors: Vectors = np.stack(means)
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        pooled = np.stack(means)
+        vectors: Vectors = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
+        return vectors
 
 
 class SentenceTransformers(Library):

@@ -49,7 +49,7 @@ def test_ctranslate2_computes_batches_of_similar_length() -> None:
             return SimpleNamespace(last_hidden_state=np.array(states))
 
     lengths = [256, 4] * 100
-    tokenizer = SimpleNamespace(encode_batch=lambda work: [SimpleNamespace(ids=[1] * len(text)) for text in work])
+    tokenizer: Any = SimpleNamespace(encode_batch=lambda work: [SimpleNamespace(ids=[1] * len(text)) for text in work])
     contestant = CTranslate2.__new__(CTranslate2)
     encoder = contestant._encoder = Encoder()
     contestant._tokenizer = tokenizer

@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 import sys
 import time
 from contextlib import nullcontext
 from itertools import repeat
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,8 +24,9 @@ from benchmarks.serving import client
 from benchmarks.serving.client import Address
 from benchmarks.serving.loads import Request
 from benchmarks.stress import __main__ as command
-from benchmarks.stress import flood, neighbour, server, trials
+from benchmarks.stress import flood, neighbour, trials
 from benchmarks.stress.__main__ import keep
+from benchmarks.stress.costly import Costly
 from benchmarks.stress.server import started
 from benchmarks.stress.trial import Bound, Planned, Texts
 from benchmarks.stress.trials import TRIALS
@@ -106,9 +109,10 @@ def test_only_trials_of_the_default_bundle_are_kept(tmp_path: Path, monkeypatch:
 
 
 def test_an_unknown_kind_of_request_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbour, "_settled", lambda *_: {"a map": neighbour.Costly("GET", "/")})
+    monkeypatch.setattr(neighbour, "_settled", lambda *_: {"a map": Costly("GET", "/")})
+    unused: Any = SimpleNamespace(address=Address(1, "/"))
     with pytest.raises(SystemExit, match="no kind maps; available: a map"):
-        neighbour.neighbour(SimpleNamespace(address=Address(1, "/")), None, 1.0, ["maps"])
+        neighbour.neighbour(unused, unused, 1.0, ["maps"])
 
 
 def test_a_server_that_never_answers_ends_the_flood(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +130,7 @@ def test_an_odd_number_of_cpus_is_divided_without_a_common_one(monkeypatch: pyte
     ended = SimpleNamespace(poll=lambda: 1, kill=lambda: None, wait=lambda: 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, cpus: taken.append(cpus))
-    monkeypatch.setattr(server.subprocess, "Popen", lambda *_, **__: ended)
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: ended)
     with pytest.raises(RuntimeError), started(Path("bundle"), apart=True):
         pass
     assert taken == [[0, 1], [2], [0, 1, 2]]
