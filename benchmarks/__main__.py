@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -62,15 +64,17 @@ def main() -> None:
         parser.error(f"no benchmark {', '.join(sorted(unknown))}; available: {', '.join(BENCHMARKS)}")
     if encodings.DATA not in os.environ and (without := [name for name in names if name in JUDGED]):
         parser.error(f"{', '.join(without)}: name the folder of the data in {encodings.DATA}")
+    about = surroundings()  # Read at the start, because each stored result modifies the checkout.
     for name in names:
         print(f"{name}: measuring …", flush=True)
         measured = BENCHMARKS[name]() if choice.whole else serving.measure(choice)
         print(json.dumps(measured["figures"], indent=2), flush=True)
         if choice.whole:
             file = RESULTS / f"{name}.json"
-            write(file, {"command": f"python -m benchmarks {name}", **surroundings(), **measured})
+            write(file, {"command": f"python -m benchmarks {name}", **about, **measured})
             print("kept in", file, flush=True)
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # Started servers are ended, too.
     main()

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -37,20 +39,21 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=50)
     options = parser.parse_args()
     curves: dict[str, Curve] = {}
+    about = surroundings()  # Read at the start, because each stored result modifies the checkout.
     with TemporaryDirectory() as folder:
         for objective in OBJECTIVES:  # SimCSE is trained first, because other objectives use its encoder as teacher.
             curves[objective] = _trained(objective, options, Path(folder))
             print(objective, curves[objective], flush=True)
-            _keep(curves, options)
+            _keep(curves, options, about)
 
 
-def _keep(curves: dict[str, Curve], options: argparse.Namespace) -> None:
+def _keep(curves: dict[str, Curve], options: argparse.Namespace, about: Mapping[str, Any]) -> None:
     result = {
         "command": (
             f"python -m benchmarks.curves --steps {options.steps} --batch {options.batch} --every {options.every}; "
             f"{options.description}"
         ),
-        **surroundings(),
+        **about,
         "setting": "minilm from [CLS], with a head, 32 tokens, learning rate 3e-5 to 0, seed 42; (step, STS-B dev)",
         "figures": curves,
     }

@@ -70,6 +70,7 @@ def main() -> None:
             domains["another domain's"] = _vectors(seen, options.other)
     except (DataError, CorpusError) as error:
         parser.error(str(error))
+    about = surroundings()  # Read at the start, because each stored result modifies the checkout.
     for name, collection in collections.items():
         figures = _figures(seen, collection, domains, encoder.prompts)
         print(name, json.dumps(figures, indent=1), flush=True)
@@ -77,10 +78,7 @@ def main() -> None:
         encoder_option = "" if options.encoder == ENCODER else f" --encoder {options.encoder}"
         given = f"--data DATA --corpus {Path(options.corpus).name}{other}{encoder_option} {name}"
         entry = name if options.encoder == ENCODER else f"{name}, {Path(options.encoder).name}"
-        write(
-            FILE,
-            read(FILE) | {entry: {"command": f"python -m benchmarks.domains {given}", **surroundings(), **figures}},
-        )
+        write(FILE, read(FILE) | {entry: {"command": f"python -m benchmarks.domains {given}", **about, **figures}})
 
 
 def _vectors(encode: Encode, file: str) -> Tensor:

@@ -176,7 +176,12 @@ def _loads(speeds: Axes, latencies: Axes) -> None:
         (latencies, opened, "p95_ms", "95th percentile of the latency, ms"),
     ):
         for i, name in enumerate(("isosphere", *PEERS)):
-            found = [(row, load[name][figure]) for row, load in enumerate(drawn.values()) if name in load]
+            found = [
+                (row, measured[figure])
+                for row, load in enumerate(drawn.values())
+                # For a peer that failed, the reason is stored instead of figures.
+                if isinstance(measured := load.get(name), dict) and figure in measured
+            ]
             if not found:
                 continue
             axes.plot(

@@ -39,7 +39,6 @@ from serving.corpora.ports import Ranking
 TARGET = 0.95
 ROUNDS = 5
 FRESH = 1_000
-THREADS = int(os.environ.get("OMP_NUM_THREADS", "1"))
 EVERY = {**KINDS, **GPU_KINDS}
 
 
@@ -157,7 +156,8 @@ def main() -> None:
     given = parser.parse_args()
     if GPU_KINDS.keys() & given.kinds and (reason := trouble()):
         parser.error(f"--kinds: {reason}")
-    faiss.omp_set_num_threads(THREADS)
+    if os.environ.get("OMP_NUM_THREADS") != "1":
+        parser.error("set OMP_NUM_THREADS=1, so that all kinds are built and searched on one thread")
     everything = clustered(given.vectors + QUERIES + FRESH, given.dim)
     held, fresh = everything[given.vectors : given.vectors + QUERIES], everything[given.vectors + QUERIES :]
     with tempfile.TemporaryDirectory() as folder:
@@ -177,7 +177,7 @@ def main() -> None:
             rows.append(measured(EVERY[name], exact, held, fresh, Path(folder)))
             print(json.dumps(rows[-1]), flush=True)
     if given.to:
-        command = f"OMP_NUM_THREADS={THREADS} {shlex.join(['python', '-m', 'benchmarks.indexes', *sys.argv[1:]])}"
+        command = f"OMP_NUM_THREADS=1 {shlex.join(['python', '-m', 'benchmarks.indexes', *sys.argv[1:]])}"
         kept = {"command": command, **surroundings(), "vectors": given.vectors, "dim": given.dim, "kinds": rows}
         write(given.to, kept)
 

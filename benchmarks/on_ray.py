@@ -15,11 +15,13 @@ import io
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ import httpx
 
 from benchmarks.interleave import seconds_of
 from benchmarks.serving.processes import cpu_seconds
-from benchmarks.surroundings import RESULTS, read, write
+from benchmarks.surroundings import RESULTS, read, surroundings, write
 from isosphere.embed.embedding import Model, Options
 from isosphere.embed.embedding import embed as embed_here
 from isosphere.embed.on_ray.bulk import embed as embed_on_ray
@@ -80,32 +82,29 @@ def serve(given: argparse.Namespace) -> dict[str, Any]:
     ports = {"plain": free_port(), "ray": free_port()}
     common = ["--engine", "onnxruntime", "--precision", "fp32", "--threads", "1", "--no-demo"]
     servers = {}
-    for way, port in ports.items():
-        command = [sys.executable, "-m", "isosphere", "serve", "--port", str(port), *common]
-        command += ["--on", "ray"] if way == "ray" else ["--store", "memory", "--data", tempfile.mkdtemp()]
-        servers[way] = subprocess.Popen(command, env={**os.environ, **CALM}, stdout=subprocess.DEVNULL)
     took: dict[str, list[float]] = {"plain": [], "ray": []}
     busy, idle, idle_s = (dict.fromkeys(ports, 0.0) for _ in range(3))
-    try:
-        with httpx.Client(timeout=60) as client:
-            for port in ports.values():
-                _wait(client, port)
-            for _ in range(given.rounds):
-                for way, port in ports.items():
-                    before, start = (
-                        {each: cpu_seconds(server.pid) for each, server in servers.items()},
-                        time.perf_counter(),
-                    )
-                    for _ in range(given.requests):
-                        began = time.perf_counter()
-                        client.post(f"http://127.0.0.1:{port}/embed", json=TEXT).raise_for_status()
-                        took[way].append(1000 * (time.perf_counter() - began))
-                    for each, server in servers.items():
-                        (busy if each == way else idle)[each] += cpu_seconds(server.pid) - before[each]
-                        idle_s[each] += 0 if each == way else time.perf_counter() - start
-    finally:
-        for server in servers.values():
-            server.terminate()
+    with ExitStack() as stack:
+        client = stack.enter_context(httpx.Client(timeout=60))
+        data = stack.enter_context(tempfile.TemporaryDirectory())
+        for way, port in ports.items():
+            command = [sys.executable, "-m", "isosphere", "serve", "--port", str(port), *common]
+            command += ["--on", "ray"] if way == "ray" else ["--store", "memory", "--data", data]
+            server = subprocess.Popen(command, env={**os.environ, **CALM}, stdout=subprocess.DEVNULL)
+            servers[way] = stack.enter_context(server)  # At the end, it is waited for.
+            stack.callback(server.terminate)
+        for port in ports.values():
+            _wait(client, port)
+        for _ in range(given.rounds):
+            for way, port in ports.items():
+                before, start = {each: cpu_seconds(one.pid) for each, one in servers.items()}, time.perf_counter()
+                for _ in range(given.requests):
+                    began = time.perf_counter()
+                    client.post(f"http://127.0.0.1:{port}/embed", json=TEXT).raise_for_status()
+                    took[way].append(1000 * (time.perf_counter() - began))
+                for each, one in servers.items():
+                    (busy if each == way else idle)[each] += cpu_seconds(one.pid) - before[each]
+                    idle_s[each] += 0 if each == way else time.perf_counter() - start
     requests = given.rounds * given.requests
     figures = {
         way: {
@@ -142,13 +141,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     os.environ.update(CALM)
+    about = surroundings()
     found = embed(given) if given.what == "embed" else serve(given)
     size = f"--sentences FILE --rows {given.rows}" if given.what == "embed" else f"--requests {given.requests}"
     command = f"python -m benchmarks.on_ray {given.what} {size} --rounds {given.rounds}"
-    kept = {"command": command, "cpus": cpus.available(), **found}
+    kept = {"command": command, **about, "cpus": cpus.available(), **found}
     write(FILE, read(FILE) | {given.what: kept})
     print(json.dumps(kept, indent=1))
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # The servers are ended, too.
     main()

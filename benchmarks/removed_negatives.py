@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.surroundings import RESULTS, write
+from benchmarks.surroundings import RESULTS, surroundings, write
 from models.encoder.encoder import Encoder
 from training.data.corpus import open_corpus
 from training.evaluation.vectors import unit_vectors
@@ -41,7 +41,10 @@ def main() -> None:
         encoder, _, pooling = source.partition(":")
         found[name] = measured(Encoder.load(encoder, pooling=pooling or None, max_length=TOKENS), sentences)
         print(name, json.dumps(found[name]))
-    write(options.to, {"sentences": len(sentences), "corpus": corpus.census.digest, "teachers": found})
+    given = f"{' '.join(options.teachers)} --corpus {' '.join(Path(file).name for file in options.corpus)}"
+    command = f"python -m benchmarks.removed_negatives {given} --sentences {options.sentences}"
+    facts = {"sentences": len(sentences), "corpus": corpus.census.digest}
+    write(options.to, {"command": command, **surroundings(), **facts, "teachers": found})
 
 
 def measured(encoder: Encoder, sentences: list[str]) -> dict[str, object]:

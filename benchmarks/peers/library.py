@@ -99,7 +99,13 @@ class EmbedAnything(Library):
 
 
 class CTranslate2(Library):
-    """CTranslate2's encoder with its default settings. It has no tokenizer and no pooling: both are added here."""
+    """CTranslate2's encoder with its default settings.
+
+    It has no tokenizer, no pooling and no division of a request into batches: all three are added here.
+    """
+
+    BATCH_TOKENS = 32 * 256
+    """Maximum tokens of a batch, including padding: 32 of the longest texts, as in sentence-transformers."""
 
     def __init__(self, model: Path, max_length: int) -> None:
         import ctranslate2  # type: ignore[import-not-found]
@@ -112,9 +118,13 @@ class CTranslate2(Library):
 
     def embed(self, work: Any) -> Vectors:
         tokens = [one.ids for one in self._tokenizer.encode_batch(work)]
-        states = np.asarray(self._encoder.forward_batch(tokens).last_hidden_state)
-        means = np.stack([state[: len(ids)].mean(axis=0) for state, ids in zip(states, tokens, strict=True)])
-        vectors: Vectors = means / np.linalg.norm(means, axis=1, keepdims=True)
+        means: list[Vectors] = [np.empty(0, np.float32)] * len(tokens)
+        for rows in _by_length([len(ids) for ids in tokens], self.BATCH_TOKENS):
+            states = np.asarray(self._encoder.forward_batch([tokens[row] for row in rows]).last_hidden_state)
+            for row, state in zip(rows, states, strict=True):
+                means[row] = state[: len(tokens[row])].mean(axis=0)
+        pooled = np.stack(means)
+        vectors: Vectors = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
         return vectors
 
 
@@ -204,8 +214,9 @@ def main(name: str, folder: str, threads: str = "1", kind: str = "session", *pla
     def prepared(texts: str, per_request: int) -> tuple[list[int], Iterator[Batch]]:
         population = given["populations"][texts]
         batches = library.batches(population["texts"], per_request)
-        # The batches are shuffled, because the first batches sorted by length would not be representative.
-        random.Random(0).shuffle(batches)
+        # The first batches sorted by length would not be representative. Requests keep the order of the servers.
+        if not library.of_requests:
+            random.Random(0).shuffle(batches)
         return population["tokens"], cycle(batches)
 
     _reply({"ready": True})

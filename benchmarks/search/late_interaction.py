@@ -32,7 +32,7 @@ from serving.corpora.backend import Backend
 from serving.corpora.reranking import Reranking
 from serving.corpora.search import Query, SearchOptions, SearchResult
 from serving.corpora.values import Content, Corpus, Document
-from serving.inference.embeddings import AS_DOCUMENTS
+from serving.inference.embeddings import AS_DOCUMENTS, AS_QUERIES, EmbedOptions
 from serving.inference.relevance import MOST_COMPONENTS, late_interaction
 from serving.service import Service
 from serving.settings import read_settings
@@ -59,12 +59,12 @@ class TokenVectors:
         self._vectors: list[NDArray[np.float16]] = []
         self.tokens: list[Tokens] = []
 
-    async def add(self, service: Service, texts: Sequence[str]) -> NDArray[np.float32]:
+    async def add(self, service: Service, texts: Sequence[str], role: EmbedOptions) -> NDArray[np.float32]:
         """Embed texts in blocks, store their token vectors, and return the unit vectors (N, D) of the texts."""
         means = []
         for at in range(0, len(texts), BLOCK):
             with service.encoder() as embedder:
-                found = await embedder.embed_tokens(texts[at : at + BLOCK], AS_DOCUMENTS, most=MOST_COMPONENTS)
+                found = await embedder.embed_tokens(texts[at : at + BLOCK], role, most=MOST_COMPONENTS)
             self.tokens += found.texts
             self._vectors += [(one / np.linalg.norm(one, axis=1)[:, None]).astype(np.float16) for one in found.by_text]
             means += [one.mean(axis=0) for one in found.by_text]
@@ -84,8 +84,8 @@ async def _measured(service: Service, collection: Collection) -> dict[str, Any]:
     async with service.running():
         await service.loaded.wait()
         documents, questions = TokenVectors(), TokenVectors()
-        asked = await questions.add(service, list(collection.queries.values()))
-        vectors = await documents.add(service, list(collection.documents.values()))
+        asked = await questions.add(service, list(collection.queries.values()), AS_QUERIES)
+        vectors = await documents.add(service, list(collection.documents.values()), AS_DOCUMENTS)
         corpora, fingerprint = service.library.corpora, service.encoders.default.model.manifest.fingerprint
         rows = [Document(name, text, {}) for name, text in collection.documents.items()]
         await service.library.run(lambda _: corpora.create(Corpus(CORPUS, stemming="porter")), of=CORPUS)
@@ -163,13 +163,14 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="folder with retrieval/scifact")
     asked = parser.parse_args()
     collection = beir.find(asked.data, "scifact")
+    about = surroundings()  # Read at the start, because each stored result modifies the checkout.
     for folder in asked.bundles:
         with tempfile.TemporaryDirectory() as data:
             settings = read_settings(["--bundle", str(folder), "--data", data, "--no-demo"])
             service = opened_service(settings, opened_models(settings))
             figures = asyncio.run(_measured(service, collection))
         command = f"python -m benchmarks.search.late_interaction --data DATA {folder.name}"
-        row = {"command": command, **surroundings(), "queries": len(collection.queries), **figures}
+        row = {"command": command, **about, "queries": len(collection.queries), **figures}
         write(FILE, read(FILE) | {service.encoders.default.model.manifest.name: row})
         print(json.dumps(figures, indent=2))
 

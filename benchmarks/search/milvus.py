@@ -22,6 +22,7 @@ from benchmarks.search.mixture import on_disk
 from benchmarks.surroundings import RESULTS, surroundings, write
 from models.cli.command_line import Parser
 from serving.corpora.stores.milvus.corpora import MilvusCorpora
+from serving.corpora.values import Corpus
 from serving.settings import Settings
 
 ROUNDS, SECONDS = 3, 1.0
@@ -51,6 +52,8 @@ def measure(rows: int, store: str | None) -> dict[str, Any]:
         base = on_disk(folder / "base.npy", rows, DIM)
         queries = questions(rows)
         ours = OnMilvus(folder / "ours", store or str(lite), rows)
+        if not ours.corpora.create(Corpus(NAME)):
+            raise FileExistsError(f"{store} has a corpus {NAME!r}, which the benchmark would delete")
         try:
             began, cpu = time.perf_counter(), time.process_time()
             ours.add(base)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import NamedTuple
 
-from benchmarks.serving.client import Address, Pool, ReplyError, Sample, closed_loop, status
+from benchmarks.serving.client import PATIENCE, Address, Pool, ReplyError, Sample, closed_loop, status
 from benchmarks.serving.loads import Request
 from benchmarks.stress.server import Server
 from benchmarks.stress.trial import Bound, Texts, p99
@@ -43,7 +43,7 @@ def flood(address: Address, requests: Iterator[Request], rate: float, seconds: f
                 pool.send(next(requests), now)
                 came.sent += 1
             try:
-                for request, latency, reply in pool.replies(1 / rate if now < began + seconds else 60.0):
+                for request, latency, reply in pool.replies(1 / rate if now < began + seconds else PATIENCE):
                     came.statuses[status(reply)] += 1
                     if status(reply) == 200:
                         came.accepted.add(request, latency, reply)

@@ -61,9 +61,14 @@ def neighbour(
 
     The other key sends the kinds of requests one after another, or all kinds `together`. `only` selects kinds. The
     result is the requirements with their measurements.
+
+    Raises:
+        SystemExit: no kind has one of the names.
     """
     with closing(Caller(server, KEYS[GOOD])) as good, closing(Caller(server, KEYS[COSTLY])) as costly:
         kinds = _settled(good, costly)
+        if unknown := set(only) - kinds.keys():
+            raise SystemExit(f"no kind {', '.join(sorted(unknown))}; available: {', '.join(kinds)}")
         parts = {name: [kind] for name, kind in kinds.items() if name in (only or kinds)}
         return _tried(server, good, {"all of them": [*kinds.values()]} if together else parts, seconds)
 

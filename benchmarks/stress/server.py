@@ -73,7 +73,7 @@ def started(
             command += ["--api-keys-file", _key_file(Path(data, "keys.json"), keys)]
         all_cpus = sorted(os.sched_getaffinity(0))
         half = len(all_cpus) // 2 if apart else 0
-        own, others = all_cpus[: len(all_cpus) - half], all_cpus[half:]
+        own, others = all_cpus[: len(all_cpus) - half], all_cpus[-half:]
         os.sched_setaffinity(0, own)  # A process inherits the CPUs of the thread that starts it.
         with Path(data, "log").open("wb") as log:
             process = subprocess.Popen(

@@ -6,15 +6,29 @@ They check what must never happen. Speed is only measured in full trials.
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+from itertools import repeat
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.stress import neighbour, trials
+from benchmarks.serving import client
+from benchmarks.serving.client import Address
+from benchmarks.serving.loads import Request
+from benchmarks.stress import __main__ as command
+from benchmarks.stress import flood, neighbour, trials
 from benchmarks.stress.__main__ import keep
+from benchmarks.stress.costly import Costly
 from benchmarks.stress.server import started
-from benchmarks.stress.trial import Bound, Texts
+from benchmarks.stress.trial import Bound, Planned, Texts
 from benchmarks.stress.trials import TRIALS
 
 
@@ -68,10 +82,55 @@ def test_a_bound_is_from_above_or_from_below() -> None:
 def test_a_trial_is_kept_beside_the_others(tmp_path: Path) -> None:
     file = tmp_path / "stress.json"
     for name, measured in (("soak", 2), ("drain", 0), ("soak", 1)):
-        keep(name, [Bound("MB a minute", measured, 1)], file)
+        keep(name, [Bound("MB a minute", measured, 1)], {"machine": "a"}, file)
     kept = json.loads(file.read_text())
     assert list(kept) == ["drain", "soak"]
     assert kept["soak"]["command"] == "python -m benchmarks.stress soak" and kept["soak"]["date"]
     assert kept["soak"]["bounds"] == [
         {"what": "MB a minute", "measured": 1, "limit": 1, "at_least": False, "holds": True}
     ]
+
+
+def test_only_trials_of_the_default_bundle_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trial(*_: object) -> list[Bound]:
+        """Do nothing."""
+        return []
+
+    kept: list[str] = []
+    monkeypatch.setattr(command, "TRIALS", {"drain": Planned(trial, 1.0)})
+    monkeypatch.setattr(command, "surroundings", dict)
+    monkeypatch.setattr(command, "started", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(command, "keep", lambda name, *_: kept.append(name))
+    monkeypatch.setattr(Texts, "of", lambda _: None)
+    monkeypatch.setattr(sys, "argv", ["stress", "--bundle", str(tmp_path)])
+    assert command.main() == 0 and kept == []
+    monkeypatch.setattr(sys, "argv", ["stress"])
+    assert command.main() == 0 and kept == ["drain"]
+
+
+def test_an_unknown_kind_of_request_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbour, "_settled", lambda *_: {"a map": Costly("GET", "/")})
+    unused: Any = SimpleNamespace(address=Address(1, "/"))
+    with pytest.raises(SystemExit, match="no kind maps; available: a map"):
+        neighbour.neighbour(unused, unused, 1.0, ["maps"])
+
+
+def test_a_server_that_never_answers_ends_the_flood(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (client, flood):
+        monkeypatch.setattr(module, "PATIENCE", 0.05)
+    began = time.monotonic()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = Address(silent.getsockname()[1], "/")
+        came = flood.flood(address, repeat(Request(b"{}", 1, 1)), rate=100.0, seconds=0.02)
+    assert came.broken == 1 and time.monotonic() - began < 10
+
+
+def test_an_odd_number_of_cpus_is_divided_without_a_common_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[list[int]] = []
+    ended = SimpleNamespace(poll=lambda: 1, kill=lambda: None, wait=lambda: 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cpus: taken.append(cpus))
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: ended)
+    with pytest.raises(RuntimeError), started(Path("bundle"), apart=True):
+        pass
+    assert taken == [[0, 1], [2], [0, 1, 2]]
