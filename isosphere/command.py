@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import NoReturn
 
-from models.cli.command_line import verbs
+from models.cli.command_line import GONE, flush, has_gone, verbs
 from models.cli.ending import leave
 from models.cli.table import COMMANDS, GROUPS
 from models.errors import did_you_mean
@@ -29,11 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. The status is 2 if the command does not exist."""
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help"):
-        print(help_text())
-        return 0
+        return _print(help_text())
     if name in ("-V", "--version"):
-        print(f"isosphere {version('isosphere')}")
-        return 0
+        return _print(f"isosphere {version('isosphere')}")
     if name not in COMMANDS:
         hint = did_you_mean(name, COMMANDS) or "; isosphere --help lists all commands"
         print(f"isosphere: there is no command {name!r}{hint}", file=sys.stderr)
@@ -42,6 +40,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verb = name if command.verb is None else command.verb
     status: int = import_module(f"{command.program}.__main__").main([*([verb] if verb else []), *rest])
     return status
+
+
+def _print(text: str) -> int:
+    """Print a text, and return the exit status. The reader may close stdout early, as `head` does."""
+    try:
+        print(text)
+        flush()
+    except BrokenPipeError as error:
+        if not has_gone(error):
+            raise
+        return GONE
+    return 0
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:

@@ -22,7 +22,7 @@ from serving.api.routing.deps import CLOSED, CorpusName, ServiceDep
 from serving.api.routing.route import Route, parsed
 from serving.api.schemas.bodies import lower
 from serving.api.schemas.corpora import warnings_of
-from serving.api.schemas.search import CorpusSearchRequest, SearchAnswer, SearchRequest
+from serving.api.schemas.search import EVEN, CorpusSearchRequest, SearchAnswer, SearchRequest
 from serving.corpora.arranging import CANDIDATES, DIVERSE, read_sorts
 from serving.corpora.backend import Backend
 from serving.corpora.filter_language import compile_filter, is_large
@@ -242,6 +242,10 @@ def _queries(body: SearchRequest, most: int) -> list[str] | Query:
         raise Invalid(f"{body.mode} search looks for words: give query{more}", field=given[0])
     if given[0] in ("vector", "like") and body.highlight:
         raise Invalid("highlights words of a query: give query or queries", field="highlight")
+    if body.fusion != "rrf" and body.mode != "hybrid":
+        raise Invalid("combines the two rankings of hybrid search: set mode to hybrid", field="fusion")
+    if body.alpha != EVEN and body.fusion != "weighted":
+        raise Invalid("is a weight of the fusion weighted: set fusion to weighted", field="alpha")
     for option in ("prefix", "typos"):
         if getattr(body, option) and body.mode == "dense":
             raise Invalid("does not work in dense search: set mode to lexical or hybrid", field=option)

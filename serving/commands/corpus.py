@@ -68,7 +68,11 @@ def run(verb: str, given: argparse.Namespace, rest: Sequence[str]) -> int:
         print(f"{name}: {error}", file=sys.stderr)
         return 1 if isinstance(error, FAILURES) else 2
     except KeyboardInterrupt:
-        kept = "; committed documents are kept, and the same command continues the work" if verb == "ingest" else ""
+        kept = ""
+        if verb == "ingest" and given.url:
+            kept = "; the server keeps committed documents, and continues the jobs that it has accepted (GET /jobs)"
+        elif verb == "ingest":
+            kept = "; committed documents are kept, and the same command continues the work"
         print(f"{name}: stopped{kept}", file=sys.stderr)
         return 130
     return status

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from itertools import chain
 from typing import Any, BinaryIO, Protocol
 from urllib.parse import quote, urlencode
@@ -305,4 +306,6 @@ def _error_of(answer: urllib.error.HTTPError) -> ServiceError:
         message = json.loads(answer.read())["error"]
     except (OSError, ValueError, KeyError, TypeError):
         message = f"the server answered {answer.code} {answer.reason}"
+    if answer.code == HTTPStatus.UNAUTHORIZED:
+        message = f"{message}. The command sends the key in ISOSPHERE_API_KEY"
     return _ERRORS.get(answer.code, Unhealthy if answer.code > 500 else Backend)(str(message))

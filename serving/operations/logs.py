@@ -34,7 +34,9 @@ def configure(form: LogFormat) -> None:
     destination = logging.StreamHandler(sys.stderr)
     destination.setFormatter(Pretty() if pretty else Json())
     logging.basicConfig(level=logging.INFO, handlers=[destination], force=True)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    # FAISS logs each build for another CPU that its package lacks, as if the installation were incomplete.
+    for noisy in ("uvicorn", "faiss.loader"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 def loop_failed(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:  # noqa: ARG001 - asyncio calls it

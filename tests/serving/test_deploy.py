@@ -150,6 +150,13 @@ def test_probes_and_scrapes_are_answered_without_a_key(keyed: TestClient) -> Non
     assert keyed.get("/info").status_code == 401
 
 
+def test_a_conversion_of_the_corpora_may_take_an_hour() -> None:
+    """The server listens after it has converted the corpora. A conversion that is interrupted begins again."""
+    (store,) = (one for one in WORKLOADS if "volumeClaimTemplates" in one["spec"])
+    probe = pod(store)["containers"][0]["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= 3600
+
+
 def test_everything_meets_at_the_port_that_the_image_serves() -> None:
     port = environment("Dockerfile")["ISOSPHERE_PORT"]
     assert set(re.findall(r"^EXPOSE (\d+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)) == {port}

@@ -92,6 +92,14 @@ def test_a_corpus_stays_where_something_may_have_been_stored(
     assert not [one for one in proxy.asked if one.startswith("DELETE")]
 
 
+def test_a_missing_key_is_an_error_that_names_the_variable(
+    proxy: Proxy, command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    proxy.fail("PUT", 401)
+    assert command("ingest", rows(tmp_path / "a.jsonl", 3), "--corpus", "c", "--url", URL) != 0
+    assert "ISOSPHERE_API_KEY" in capsys.readouterr().err
+
+
 def test_a_corpus_that_another_client_has_filled_stays(
     client: TestClient, proxy: Proxy, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,12 +148,27 @@ def test_ray_serve_accepts_the_file(file: str) -> None:
 
 
 def test_the_cluster_on_kubernetes_runs_the_same_replicas() -> None:
-    assert config("kuberay.yaml") == config("serve.yaml")
+    """Compare with serve.yaml, except for the bundle, which is part of the image, and for the port.
+
+    KubeRay serves the metrics of Ray on port 8080. Its Service and its probes expect Ray Serve on port 8000.
+    """
+    on_kubernetes, elsewhere = config("kuberay.yaml"), config("serve.yaml")
+    assert on_kubernetes["http_options"].pop("port") == 8000
+    assert elsewhere["http_options"].pop("port") == Settings().port
+    (ours,), (others,) = on_kubernetes["applications"], elsewhere["applications"]
+    image = (RAY.parents[2] / "Dockerfile").read_text()
+    assert f"ENV ISOSPHERE_BUNDLE={ours['args'].pop('bundle')} " in image and others["args"].pop("bundle")
+    assert others["deployments"][0].pop("user_config")
+    assert on_kubernetes == elsewhere
     service = yaml.safe_load((RAY / "kuberay.yaml").read_text())
     assert (service["apiVersion"], service["kind"]) == ("ray.io/v1", "RayService")
     cluster = service["spec"]["rayClusterConfig"]
     assert cluster["rayVersion"] == import_module("ray").__version__
     (workers,) = cluster["workerGroupSpecs"]
+    # The head pod runs the autoscaler, which changes the number of workers by the API of Kubernetes.
+    assert cluster["enableInTreeAutoscaling"] and workers["maxReplicas"] > workers["minReplicas"]
+    assert "automountServiceAccountToken" not in cluster["headGroupSpec"]["template"]["spec"]
+    assert workers["template"]["spec"]["automountServiceAccountToken"] is False
     (container,) = workers["template"]["spec"]["containers"]
     (own,) = config("serve.yaml")["applications"][0]["deployments"]
     assert int(container["resources"]["limits"]["cpu"]) >= config("serve.yaml")["applications"][0]["args"]["threads"]

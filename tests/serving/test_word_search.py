@@ -97,6 +97,18 @@ def test_dense_search_looks_for_no_words(books: TestClient, refuses: Callable[..
 
 
 @pytest.mark.parametrize(
+    ("asked", "field"),
+    [({"fusion": "weighted"}, "fusion"), ({"mode": "hybrid", "alpha": 0.3}, "alpha"), ({"alpha": 0.3}, "alpha")],
+)
+def test_weights_without_effect_are_refused(
+    books: TestClient, refuses: Callable[..., None], asked: dict[str, Any], field: str
+) -> None:
+    refuses((422, "Validation", f"{field}: "), "POST", "/corpora/c/search", json={"query": "whale", **asked})
+    defaults = {"query": "whale", "fusion": "rrf", "alpha": 0.5}
+    assert books.post("/corpora/c/search", json=defaults).status_code == 200
+
+
+@pytest.mark.parametrize(
     ("settings", "says"),
     [
         ({"synonyms": {"": ["a"]}}, "synonyms"),

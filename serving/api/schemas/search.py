@@ -12,6 +12,8 @@ from serving.corpora.filters import Point
 from serving.corpora.values import Sort
 from serving.operations.bounds import CORPUS_NAME, MAX_VECTOR
 
+EVEN = 0.5
+"""Default of `alpha`: both scores have the same weight."""
 DocumentIds = Annotated[list[str], Field(max_length=100, fail_fast=True), UNICODE]
 """Ids of documents that serve as examples."""
 Path = Annotated[str, Field(min_length=1, max_length=512)]
@@ -116,7 +118,7 @@ class SearchRequest(ClosedBody):
         description="Fusion method of hybrid search. `rrf` combines ranks. `weighted` is a weighted sum of scores.",
     )
     alpha: float = Field(
-        default=0.5,
+        default=EVEN,
         ge=0,
         le=1,
         description="Weight of the dense score in the weighted sum. The lexical score has the weight 1 - `alpha`.",

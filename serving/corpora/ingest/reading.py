@@ -50,8 +50,8 @@ def check_installed(format: str) -> None:
     package, extra = PACKAGES.get(format, ("", ""))
     if package and find_spec(package) is None:
         raise UnsupportedMedia(
-            f"{format} needs the extra {extra!r}, which is not installed on the server: pip install "
-            f"'isosphere[{extra}]'"
+            f"{format} needs the extra {extra!r}, which is not installed on the server: `make setup` or, without a "
+            f"checkout, pip install 'isosphere[{extra}]'"
         )
 
 
