@@ -25,7 +25,9 @@ def _unread(*arguments: str) -> subprocess.CompletedProcess[bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [("training", "data", "list"), ("serving", "openapi"), ("isosphere", "--help")], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [("training", "data", "list"), ("serving", "openapi"), ("isosphere", "--help")], ids=" ".join
+)
 def test_a_reader_who_has_gone_hears_nothing_more(arguments: tuple[str, ...]) -> None:
     done = _unread(*arguments)
     assert (done.returncode, done.stderr) == (GONE, b"")

@@ -113,6 +113,7 @@ async def _search(service: Service, names: Sequence[str], body: SearchRequest) -
     started = time.perf_counter()
     name, several = names[0], isinstance(body, CorpusSearchRequest) and body.corpora is not None
     queries = _queries(body, service.settings.max_text_bytes)
+    _check_options(body)
     reranking = _reranking(body)
     where, orders = await service.library.prepare(
         lambda: (compile_filter(body.filter) if body.filter else None, _orders(name, body)),
@@ -220,6 +221,17 @@ def _check_combination(body: SearchRequest, options: SearchOptions, *, several: 
         )
 
 
+def _check_options(body: SearchRequest) -> None:
+    """Refuse options that have no effect in this mode of search."""
+    if body.fusion != "rrf" and body.mode != "hybrid":
+        raise Invalid("combines the two rankings of hybrid search: set mode to hybrid", field="fusion")
+    if body.alpha != EVEN and body.fusion != "weighted":
+        raise Invalid("is a weight of the fusion weighted: set fusion to weighted", field="alpha")
+    for option in ("prefix", "typos"):
+        if getattr(body, option) and body.mode == "dense":
+            raise Invalid("does not work in dense search: set mode to lexical or hybrid", field=option)
+
+
 def _queries(body: SearchRequest, most: int) -> list[str] | Query:
     """Return the texts to search for. For a vector or examples, return a `Query` instead, which needs no encoder.
 
@@ -242,13 +254,6 @@ def _queries(body: SearchRequest, most: int) -> list[str] | Query:
         raise Invalid(f"{body.mode} search looks for words: give query{more}", field=given[0])
     if given[0] in ("vector", "like") and body.highlight:
         raise Invalid("highlights words of a query: give query or queries", field="highlight")
-    if body.fusion != "rrf" and body.mode != "hybrid":
-        raise Invalid("combines the two rankings of hybrid search: set mode to hybrid", field="fusion")
-    if body.alpha != EVEN and body.fusion != "weighted":
-        raise Invalid("is a weight of the fusion weighted: set fusion to weighted", field="alpha")
-    for option in ("prefix", "typos"):
-        if getattr(body, option) and body.mode == "dense":
-            raise Invalid("does not work in dense search: set mode to lexical or hybrid", field=option)
     if body.query is not None:
         check_text(body.query, most, "query")
         return [body.query]

@@ -105,7 +105,10 @@ def test_a_filter_of_too_many_fields_is_none(
 @pytest.mark.parametrize(
     ("body", "others"),
     [
-        ({"query": "a", "mode": "hybrid", "fusion": "weighted", "alpha": 0.25}, [{"fusion": "rrf", "alpha": 0.5}, {"alpha": 0.75}]),
+        (
+            {"query": "a", "mode": "hybrid", "fusion": "weighted", "alpha": 0.25},
+            [{"fusion": "rrf", "alpha": 0.5}, {"alpha": 0.75}],
+        ),
         ({"vector": [1.0] * 64}, [{"vector": [1.0] * 63 + [-1.0]}]),
     ],
 )
