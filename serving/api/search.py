@@ -224,9 +224,9 @@ def _check_combination(body: SearchRequest, options: SearchOptions, *, several: 
 def _check_options(body: SearchRequest) -> None:
     """Refuse options that have no effect in this mode of search."""
     if body.fusion != "rrf" and body.mode != "hybrid":
-        raise Invalid("combines the two rankings of hybrid search: set mode to hybrid", field="fusion")
+        raise Invalid(f"has no effect in {body.mode} search: set mode to hybrid", field="fusion")
     if body.alpha != EVEN and body.fusion != "weighted":
-        raise Invalid("is a weight of the fusion weighted: set fusion to weighted", field="alpha")
+        raise Invalid("has no effect here: set mode to hybrid and fusion to weighted", field="alpha")
     for option in ("prefix", "typos"):
         if getattr(body, option) and body.mode == "dense":
             raise Invalid("does not work in dense search: set mode to lexical or hybrid", field=option)
