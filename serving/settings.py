@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, Self
 
@@ -352,8 +352,10 @@ def _split(origins: str) -> tuple[str, ...]:
     return tuple(one.strip() for one in origins.split(",") if one.strip())
 
 
-def read_settings(arguments: Sequence[str]) -> Settings:
+def read_settings(arguments: Sequence[str], others: Iterable[str] = ()) -> Settings:
     """Read the settings. Command-line options have priority over environment variables.
+
+    The message of an unknown option suggests the most similar option, of the settings or of `others`.
 
     Raises:
         SettingsError: an option is unknown, or its value is not valid; the message names the option.
@@ -367,7 +369,7 @@ def read_settings(arguments: Sequence[str]) -> Settings:
         raise SettingsError(f"{option}{first['msg'].removeprefix('Value error, ')}") from None
     except pydantic_settings.SettingsError as error:
         message = str(error).removeprefix("error parsing CLI: ")
-        raise SettingsError(f"{message}{near_option(message, map(_flag, Settings.model_fields))}") from None
+        raise SettingsError(f"{message}{near_option(message, [*map(_flag, Settings.model_fields), *others])}") from None
 
 
 def parser_of_settings() -> ArgumentParser:

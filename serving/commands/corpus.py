@@ -31,7 +31,7 @@ from serving.errors import Expired, InsufficientStorage, Overloaded, ServiceErro
 from serving.inference.engine import EngineError
 from serving.operations import logs
 from serving.operations.clock import timestamp
-from serving.options import CALLED
+from serving.options import CALLED, corpus_parser
 from serving.settings import Settings, SettingsError, read_settings
 
 PAGE = 1000
@@ -47,7 +47,7 @@ def run(verb: str, given: argparse.Namespace, rest: Sequence[str]) -> int:
     """
     name = f"isosphere {CALLED.get(verb, verb)}"
     try:
-        settings = read_settings(rest)
+        settings = read_settings(rest, corpus_parser(verb)._option_string_actions)
         logs.configure(settings.log_format)
         for package in ("serving", "models"):
             logging.getLogger(package).setLevel(logging.WARNING)

@@ -155,9 +155,7 @@ class Local:
             try:
                 return await jobs.submit(UPLOAD, self._corpus, options.model_dump(), spool=spool)
             except Duplicate as duplicate:
-                print(
-                    f"isosphere ingest: continues the job {duplicate.job}, which stores the same file", file=sys.stderr
-                )
+                _tell_followed(duplicate)
                 return await jobs.job(duplicate.job)
 
     async def _followed(self, job: Job) -> Added:
@@ -222,7 +220,11 @@ class Remote:
         path = f"{self._path}/documents?{urlencode({'async': str(whole).lower(), **query})}"
         content, media = _form(file, media) if options.format == "text" else (file, media)
         headers = {"content-type": media, **({"idempotency-key": key} if key else {})}
-        status, body = await self._ask("POST", path, content, headers)
+        try:
+            status, body = await self._ask("POST", path, content, headers)
+        except Duplicate as duplicate:
+            _tell_followed(duplicate)
+            status, body = ACCEPTED, await self._job(duplicate.job)
         if status != ACCEPTED:
             return Added(body["count"], errors=[error["error"] for error in body.get("errors", ())])
         while body["state"] in ("queued", "running"):
@@ -280,6 +282,10 @@ class Remote:
             raise Unhealthy(f"{self._url}: {getattr(error, 'reason', error)}") from None
 
 
+def _tell_followed(duplicate: Duplicate) -> None:
+    print(f"isosphere ingest: follows the job {duplicate.job}, which already stores the same file", file=sys.stderr)
+
+
 def _messages(errors: Iterable[Mapping[str, Any]], count: int) -> list[str]:
     """Return the messages of a job's errors. Of more errors than a job keeps, the last message is their number."""
     kept = [str(error["error"]) for error in errors]
@@ -303,9 +309,12 @@ def _error_of(answer: urllib.error.HTTPError) -> ServiceError:
     Statuses above 500 that the server never sends come from a proxy that does not reach the server.
     """
     try:
-        message = json.loads(answer.read())["error"]
+        body = json.loads(answer.read())
+        message = body["error"]
     except (OSError, ValueError, KeyError, TypeError):
-        message = f"the server answered {answer.code} {answer.reason}"
+        body, message = {}, f"the server answered {answer.code} {answer.reason}"
+    if answer.code == HTTPStatus.CONFLICT and "job" in body:
+        return Duplicate(body["job"])
     if answer.code == HTTPStatus.UNAUTHORIZED:
         message = f"{message}. The command sends the key in ISOSPHERE_API_KEY"
     return _ERRORS.get(answer.code, Unhealthy if answer.code > 500 else Backend)(str(message))

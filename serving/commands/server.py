@@ -102,7 +102,8 @@ def _bound(hosts: Sequence[str], port: int) -> list[socket.socket]:
                 bound.append(opened.enter_context(_socket(host, bound[0].getsockname()[1] if bound else port)))
             except OSError as error:
                 if error.errno not in ABSENT or (host == hosts[-1] and not bound):
-                    raise BindError(f"can't listen on {host}:{port}: {error.strerror or error}") from None
+                    hint = ": choose another port with --port" if error.errno == errno.EADDRINUSE else ""
+                    raise BindError(f"can't listen on {host}:{port}: {error.strerror or error}{hint}") from None
         opened.pop_all()
     return bound
 

@@ -94,6 +94,8 @@ def test_a_command_does_what_its_package_does(tiny_bundle: Path, capsys: pytest.
         (["postprocess", "whitning", "minilm", "--out", "x"], "did you mean whitening?"),
         (["data", "get", "scifat"], "did you mean scifact?"),
         (["keys", "ad"], "did you mean add?"),
+        (["ingest", "a.csv", "--corpus", "c", "--text-colum", "body"], "did you mean --text-column?"),
+        (["ingest", "a.csv", "--corpus", "c", "--engin", "fake"], "did you mean --engine?"),
     ],
     ids=" ".join,
 )

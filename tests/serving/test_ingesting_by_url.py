@@ -82,6 +82,16 @@ def test_a_job_is_followed_although_a_request_for_it_fails(
     assert documents(client) == 300
 
 
+def test_the_same_command_again_follows_the_job_that_the_server_runs(
+    client: TestClient, proxy: Proxy, command: Command, tmp_path: Path
+) -> None:
+    file = rows(tmp_path / "a.jsonl", 3000)
+    proxy.fail("GET /jobs/", 401)
+    assert command("ingest", file, "--corpus", "c", "--url", URL) != 0
+    assert command("ingest", file, "--corpus", "c", "--url", URL) == 0
+    assert documents(client) == 3000
+
+
 @pytest.mark.parametrize(("fails", "status"), [("POST", 0), ("POST", 502), ("POST", 504), ("GET /jobs/", 401)])
 def test_a_corpus_stays_where_something_may_have_been_stored(
     client: TestClient, proxy: Proxy, command: Command, tmp_path: Path, *, fails: str, status: int

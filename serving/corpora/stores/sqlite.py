@@ -305,7 +305,10 @@ def hold(folder: Path) -> int:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(held)
-        raise StoreError(f"{folder}: in use by another server or command") from None
+        raise StoreError(
+            f"{folder}: in use by another server or command: stop it, choose another folder with --data, or send "
+            "requests to the running server, as `isosphere ingest --url` does"
+        ) from None
     return held
 
 

@@ -163,7 +163,7 @@ def _lite(address: Address, folder: Path) -> Connection:
         folder.parent.mkdir(parents=True, exist_ok=True)
         server, database, port = start_server_in_thread(str(folder))
     except DataDirLockedError:
-        raise StoreError(f"--store {folder}: is in use by another process") from None
+        raise StoreError(f"--store {folder}: is in use by another process: stop it, or choose another folder") from None
     except (OSError, RuntimeError) as error:
         raise StoreError(f"--store {folder}: can't be used: {error}") from None
 
