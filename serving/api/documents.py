@@ -20,7 +20,7 @@ from serving.api.schemas.corpora import (
     PatchRequest,
     warnings_of,
 )
-from serving.corpora.arranging import read_sorts
+from serving.corpora.arranging import read_sorts, sort_value
 from serving.corpora.backend import Backend, DocumentCursor
 from serving.corpora.filter_language import compile_filter, is_large, read_filter
 from serving.corpora.filters import Filter
@@ -76,11 +76,14 @@ async def listing(
         lambda corpora: corpora.page(name, after, limit, where, orders), of=name, charged=bool(where or orders)
     )
     following = found.following
+    missing = [order.path for order in orders if all(sort_value(one, order) is None for one in found.documents)]
     return DocumentsAnswer(
         documents=[_answer(document) for document in found.documents],
         cursor=None if following is None else f"{following.generation}.{following.key}",
         count=found.total,
-        **warnings_of(found.warnings),
+        **warnings_of(
+            filter=found.warnings, sort=await service.library.missing_fields(name, missing) if missing else ()
+        ),
     )
 
 
@@ -98,7 +101,7 @@ async def delete_where(name: CorpusName, body: DeleteRequest, service: ServiceDe
     def delete(corpora: Backend) -> DeleteAnswer:
         unmatched = corpora.unmatched(name, where)
         removed = corpora.delete_where(name, where, before_commit)
-        return DeleteAnswer(deleted=removed, **warnings_of(unmatched))
+        return DeleteAnswer(deleted=removed, **warnings_of(filter=unmatched))
 
     return await service.library.stoppable(delete, of=name, charged=True)
 
@@ -116,7 +119,7 @@ async def patch_several(name: CorpusName, body: PatchRequest, service: ServiceDe
         return PatchAnswer(patched=await _patched(name, body.ids, body, service))
     where = await service.library.prepare(partial(compile_filter, body.filter), of=name, large=is_large(body.filter))
     unmatched = await service.library.read(lambda corpora: corpora.unmatched(name, where), of=name, charged=True)
-    return PatchAnswer(patched=await _patched(name, where, body, service), **warnings_of(unmatched))
+    return PatchAnswer(patched=await _patched(name, where, body, service), **warnings_of(filter=unmatched))
 
 
 @router.patch("/{id:any}", summary="Change metadata and expiry of a document", response_model_exclude_unset=True)

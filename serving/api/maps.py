@@ -134,8 +134,7 @@ async def mapped(
             places, explained = project(found.vectors)
             points, shares = _points(found.passages, places), explained.round(6).tolist()
             answer |= {"points": points, "passages": found.of, "projection": "pca", "explained": shares}
-        unmatched = corpora.unmatched(name, Exists(field)) if field else []
-        return answer | warnings_of(unmatched, "field")
+        return answer | warnings_of(field=corpora.unmatched(name, Exists(field)) if field else ())
 
     answer = await service.library.read(answered, of=name, charged=True)
     return json_response(answer | {"took_ms": round(1000 * (time.perf_counter() - started), 3)})

@@ -23,7 +23,7 @@ from serving.api.routing.route import Route, parsed
 from serving.api.schemas.bodies import lower
 from serving.api.schemas.corpora import warnings_of
 from serving.api.schemas.search import EVEN, CorpusSearchRequest, SearchAnswer, SearchRequest
-from serving.corpora.arranging import CANDIDATES, DIVERSE, read_sorts
+from serving.corpora.arranging import CANDIDATES, DIVERSE, read_sorts, sort_value
 from serving.corpora.backend import Backend
 from serving.corpora.filter_language import compile_filter, is_large
 from serving.corpora.ingest.vectors import unit_vector
@@ -158,6 +158,7 @@ async def _search(service: Service, names: Sequence[str], body: SearchRequest) -
         found = await service.library.search(name, queries, options)
     counts = await _counts(service, names, body, options) if body.total or body.facets else None
     most = largest_answer(service.settings)
+    warnings = await _warnings(service, name, options, found, counts)
 
     def answered() -> Response:
         results = _results(found, orders, body, most)
@@ -169,9 +170,7 @@ async def _search(service: Service, names: Sequence[str], body: SearchRequest) -
         if counts and body.facets:
             values = {path: [value._asdict() for value in values] for path, values in counts.values.items()}
             facts |= {"facets": values, "facets_complete": counts.complete}
-        if found.warnings:
-            facts |= warnings_of(found.warnings)
-        return json_response(answer | facts, headers=truncation_header(found.truncated))
+        return json_response(answer | facts | warnings, headers=truncation_header(found.truncated))
 
     characters = sum(len(hit.passage.document.text) for hits in found.hits for hit in hits)
     return await service.library.prepare(answered, of=name, large=characters >= LARGE)
@@ -192,6 +191,26 @@ async def _counts(service: Service, names: Sequence[str], body: SearchRequest, o
 
     found = [await service.library.read(partial(count, name), of=name, charged=True) for name in names]
     return found[0]._replace(passages=sum(one.passages for one in found))
+
+
+async def _warnings(
+    service: Service, name: str, options: SearchOptions, found: SearchResult, counts: Counts | None
+) -> dict[str, Any]:
+    """Return the warnings of the answer: conditions of the filter that no document can meet, and unknown fields.
+
+    A field of `sort`, `group_by` or `facets` is looked up only if no hit has a value for it, so that most searches need
+    no lookup.
+    """
+    hits = [hit for of_query in found.hits for hit in of_query]
+    unused = {
+        "sort": [
+            one.path for one in options.sort if all(sort_value(hit.passage.document, one) is None for hit in hits)
+        ],
+        "group_by": [options.group_by] if options.group_by and all(hit.group is None for hit in hits) else [],
+        "facets": [path for path, values in counts.values.items() if not values] if counts else [],
+    }
+    missing = {option: await service.library.missing_fields(name, paths) for option, paths in unused.items() if paths}
+    return warnings_of(filter=found.warnings, **missing) if found.warnings or missing else {}
 
 
 def _check_combination(body: SearchRequest, options: SearchOptions, *, several: bool) -> None:

@@ -16,6 +16,7 @@ from models.bundle.bundle import CROSS_ENCODER
 from models.bundle.tokenizer import Piece
 from models.runtimes.base import Floats
 from serving.corpora.backend import Backend, Stale
+from serving.corpora.filters import AnyOf, Exists
 from serving.corpora.ingest.chunking import cut
 from serving.corpora.ingest.vectors import VectorRule
 from serving.corpora.reranking import Reranking, first_stage, reranked
@@ -303,6 +304,11 @@ class Library:
             check_no_debt()
         with self._admitted():
             return await self.threads.read(of, lambda: work(self.corpora), charged=charged)
+
+    async def missing_fields(self, name: str, paths: Sequence[str]) -> Sequence[str]:
+        """Return a warning for each of the dotted `paths` at which no document of the corpus has a value."""
+        where = AnyOf(tuple(map(Exists, paths)))
+        return await self.read(lambda corpora: corpora.unmatched(name, where), of=name)
 
     async def prepare(self, work: Callable[[], T], of: str, *, large: bool) -> T:
         """Run `work`, which prepares a request. For a `large` request, `work` runs in a thread.

@@ -157,6 +157,17 @@ def test_what_no_document_can_match_is_told_beside_the_hits(books: TestClient, r
     )
 
 
+def test_a_field_that_no_document_has_is_told_for_sort_groups_and_facets(books: TestClient) -> None:
+    told = search(books, query="a", sort=["yaer:desc"], group_by="autor", facets=["yaer", "year"])["warnings"]
+    options = [warning.partition(":")[0] for warning in told]
+    assert options == ["sort", "group_by", "facets"] and all("Did you mean 'year'?" in told[i] for i in (0, 2))
+    assert "warnings" not in search(books, query="a", sort=["year:asc"], group_by="by.name", facets=["year"])
+    assert "warnings" not in search(books, query="a", filter={"year": 1}, sort=["year:asc"], facets=["year"])
+    (listed,) = books.get(DOCUMENTS, params={"sort": "yaer:asc"}).json()["warnings"]
+    assert listed.startswith("sort: ") and "'yaer'" in listed
+    assert "warnings" not in books.get(DOCUMENTS, params={"sort": "year:asc"}).json()
+
+
 def test_a_filter_by_id(books: TestClient) -> None:
     assert ids(books, query="a", filter={"$id": "moby/dick"}) == ["moby/dick"]
     assert set(ids(books, query="a", filter={"$id": {"$ne": "emma"}, "year": {"$lt": 1900}})) == {"moby/dick"}

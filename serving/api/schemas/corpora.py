@@ -36,14 +36,15 @@ Warnings = Annotated[
     list[str] | None,
     Field(
         description="Warnings about conditions that no document can meet, because no document has the field or a "
-        "value of this type. Absent if there are no warnings."
+        "value of this type, and about other fields that no document has. Absent if there are no warnings."
     ),
 ]
 
 
-def warnings_of(unmatched: Sequence[str], part: str = "filter") -> dict[str, Any]:
+def warnings_of(**parts: Sequence[str]) -> dict[str, Any]:
     """Return the field `warnings` of an answer, if any. Each warning begins with the name of the request's part."""
-    return {"warnings": [f"{part}: {warning}" for warning in unmatched]} if unmatched else {}
+    warnings = [f"{part}: {warning}" for part, unmatched in parts.items() for warning in unmatched]
+    return {"warnings": warnings} if warnings else {}
 
 
 class CorpusRequest(ClosedBody):
