@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from serving.corpora.ingest.rows import EXPIRES_AT, VECTOR, Row, absent, json_value, row_bytes, utf8
+from serving.corpora.ingest.rows import CHARSET_ADVICE, EXPIRES_AT, VECTOR, Row, absent, json_value, row_bytes, utf8
 from serving.errors import Invalid, Malformed, ServiceError, TooLarge
 from serving.operations.json_body import misfit
 from serving.operations.threads import check_cancelled
@@ -60,7 +60,7 @@ def ndjson_rows(stream: BinaryIO, settings: Settings, text_field: str = "text") 
 def text_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
     """Yield one text per line, skipping blank lines."""
     for number, line in lines(stream, settings.max_text_bytes + len(b"\r\n")):
-        text = line if isinstance(line, ServiceError) else utf8(line.rstrip(b"\r\n"))
+        text = line if isinstance(line, ServiceError) else utf8(line.rstrip(b"\r\n"), CHARSET_ADVICE)
         if isinstance(text, ServiceError):
             yield Row(f"line {number}", text)
         elif text and not text.isspace():

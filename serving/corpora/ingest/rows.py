@@ -22,6 +22,7 @@ MAX_DEPTH = 200
 COMPARED, COMPARED_LENGTH = 100, 40
 """Maximum number of names with which a wrong name is compared, and maximum length of these names. The time of a
 comparison is quadratic in the length."""
+CHARSET_ADVICE = ": save the file as UTF-8, or name its charset"
 _WITHIN = re.compile(r": line \d+ column \d+ \(char (\d+)\)$")
 """Pattern of the position in an error message of the standard library. The line number in the message is counted within
 the row, so it is not the line number in the upload."""
@@ -88,12 +89,15 @@ def json_value(raw: bytes) -> Any:
     return value
 
 
-def utf8(raw: bytes) -> str | Malformed:
-    """Decode one line. Return its text, or an error with the position, counted from 1, of the first invalid byte."""
+def utf8(raw: bytes, advice: str = "") -> str | Malformed:
+    """Decode one line. Return its text, or an error with the position, counted from 1, of the first invalid byte.
+
+    `advice` is the end of the error's message.
+    """
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        return Malformed(f"not UTF-8: byte {error.start + 1} is 0x{raw[error.start]:02x}")
+        return Malformed(f"not UTF-8: byte {error.start + 1} is 0x{raw[error.start]:02x}{advice}")
 
 
 def _is_deep(value: Any) -> bool:

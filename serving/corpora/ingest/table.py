@@ -15,7 +15,7 @@ import orjson
 
 from serving.corpora.filters import instant
 from serving.corpora.ingest.lines import lines
-from serving.corpora.ingest.rows import EXPIRES_AT, Row, absent, listed, row_bytes, utf8
+from serving.corpora.ingest.rows import CHARSET_ADVICE, EXPIRES_AT, Row, absent, listed, row_bytes, utf8
 from serving.errors import Empty, Invalid, Malformed, ServiceError, TooLarge
 from serving.operations.json_body import FITS, LEAST, MOST
 from serving.settings import Settings
@@ -265,7 +265,7 @@ class _Feed:
         if isinstance(line, ServiceError) or self._bytes > self._limit:
             message = f"more than the {self._limit} bytes of one row: is a quote left open?"
             raise TooLarge(message, field=f"line {self.begins}")
-        text = utf8(line)
+        text = utf8(line, CHARSET_ADVICE)
         if isinstance(text, ServiceError):
             self.bad = text if self.number == self.begins else Malformed(f"{text.message} (of line {self.number})")
             return line.decode(errors="replace")
