@@ -217,8 +217,8 @@ class Connections:
         if self._writer is None:
             writer = self._connect()
             try:
-                writer.execute("PRAGMA journal_mode = WAL")
                 writer.execute(f"PRAGMA synchronous = {self._synchronous}")
+                writer.execute("PRAGMA journal_mode = WAL")
                 writer.execute("PRAGMA foreign_keys = ON")
             except BaseException:
                 writer.close()

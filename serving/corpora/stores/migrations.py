@@ -178,6 +178,7 @@ def mark(path: Path) -> None:
     Call it before the write-ahead log is used, so that the file itself has the mark.
     """
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA synchronous = OFF")  # the creator of the file syncs the whole file
         connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute(f"PRAGMA application_id = {APPLICATION}")

@@ -320,7 +320,8 @@ def make(path: Path, corpus: Corpus, synchronous: str, shared: Shared | None = N
     part = path.with_name(f".{path.name}.part")
     with disk_errors(path):
         try:
-            with closing(CorpusFile(part, synchronous, new=True)) as made:
+            # The commits need not be durable, because the whole file is synced before it gets its final name.
+            with closing(CorpusFile(part, "OFF", new=True)) as made:
                 made.create(corpus)
                 with made.set_aside():
                     fsync(part)
