@@ -89,7 +89,7 @@ def near_option(message: str, options: Iterable[str]) -> str:
 
 
 def verbs(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Return the parsers of a parser's subcommands by name, or nothing if it has no subcommands."""
+    """Return the parsers of a parser's subcommands, by the names of the subcommands. Without subcommands, return {}."""
     return next(
         (dict(action.choices) for action in parser._actions if isinstance(action, argparse._SubParsersAction)), {}
     )
