@@ -103,7 +103,7 @@ def assemble(
 
 
 def keep_layers(weights: Weights, kept: Sequence[int]) -> dict[str, NDArray[np.float32]]:
-    """Return the weights of the kept layers, renumbered from 0, and all weights outside the layers."""
+    """Return the weights of the layers `kept`, renumbered from 0, and all weights that are not part of a layer."""
     places = {layer: place for place, layer in enumerate(kept)}
     left: dict[str, NDArray[np.float32]] = {}
     for name, weight in weights.items():

@@ -21,7 +21,7 @@ from models.runtimes.choice import Choice
 
 @contextmanager
 def writing(folder: Path) -> Iterator[Path]:
-    """Yield a new folder. If the `with` block succeeds, this folder replaces `folder`. Otherwise, it is deleted.
+    """Yield a new folder. If the `with` block succeeds, this new folder replaces `folder`, else it is deleted.
 
     Readers of `folder` never see an incomplete bundle (see `models.bundle.disk.replacing_folder` for crashes).
 
@@ -70,8 +70,8 @@ def refuse_foreign(folder: Path) -> None:
     """Raise an error if a folder contains files that no manifest lists, because replacing the folder would delete them.
 
     Raises:
-        BundleError: `folder` contains files that no manifest lists, is a link to a promoted bundle, or its path does
-            not end in a name; nothing has changed.
+        BundleError: `folder` is not empty and not a bundle, contains files that its manifest does not list, is a link
+            to a promoted bundle, or its path does not end in a name; nothing has changed.
     """
     if folder.name in ("", ".."):
         raise BundleError(f"{folder}: the folder would be replaced, so its path must end in its name")

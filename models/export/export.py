@@ -242,7 +242,7 @@ def check_reproduces(encoder: Encoder, before: Bundle) -> None:
 
 
 def check_parity(encoder: Encoder, file: Path) -> float:
-    """Return the largest difference of results between ONNX Runtime and torch.
+    """Return the largest difference between the results of ONNX Runtime and torch for test texts.
 
     The texts are short, long, empty and padded. Differences of unit vectors are absolute. Differences of norms and
     token vectors are relative.

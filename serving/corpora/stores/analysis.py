@@ -63,7 +63,7 @@ def indexed(text: str) -> str:
 class Spread(NamedTuple):
     """A folded text, and the places from which its characters come in the original text.
 
-    The character `text[i]` comes from the original characters from `starts[i]` to `ends[i]`.
+    Character i of `text` comes from the span of the original text that begins at `starts[i]` and ends at `ends[i]`.
     """
 
     text: str
@@ -248,7 +248,7 @@ def _is_accent(character: str) -> bool:
 def _is_in_words(character: str) -> bool:
     """Return whether `character` can be part of a word.
 
-    Fractions and circled numbers are not part of words, because they would join a neighbouring number.
+    Fractions and circled numbers are not part of words, because they would merge with a neighbouring number.
     """
     kind, made_of = category(character), decomposition(character)
     if kind == "No":

@@ -124,7 +124,7 @@ class Connections:
 
     @contextmanager
     def maintaining(self) -> Iterator[sqlite3.Connection]:
-        """Hold the write lock while the block runs, and yield the writer's connection without a transaction."""
+        """Hold the write lock while the block runs, and yield the connection for writes. No transaction is begun."""
         with self._used(), self._written(), self.disk_errors():
             yield self._opened_writer()
 

@@ -4,9 +4,9 @@ A word of 5 letters or more may have one typo, a word of 9 letters or more two t
 letter that is wrong, missing or superfluous, or two neighbouring letters in the wrong order (optimal string alignment
 distance). A typo in the first letter counts twice.
 
-A lookup compares few words of the vocabulary. A word that may have n typos is cut into n + 1 pieces, so at least one
-piece has no typo (pigeonhole principle). One character between two pieces belongs to neither piece, because a swap may
-affect the letters on both sides of a cut.
+Only some words of the vocabulary are compared with a misspelt word. A word that may have n typos is cut into n + 1
+pieces. At least one piece has no typo (pigeonhole principle), so only words with one of these pieces are compared. One
+character between two pieces belongs to neither piece, because a swap may affect the letters on both sides of a cut.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _first_letters(reader: sqlite3.Connection) -> Iterator[str]:
 
 
 def distances(word: str, others: list[str], *, continued: bool = False) -> _Distances:
-    """Return the distance of `word` to each of `others`, in which a typo in the first letter counts twice.
+    """Return the distance of `word` to each of `others`. A typo in the first letter counts twice.
 
     With `continued`, return the distance of `word` to the nearest prefix of each of `others`.
 

@@ -153,7 +153,8 @@ def _postings(
 ) -> Iterator[tuple[int, Value, int]]:
     """Yield the postings of the documents in `rows`, as rows of the table `postings`. Give each new field a number.
 
-    The postings of only one document are in memory, because a few hundred documents may have millions of postings.
+    A few hundred documents may have millions of postings. Therefore only the postings of one document are in memory at
+    a time.
     """
     fields = dict[str | None, int]()
     for document, metadata in rows:

@@ -32,7 +32,7 @@ MAX_CORRECTED = 10
 FREQUENT = 10_000
 """Number of passages above which a word counts as frequent. Frequent words are not corrected."""
 _PREFIX = "*"
-"""Mark at the end of a term that finds all words that begin with it. No word contains this mark."""
+"""Mark at the end of a term. A term with this mark finds all words that begin with the term. No word contains it."""
 Term = tuple[str, ...]
 """A word, or the words of a phrase. They are not stemmed, because FTS5 stems them, and a second stemming may change a
 stem."""
@@ -53,7 +53,7 @@ class Rules(NamedTuple):
 def rules(
     stemming: Stemming | None, synonyms: str | None = None, stop_words: str | None = None, fields: str | None = None
 ) -> Rules:
-    """Return the rules that follow from the settings of a corpus, given as JSON.
+    """Return the rules that follow from the settings of a corpus. All settings except `stemming` are JSON.
 
     Synonyms of a text without words, such as `&`, are left out, because every query would contain this text.
     """
@@ -175,7 +175,7 @@ def expanded(reader: sqlite3.Connection, query: str, rules: Rules = PLAIN, optio
 
 
 def _completions(reader: sqlite3.Connection, word: str, rules: Rules) -> list[Term]:
-    """Return terms that find the words which begin with `word`.
+    """Return terms that find all words which begin with `word`.
 
     If more than `MAX_COMPLETIONS` words begin with `word`, return no terms.
 

@@ -28,7 +28,7 @@ def unmatched(reader: sqlite3.Connection, where: Filter) -> list[str]:
     Equal warnings are returned once, and only the first `MAX_WARNINGS` are returned.
 
     A condition that is true for documents without the field, such as `$exists: false` or null, gives no warning. In an
-    empty corpus, every other condition gives a warning.
+    empty corpus, no document has any field, so all other conditions on fields give warnings.
 
     If a document has more than `MAX_FIELDS` fields, or a path longer than `MAX_PATH`, the metadata index has none of
     its fields. In a corpus with such a document there are no warnings, because the document may have any field.

@@ -34,8 +34,8 @@ MARKED_AT_ONCE = 2_000
 MAX_SPANS = 200
 """Maximum number of highlights of a text. Later matches are ignored."""
 MARKS = 1 << 26
-"""Maximum bytes of the mask of allowed keys, which has one byte for each key. If the keys of a corpus exceed this
-number, most of its passages were replaced, and a list of keys takes less memory than a mask."""
+"""Maximum bytes of the mask of allowed keys, which has one byte for each key. In a corpus with greater keys, most
+passages were replaced, and a list of keys takes less memory than a mask."""
 CORRECTED = 0.5
 """Weight of a correction."""
 TOGETHER = 256

@@ -102,7 +102,7 @@ class Reader(Backend):
     def embedded(
         self, name: str, texts: Sequence[str], _chunking: Chunking | None, _fingerprint: str
     ) -> list[KnownText | None]:
-        """Return None for each text, so that every text is embedded.
+        """Return None for each text, so that uploads embed every text.
 
         Stored texts can't be looked up, because Milvus has no index of texts.
         """

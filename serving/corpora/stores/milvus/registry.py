@@ -179,7 +179,7 @@ class Registry:
 
     @contextmanager
     def changing(self, name: str) -> Iterator[Record]:
-        """Hold the lock of a corpus in the block, and yield its record; see `read`."""
+        """Hold the lock of a corpus in the block, and yield its record. The errors are those of `read`."""
         with self.lock(name):
             yield self.read(name)
 
