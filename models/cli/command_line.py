@@ -40,8 +40,9 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse unknown options, then parse the arguments.
 
-        A parser with subcommands or with `passes_on` refuses no options, because another parser reads them. Without the
-        check, the words after an unknown option would be parsed as other arguments and cause a misleading error.
+        A parser with subcommands or with `passes_on` refuses no options, because another parser reads them. If an
+        unknown option were not refused first, the words after it would be parsed as other arguments and cause a
+        misleading error.
         """
         if not (self._passes_on or verbs(self)):
             words = takewhile(lambda word: word != "--", sys.argv[1:] if args is None else args)
@@ -89,7 +90,7 @@ def near_option(message: str, options: Iterable[str]) -> str:
 
 
 def verbs(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Return the parsers of a parser's subcommands by name, or nothing if it has no subcommands."""
+    """Return the parsers of a parser's subcommands, by the names of the subcommands. Without subcommands, return {}."""
     return next(
         (dict(action.choices) for action in parser._actions if isinstance(action, argparse._SubParsersAction)), {}
     )

@@ -126,9 +126,9 @@ def _export_by_torch(
 
 
 def _origin(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
-    """Return facts about the origin of the encoder, for its manifest.
+    """Return arguments for `export` that describe the origin of the encoder.
 
-    If the source is a bundle, the facts in its manifest are kept.
+    If the source has a manifest, the facts in this manifest are kept, except for scores that no longer apply.
     """
     said = sources.manifest_of(arguments.source)
     if said is None:

@@ -1,9 +1,10 @@
 """Assembly of a bundle of `minilm` or of one of its adapters, without torch.
 
-`graphs/minilm/` is a template: a bundle that torch has exported, without its weights. The template contains the small
-files, and the ONNX graph with empty tensors. Each empty tensor has the name of its weight. NumPy merges the adapter
-into the base's weights, and `onnx` puts the merged weights into the graph. For an encoder with fewer layers, layers are
-removed from the graph. Finally, the golden vectors verify that the bundle reproduces the trained encoder.
+`graphs/minilm/` is a template: a bundle that torch has exported, from which the weights were removed. The template has
+the configuration files, and the ONNX graph with empty tensors. Each empty tensor has the name of its weight. NumPy
+merges the adapter into the base's weights, and `onnx` puts the merged weights into the graph. For an encoder with fewer
+layers, layers are removed from the graph. Finally, the golden vectors verify that the bundle reproduces the trained
+encoder.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def assemble(
 
 
 def keep_layers(weights: Weights, kept: Sequence[int]) -> dict[str, NDArray[np.float32]]:
-    """Return the weights of the kept layers, renumbered from 0, and all weights outside the layers."""
+    """Return the weights of the layers `kept`, renumbered from 0, and all weights that are not part of a layer."""
     places = {layer: place for place, layer in enumerate(kept)}
     left: dict[str, NDArray[np.float32]] = {}
     for name, weight in weights.items():
@@ -117,7 +118,8 @@ def keep_layers(weights: Weights, kept: Sequence[int]) -> dict[str, NDArray[np.f
 def shorten(graph: onnx.GraphProto, layers: int) -> None:
     """Keep only the last `layers` layers of a template's graph, and number them from 0.
 
-    The graph is changed in place. Its layers differ only in their weights, so any of them can be kept.
+    The graph is changed in place. All layers have the same operators and get other weights later, so it does not matter
+    which of them are kept.
     """
     numbers = {int(layer[2]) for tensor in graph.initializer if (layer := LAYER.match(tensor.name))}
     dropped = len(numbers) - layers

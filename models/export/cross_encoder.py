@@ -82,7 +82,7 @@ def write_onnx(encoder: CrossEncoder, file: Path) -> None:
 def check_parity(encoder: CrossEncoder, file: Path) -> float:
     """Return the largest difference between scores of ONNX Runtime and torch, over short, long, empty and padded pairs.
 
-    For scores above 1, the difference is relative.
+    If torch's score is above 1 or below -1, the difference is relative.
 
     Raises:
         ExportError: the difference exceeds `PARITY`.

@@ -21,12 +21,12 @@ from models.runtimes.choice import Choice
 
 @contextmanager
 def writing(folder: Path) -> Iterator[Path]:
-    """Yield a new folder, which replaces `folder` if the `with` block succeeds and is deleted otherwise.
+    """Yield a new folder. If the `with` block succeeds, this new folder replaces `folder`, else it is deleted.
 
     Readers of `folder` never see an incomplete bundle (see `models.bundle.disk.replacing_folder` for crashes).
 
     Raises:
-        BundleError: `folder` contains files that are not part of a bundle; nothing has changed.
+        BundleError: see `refuse_foreign`; nothing has changed.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     disk.restore_folder(folder)
@@ -44,10 +44,10 @@ def seal(
     measure_with: Options | None = None,
     on_choice: Callable[[Choice], object] = lambda _: None,
 ) -> None:
-    """Complete a draft of a bundle by writing its model card and its manifest.
+    """Complete the draft of a bundle in the folder `written`, by its model card and its manifest.
 
-    With `measure_with`, the runtimes are first compared under these options, and `on_choice` is called with the chosen
-    runtime.
+    With `measure_with`, the runtimes are first compared on this machine under these options. The measurements are added
+    to the bundle, and `on_choice` is called with the chosen runtime.
 
     Raises:
         BundleError: the draft is not a valid bundle.
@@ -70,8 +70,8 @@ def refuse_foreign(folder: Path) -> None:
     """Raise an error if a folder contains files that no manifest lists, because replacing the folder would delete them.
 
     Raises:
-        BundleError: `folder` contains files that no manifest lists, is a link to a promoted bundle, or its path does
-            not end in a name; nothing has changed.
+        BundleError: `folder` is not empty and not a bundle, contains files that its manifest does not list, is a link
+            to a promoted bundle, or its path does not end in a name; nothing has changed.
     """
     if folder.name in ("", ".."):
         raise BundleError(f"{folder}: the folder would be replaced, so its path must end in its name")

@@ -1,9 +1,9 @@
 """Export of an encoder to a bundle: weights, tokenizer, files for sentence-transformers, and a verified ONNX graph.
 
-The graph includes pooling and normalisation, so programs that run it need not know the pooling. Its second output,
-`norm`, is the length of the vector before normalisation. For `normalize: false`, the server multiplies the unit vector
-by `norm`. The third output, `token_embeddings`, has the vectors of all tokens. Runtimes copy this output only for
-requests that need it.
+The graph includes pooling and normalisation, so programs that run the graph need not know the pooling. The graph's
+second output, `norm`, is the length of the vector before normalisation. For `normalize: false`, the server multiplies
+the unit vector by `norm`. The third output, `token_embeddings`, has the vectors of all tokens. Runtimes copy this
+output only for requests that need it.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def export(
     """Write `encoder` as a verified bundle, atomically. After an error, `folder` is unchanged.
 
     `citations` are the BibTeX entries of the training method. The model card lists them before the citations of the
-    encoder's origin. `exporter` is one of `models.export.exporters.EXPORTERS`. `adapter` describes the base and adapter
-    of merged weights (`models.bundle.adapter`). `fp16_graph` adds a float16 graph.
+    encoder's origin. `exporter` is one of `models.export.exporters.EXPORTERS`. If the weights were merged from a base
+    and an adapter, `adapter` describes both (`models.bundle.adapter`). `fp16_graph` adds a float16 graph.
 
     `previous` is an earlier bundle of the same encoder. If the encoder reproduces the golden vectors of `previous`, the
     new bundle gets the config.json of `previous`, and so has the same fingerprint. A new config.json would change the
@@ -104,7 +104,7 @@ def export(
         Refused: `exporter` is not installed, or does not support this backbone.
         SourceError: a vector of `encoder` is zero or not finite, or all vectors have the same direction.
         bundle.BundleError: `folder` contains files that are not part of a bundle, a prompt leaves no room for a text,
-            or the new bundle is invalid, for example its name.
+            or the new bundle is invalid, for example because of its name.
         OSError: the bundle can't be written; the message names `folder`.
     """
     check_prompts(encoder)
@@ -140,7 +140,7 @@ def write_int8_limit(encoder: Encoder, folder: Path) -> None:
 
 
 def encoder_facts(encoder: Encoder) -> dict[str, Any]:
-    """Return the fields of a manifest that describe the encoder, with its golden vectors."""
+    """Return those fields of a bundle's manifest that describe the encoder, including its golden vectors."""
     golden = unit_vectors(encoder, GOLDEN_SENTENCES)
     return {
         "dim": encoder.dim,
@@ -171,7 +171,9 @@ def write_onnx(encoder: Encoder, file: Path, exporter: str = "torch") -> None:
 
 
 def write_fp16(encoder: Encoder, graph: Path, file: Path) -> None:
-    """Convert the float32 graph in `graph` to float16. Attention is fused if the fusion does not change the vectors.
+    """Convert the float32 graph in the file `graph` to float16, and write it to `file`.
+
+    Operators of attention are fused, unless the fusion changes the vectors.
 
     Raises:
         ExportError: the cosine between a float16 vector and torch's vector is below `bundle.GOLDEN_COSINE`.
@@ -208,7 +210,7 @@ def check_prompts(encoder: Encoder) -> None:
 
 
 def check_vectors(encoder: Encoder) -> None:
-    """Check that each vector has a direction, and that not all vectors have the same direction.
+    """Check that the vectors of the golden sentences have a direction, and do not all have the same direction.
 
     Raises:
         SourceError: a vector is zero or not finite, or all vectors have the same direction.
@@ -226,7 +228,7 @@ def check_vectors(encoder: Encoder) -> None:
 def check_reproduces(encoder: Encoder, before: Bundle) -> None:
     """Check that the encoder reproduces the golden vectors of `before`.
 
-    Another version of transformers may have computed these golden vectors.
+    If another version of transformers has computed these golden vectors, the encoder's vectors may differ from them.
 
     Raises:
         ExportError: a golden vector of `before` is not reproduced.
@@ -240,9 +242,10 @@ def check_reproduces(encoder: Encoder, before: Bundle) -> None:
 
 
 def check_parity(encoder: Encoder, file: Path) -> float:
-    """Return the largest difference between ONNX Runtime and torch, over short, long, empty and padded texts.
+    """Return the largest difference between the results of ONNX Runtime and torch for test texts.
 
-    Differences of unit vectors are absolute. Differences of norms and token vectors are relative.
+    The texts are short, long, empty and padded. Differences of unit vectors are absolute. Differences of norms and
+    token vectors are relative.
 
     Raises:
         ExportError: the difference exceeds `PARITY`.
@@ -260,10 +263,10 @@ def check_parity(encoder: Encoder, file: Path) -> float:
 
 
 def _torch_and_onnx(encoder: Encoder, file: Path) -> Iterator[tuple[str, Embedded, Embedded, float]]:
-    """Encode several batches of test texts with torch, and with ONNX Runtime and the graph `file`.
+    """Encode several batches of test texts, with torch and with the graph `file` in ONNX Runtime.
 
-    For each batch, yield its name, torch's result, ONNX Runtime's result, and the difference of the token vectors. This
-    is the largest difference in any component, divided by the length of torch's token vector.
+    For each batch, yield its name, torch's result, ONNX Runtime's result, and the difference of the token vectors. The
+    last value is the largest difference in any component, divided by the length of torch's token vector.
     """
     session, graph = Session(file, [CPU], cpus.available()), UnitVector(encoder)
     long = " ".join(GOLDEN_SENTENCES * (encoder.max_length // 40 + 1))

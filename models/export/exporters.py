@@ -37,7 +37,10 @@ def by_torch(graph: UnitVector, file: Path) -> None:
 
 
 def trace(module: nn.Module, example: tuple[Tensor, ...], file: Path, *, inputs: Axes, outputs: Axes) -> None:
-    """Export with torch's TorchScript exporter. ADR 0003 has the reasons for this exporter."""
+    """Export `module` to the ONNX file `file`, with torch's TorchScript exporter.
+
+    ADR 0003 has the reasons for this exporter.
+    """
     import torch
 
     torch.onnx.export(
@@ -53,13 +56,14 @@ def trace(module: nn.Module, example: tuple[Tensor, ...], file: Path, *, inputs:
 
 
 def by_optimum(graph: UnitVector, file: Path) -> None:
-    """Export with optimum's configuration for the backbone's model family, but with this project's inputs and outputs.
+    """Export `graph` to the ONNX file `file`, with optimum's configuration for the backbone's model family.
 
-    Optimum's patches of transformers for the model family are applied. Pooling, transform and normalisation are traced
-    together with the backbone. Token types are not an input, because the backbone sets them to zero.
+    The inputs and outputs are those of this project. Optimum's patches of transformers for the model family are
+    applied. Pooling, transform and normalisation are traced together with the backbone. Token types are not an input,
+    because the backbone sets them to zero.
 
     Raises:
-        Refused: optimum's exporter is not installed, or does not know the family.
+        Refused: optimum's exporter is not installed, or does not know the model family.
     """
     require_optimum()
     from optimum.exporters.onnx import export

@@ -44,9 +44,9 @@ class Extracted(NamedTuple):
     bytes: int
     mean_cosine: float
     least_cosine: float
-    """Minimum cosine between vectors of the tuned encoder and of the merged adapter (see `cosines_between`)."""
+    """Minimum cosine between vectors of the tuned encoder and of the base with the adapter (see `cosines_between`)."""
     stsb_dev: tuple[float, float] | None
-    """STS-B dev (Spearman × 100) of the tuned encoder and of the merged adapter."""
+    """STS-B dev (Spearman × 100) of the tuned encoder, and of the base with the adapter. None without STS-B's data."""
 
 
 def extract(
@@ -65,11 +65,12 @@ def extract(
 
     `dtype` is one of `DTYPES`. At the same file size, float8 allows twice the rank of float16, but each number has a
     rounding error of up to 6 %. `layers` are the base's layers from which the tuned encoder was made, counted from 0.
-    None means all layers.
+    None means all layers. With `data`, the folder of SentEval's data, both encoders are scored on STS-B dev. `about` is
+    a sentence for the model card.
 
     Raises:
-        AdapterError: the encoders differ in architecture or vocabulary, the rank is out of range, or `folder` contains
-            files that do not belong to an adapter.
+        AdapterError: the encoders differ in architecture or vocabulary, the rank is out of range, `folder` contains
+            files that do not belong to an adapter, or `training` is not installed, which `data` requires.
         Refused: the base does not have these layers, or `data` lacks a file.
         SourceError, BundleError: an encoder can't be read.
     """
@@ -107,7 +108,7 @@ def extract(
 
 
 def cosines_between(one: Encoder, other: Encoder) -> tuple[float, float]:
-    """Return the mean and the minimum of the cosine between two encoders' vectors, over test sentences."""
+    """Return the mean and the minimum cosine between the two encoders' vectors of a sentence, over test sentences."""
     texts = [*GOLDEN_SENTENCES, *quantization.calibration()]
     cosines = (unit_vectors(one, texts) * unit_vectors(other, texts)).sum(axis=1)
     return float(cosines.mean()), float(cosines.min())
@@ -124,10 +125,10 @@ def describe(
     about: str | None = None,
     citations: Sequence[str] = (),
 ) -> Manifest:
-    """Write int8 range, model card and adapter.json to an adapter's folder, beside peft's files.
+    """Add the int8 range, the model card and adapter.json to an adapter's folder, which already has peft's files.
 
-    `said` is the manifest of the tuned encoder `source`. The scores in it are not copied, because the merged weights
-    differ from the tuned weights.
+    `said` is the manifest of the tuned encoder `source`, or None. The scores in `said` are not copied, because the
+    merged weights differ from the tuned weights.
     """
     write_int8_limit(merged, folder)
     opened = adapter.load(folder)
@@ -204,7 +205,10 @@ def _linear_modules(start: Encoder, rank: int) -> list[str]:
 
 
 def _factors(tuned: Encoder, start: Encoder, modules: Sequence[str], rank: int) -> dict[str, NDArray[np.float64]]:
-    """Approximate the difference of each module's weights (out, in) by B (out, rank) times A (rank, in)."""
+    """Approximate the change of each module's weights (out, in) by B (out, rank) times A (rank, in).
+
+    The change is the weights of `tuned` minus the weights of `start`.
+    """
     factors: dict[str, NDArray[np.float64]] = {}
     for module in modules:
         after, before = (each.backbone.get_parameter(f"{module}.weight").detach().double() for each in (tuned, start))
@@ -217,10 +221,10 @@ def _factors(tuned: Encoder, start: Encoder, modules: Sequence[str], rank: int) 
 
 
 def _rounded(factors: Mapping[str, NDArray[np.float64]], dtype: str) -> tuple[dict[str, NDArray[Any]], float]:
-    """Round A and B of all modules to one of `DTYPES`, and return the rounded factors and the scaling of B A.
+    """Round A and B of all modules to one of `DTYPES`. Return the rounded factors, and a scale for the product B A.
 
     float8 has only four bits of exponent. For float8, all numbers are therefore first multiplied by the same power of
-    two, the largest that keeps every number within the range of float8.
+    two, the largest that keeps every number within the range of float8. The scale undoes this multiplication.
     """
     if dtype == "float16":
         return {name: factor.astype(np.float16) for name, factor in factors.items()}, 1
@@ -230,7 +234,7 @@ def _rounded(factors: Mapping[str, NDArray[np.float64]], dtype: str) -> tuple[di
 
 
 def _biases(tuned: Encoder, modules: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Return every bias by peft's name, in float32.
+    """Return every bias, in float32, by the name that peft gives to it.
 
     In float16, the rounding error would exceed the changes from tuning.
     """
@@ -253,7 +257,7 @@ def _fingerprint(merged: Encoder, facts: Mapping[str, Any]) -> str:
 
 
 def _stsb_dev(data: Path) -> Callable[[Callable[[Sequence[str]], NDArray[np.float32]]], float]:
-    """Return a function that scores an encoder on STS-B dev.
+    """Return a function that scores an encoder on STS-B dev, given the encoder's function from texts to vectors.
 
     Raises:
         AdapterError: `training` is not installed.

@@ -29,14 +29,14 @@ OLD_FLAGS = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
 
 
 def write(encoder: Encoder, folder: Path) -> None:
-    """Write the files for sentence-transformers.
+    """Write the files with which sentence-transformers can open the bundle in `folder`.
 
     A pooling that averages two layers becomes `WeightedLayerPooling`, with weight 1 for these layers and 0 for all
     other layers, followed by the mean over tokens. An affine transform becomes `Dense` without an activation function.
     A static encoder becomes `StaticEmbedding`, which reads no special tokens and does not truncate long texts.
 
-    If the format can't describe the encoder, only a modules.json is written. It makes other programs fail with an
-    error.
+    If the format can't describe the encoder, only a modules.json is written. This file makes other programs fail with
+    an error.
     """
     if isinstance(encoder.transform, Flow):
         _write_modules(folder, [("", UNKNOWN_MODULE)])
@@ -61,7 +61,7 @@ def write(encoder: Encoder, folder: Path) -> None:
 
 
 def _layers(transform: Transform | None) -> Iterator[nn.Module]:
-    """Yield the modules between pooling and normalisation.
+    """Yield the modules between pooling and normalisation that represent `transform`.
 
     A truncation is left out, because sentence-transformers has a setting for it.
     """

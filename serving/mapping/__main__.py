@@ -11,7 +11,7 @@ import numpy as np
 
 
 def main() -> int:
-    """Read (N, D) float32 numbers from standard input.
+    """Compute the map of the (N, D) float32 vectors on standard input, and return the exit status.
 
     The last line of the output has the (N, 2) coordinates or, if there is an error, the error.
     """

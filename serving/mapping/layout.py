@@ -1,7 +1,7 @@
 """Layout of vectors on a plane by t-SNE (van der Maaten and Hinton 2008), with the settings of openTSNE.
 
 The layout starts from the principal components. This preserves the relative positions of clusters (Kobak and Berens
-2019). A single thread computes the layout, so equal vectors always get the same map.
+2019). A single thread computes the layout, so the same vectors always get the same map.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DECIMALS = 4
 
 
 def placed(vectors: Floats, report: Report) -> NDArray[np.float64]:
-    """Compute the (N, 2) coordinates of (N, D) unit vectors."""
+    """Compute the (N, 2) coordinates of (N, D) unit vectors on a plane. Call `report` with the progress."""
     faiss.omp_set_num_threads(1)
     first, _ = project(vectors)
     if len(vectors) < FEWEST or not first.any():
@@ -73,7 +73,7 @@ def placed(vectors: Floats, report: Report) -> NDArray[np.float64]:
 def neighbours(vectors: Floats, report: Callable[[float], None]) -> tuple[NDArray[np.int64], Floats]:
     """Return the indices (N, K) of the K nearest other vectors of each vector, and the distances (N, K) to them.
 
-    For more than `EXACT` vectors, the search is approximate.
+    For more than `EXACT` vectors, the search is approximate. `report` is called with the finished share, from 0 to 1.
     """
     count, dim = vectors.shape
     wanted = min(3 * PERPLEXITY, count - 1)

@@ -74,7 +74,7 @@ def _application(settings: Settings) -> Any:
         async def check_health(self) -> None:
             """Raise an error if the replica can't answer requests.
 
-            Ray Serve calls this method every few seconds. The method therefore also copies the metrics to Ray.
+            Ray Serve calls this method every few seconds. The method is therefore also used to copy the metrics to Ray.
             """
             self._copy_metrics()
             await self.app.check_health()
@@ -100,10 +100,10 @@ def _application(settings: Settings) -> Any:
 
 
 def serve(settings: Settings) -> int:
-    """Deploy or update the replicas. Return the exit status.
+    """Deploy the replicas, or update replicas that are already deployed. Return the exit status.
 
-    If this process started Ray, serve until Ctrl-C. On a cluster that was already running, return when the replicas
-    are deployed.
+    If this process started Ray, serve until Ctrl-C. On a cluster that was already running, return when the replicas are
+    deployed.
     """
     try:
         check_exposure(settings, "127.0.0.1" if settings.host == "localhost" else settings.host)

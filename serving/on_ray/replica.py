@@ -23,11 +23,11 @@ from serving.settings import Settings
 
 
 class UnhealthyReplica(RuntimeError):
-    """The replica can't answer requests. Ray Serve replaces it."""
+    """Error of a replica that can't answer requests. Ray Serve then replaces the replica."""
 
 
 class Application:
-    """ASGI application that reports its start after its encoders are loaded.
+    """ASGI application that reports its start only when its encoders are loaded.
 
     Ray Serve does not pass the state of the ASGI lifespan to requests, so this class adds the state to each request.
     """
@@ -63,8 +63,9 @@ class Application:
     async def reconfigure(self, config: Any) -> None:
         """Reload the encoders if `config` has changed. The old encoders answer requests meanwhile.
 
-        Ray Serve also calls this method before the first `check_health`, when the encoders have just been loaded, and
-        when it numbers the replicas again.
+        Ray Serve also calls this method before the first `check_health`. Nothing is reloaded then, because the encoders
+        have just been loaded. Ray Serve also calls this method when it numbers the replicas again. Then `config` is
+        unchanged.
         """
         if self._started and config != self._config:
             await self.service.reload()
@@ -79,7 +80,7 @@ class Application:
 
 
 def build(settings: Settings) -> Application:
-    """Build the application in the process of a replica.
+    """Build the application of a replica. This function runs in the process of the replica.
 
     Raises:
         BundleError, SourceError, EngineError, Failed: this node can't serve an encoder.

@@ -25,7 +25,7 @@ MEMORY_SPARE = 1 << 20
 
 
 def main() -> int:
-    """Read the file from standard input, and print its documents.
+    """Read the file from standard input, print its documents, and return the exit status.
 
     If there is an error, the last line of the output has the error.
     """

@@ -1,4 +1,4 @@
-"""Reader of the rows of Parquet and Arrow files. It works in batches."""
+"""Readers of the rows of Parquet and Arrow files, which read the rows in batches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ _SIMPLE = (
 
 
 def parquet(file: BinaryIO, _: dict[str, Any]) -> Records:
-    """Yield the rows of a Parquet file. Memory contains only a part of a row group at a time."""
+    """Yield the rows of a Parquet file. Memory contains only a part of a row group at a time.
+
+    Raises:
+        Unreadable: the file is damaged or has another format, or its rows can't be stored.
+    """
     check_begins(file.read(4), (b"PAR1",), "Parquet")
     with damage("Parquet"):
         table = ParquetFile(pyarrow.memory_map(f"/dev/fd/{file.fileno()}"), buffer_size=READ_AT_ONCE, pre_buffer=False)
@@ -40,7 +44,11 @@ def parquet(file: BinaryIO, _: dict[str, Any]) -> Records:
 
 
 def arrow(file: BinaryIO, _: dict[str, Any]) -> Records:
-    """Yield the rows of an Arrow file or stream. Memory contains only one record batch at a time."""
+    """Yield the rows of an Arrow file or stream. Memory contains only one record batch at a time.
+
+    Raises:
+        Unreadable: the file is damaged or has another format, or its rows can't be stored.
+    """
     is_file = file.read(len(MAGIC)) == MAGIC
     with damage("Arrow"):
         source = pyarrow.memory_map(f"/dev/fd/{file.fileno()}")
@@ -71,7 +79,7 @@ def _values(column: pyarrow.Array, name: str, type: pyarrow.DataType) -> Sequenc
 
 
 def _columns(schema: pyarrow.Schema) -> dict[str, pyarrow.DataType]:
-    """Return the columns to read, and for each the type to which its values are first converted.
+    """Return, for each column to read, the type to which its values are first converted.
 
     Columns without a name, and columns of a pandas index without a name, are left out.
 
@@ -85,7 +93,7 @@ def _columns(schema: pyarrow.Schema) -> dict[str, pyarrow.DataType]:
 
 
 def _stored_type(type: pyarrow.DataType, name: str) -> pyarrow.DataType:
-    """Return the nearest Arrow type with values that Python and JSON can represent. Times lose their nanoseconds.
+    """Return the Arrow type nearest to `type` whose values Python and JSON can represent. Times lose their nanoseconds.
 
     Raises:
         Unreadable: values of this type can't be stored; `name` is the column in the error.
@@ -119,7 +127,7 @@ def _is_text(type: pyarrow.DataType) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to the types that JSON has."""
+    """Convert a value to a type that JSON has."""
     match value:
         case dict():
             plain: Any = {name: _plain(one) for name, one in value.items()}

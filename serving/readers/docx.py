@@ -31,7 +31,11 @@ _HEADING = re.compile(r"Heading ([1-9])")
 
 
 def sections(file: BinaryIO, options: dict[str, Any]) -> Records:
-    """Yield the sections of a DOCX file. The styles Heading 1 to Heading 9 make headings."""
+    """Yield a document for each section of a DOCX file. Paragraphs with the styles Heading 1 to Heading 9 are headings.
+
+    Raises:
+        Unreadable: the file is damaged, encrypted or too large, has another format, or has no text.
+    """
     with damage("DOCX"):
         _check_container(file)
         document = docx.Document(file)
@@ -64,7 +68,7 @@ def _check_container(file: BinaryIO) -> None:
 
 
 def _unwrap(body: Any) -> None:
-    """Replace each of the `WRAPPERS` by its content."""
+    """Replace each XML element of the kinds `WRAPPERS` by the content of the element."""
     for wrapper in body.xpath("|".join(f".//w:{name}" for name in WRAPPERS)):
         for child in list(wrapper):
             wrapper.addprevious(child)
@@ -72,7 +76,7 @@ def _unwrap(body: Any) -> None:
 
 
 def _paragraph(paragraph: Paragraph, found: Sections) -> str:
-    """Add a paragraph to `found`. If it is the title of the file, return its text, else an empty string."""
+    """Add a paragraph to `found`. If its style is Title, return its text, else an empty string."""
     text, style = paragraph.text.strip(), paragraph.style.name if paragraph.style else None
     if text and (level := _HEADING.fullmatch(style or "")):
         found.heading(int(level[1]), " ".join(text.split()))

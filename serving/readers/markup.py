@@ -39,7 +39,11 @@ Start = tuple[str, tuple[int, int]]
 
 
 def markdown(file: BinaryIO, options: dict[str, Any]) -> Records:
-    """Yield the sections of a Markdown file (CommonMark with tables). The front matter becomes metadata."""
+    """Yield a document for each section of a Markdown file (CommonMark with tables). The front matter becomes metadata.
+
+    Raises:
+        Unreadable: the file is not UTF-8, or has no text.
+    """
     from markdown_it import MarkdownIt
 
     front, text = _front_matter(_decoded(file.read()))
@@ -49,7 +53,11 @@ def markdown(file: BinaryIO, options: dict[str, Any]) -> Records:
 
 
 def html(file: BinaryIO, options: dict[str, Any]) -> Records:
-    """Yield the sections of an HTML page or, if it has a `main` element, only those of this element."""
+    """Yield a document for each section of an HTML page. If the page has a `main` element, yield only its sections.
+
+    Raises:
+        Unreadable: the file is not UTF-8, or has no text.
+    """
     page = _parsed(_decoded(file.read()))
     yield from documents(page.sections, titled(page.title), options)
 
@@ -68,10 +76,10 @@ def _decoded(content: bytes) -> str:
 
 
 def _front_matter(text: str) -> tuple[dict[str, Any], str]:
-    """Split a text into its front matter and the remaining text.
+    """Split a text into its front matter, as metadata, and the remaining text.
 
-    The front matter is YAML between `---` lines at the beginning, and is returned as metadata. YAML that is invalid, or
-    is not a mapping, stays a part of the text.
+    The front matter is YAML between `---` lines at the beginning. If the YAML is invalid, or is not a mapping, it stays
+    a part of the text.
     """
     import yaml
 
@@ -99,7 +107,11 @@ def _plain(value: Any) -> Any:
 
 
 def _parsed(html: str) -> Page:
-    """Parse a page. An element of `SKIPPED` that is never closed is not skipped, so it does not hide the rest."""
+    """Parse a page.
+
+    Elements of `SKIPPED` are skipped. If such an element is never closed, it is not skipped, because it would hide the
+    rest of the page.
+    """
     page = Page(html)
     while page.hidden:
         page = Page(html, page.shown | set(page.hidden))
@@ -155,10 +167,10 @@ class Page(HTMLParser):
             super().set_cdata_mode(elem, **options)
 
     def _is_shown(self, tag: str) -> bool:
-        """Return whether the start tag that was just read is in `shown`.
+        """Return whether the start tag that was just read is in `shown`: the start tags that are never closed.
 
-        Also return True for a script after a script in `shown`, and for a style after a style in `shown`. If a script
-        is never closed, no script after it is closed. One pass then finds them all.
+        Also return True for a script after a script in `shown`, and for a style after a style in `shown`. These
+        elements are not closed either. The page therefore need not be parsed once more for each of them.
         """
         here = self.getpos()
         is_after = tag in self.CDATA_CONTENT_ELEMENTS and any(one == tag and here > at for one, at in self.shown)

@@ -23,9 +23,12 @@ _HYPHENATED = re.compile(r"[^\W\d_]-$")
 
 
 def pages(file: BinaryIO, options: dict[str, Any]) -> Records:
-    """Yield a document for each page with text or, with `split: file`, one document for the whole file.
+    """Yield a document for each page with text or, with the option `split: file`, one document for the whole file.
 
     The metadata of a page are its number and the headings of the outline that apply to the page.
+
+    Raises:
+        Unreadable: the file is damaged, encrypted, not PDF, or has no text.
     """
     if b"%PDF-" not in (start := file.read(HEADER)):
         raise Unreadable(f"not PDF: it begins with {start[:8]!r}" if start else "the file is empty")
@@ -74,7 +77,10 @@ def _headings(reader: PdfReader) -> dict[int, list[str]]:
 
 
 def _outline(reader: PdfReader, entries: list[Any], path: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the page of each entry of the outline, with the titles of the entry and of the entries that contain it."""
+    """Yield the page number of each entry of the outline, with the entry's headings.
+
+    The headings are the titles of the entries that contain the entry, outermost first, and its own title.
+    """
     title = ""
     for entry in entries:
         if isinstance(entry, list):

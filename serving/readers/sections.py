@@ -20,7 +20,7 @@ class Section(NamedTuple):
 
 
 class Sections:
-    """Collector of a file's blocks, in order."""
+    """Collector of the headings and blocks of a file, which it groups into sections."""
 
     def __init__(self) -> None:
         self._path: list[tuple[int, str]] = []
@@ -76,10 +76,10 @@ def slug(heading: str) -> str:
 
 
 def documents(sections: list[Section], metadata: dict[str, Any], options: dict[str, Any]) -> Records:
-    """Yield a document for each section or, with `split: file`, one document for the whole file.
+    """Yield a document for each section or, with the option `split: file`, one document for the whole file.
 
-    A section that has only a heading gets no document if a subsection follows. If the file has a name, its
-    documents have ids, such as `guide.md#install`.
+    A section that has only a heading gets no document if a subsection follows. If the file has a name, its documents
+    have ids, such as `guide.md#install`.
 
     Raises:
         Unreadable: the file has no text.
@@ -104,7 +104,10 @@ def _is_bare(section: Section, following: Section | None) -> bool:
 
 
 def document(place: str, text: str, anchor: str, metadata: dict[str, Any], options: dict[str, Any]) -> Record:
-    """Return the document for a part of a file. If the file has a name, the document's id begins with it."""
+    """Return the document for the part of a file that `place` names, such as a page.
+
+    If the file has a name (the option `source`), the id of the document consists of this name and `anchor`.
+    """
     if not (source := options["source"]):
         return Record(place, {"text": text, "metadata": metadata})
     id = f"{source}#{anchor}" if anchor else source

@@ -1,4 +1,4 @@
-"""The error for files that can't be read, and the record of a document that was read."""
+"""The error for files that can't be read, and the record type for a document that was read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Kind = Literal["Malformed", "Invalid", "TooLarge", "Empty"]
 
 
 class Unreadable(Exception):
-    """A file can't be read. The message is one line with the reason."""
+    """Error for a file that can't be read. The message is one line with the reason."""
 
     def __init__(self, message: object, kind: Kind = "Malformed", place: str = "") -> None:
         self.kind, self.place = kind, place
@@ -32,7 +32,7 @@ Records = Iterator[Record]
 def damage(called: str) -> Iterator[None]:
     """Convert all errors of a parser to `Unreadable`, except `MemoryError` and `RecursionError`.
 
-    Damaged files cause more kinds of errors than parsers document.
+    Damaged files cause more kinds of errors than parsers document. `called` is the name of the format.
 
     Raises:
         Unreadable: the file is damaged, or has another format.

@@ -56,14 +56,14 @@ _PICTOGRAPH = re.compile("[\u2300-\u23ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0
 
 
 def indexed(text: str) -> str:
-    """Prepare a passage or a query for FTS5."""
+    """Fold a passage or a query, and split scripts without spaces into pairs of characters, for FTS5's tokenizer."""
     return text if text.isascii() else _RUN.sub(_pairs, _folded(text))
 
 
 class Spread(NamedTuple):
-    """A folded text in which words of a query can be marked.
+    """A folded text, and the places from which its characters come in the original text.
 
-    For each character of the folded text, `starts` and `ends` have the span of the original characters.
+    Character i of `text` comes from the span of the original text that begins at `starts[i]` and ends at `ends[i]`.
     """
 
     text: str
@@ -71,7 +71,10 @@ class Spread(NamedTuple):
     ends: Sequence[int]
 
     def origins(self, spans: Iterable[Span]) -> list[Span]:
-        """Map the sorted `spans` to the original text. Spans that share an original character are merged."""
+        """Map the sorted `spans` of the folded text to spans of the original text.
+
+        Spans that share an original character are merged.
+        """
         found: list[Span] = []
         for start, end in spans:
             origin = Span(self.starts[start], self.ends[end - 1])
@@ -82,9 +85,9 @@ class Spread(NamedTuple):
 
 
 def spread(text: str) -> Spread:
-    """Fold `text`, and split each run of a script without spaces into characters, followed by `_RUN_END`.
+    """Fold `text`, and split each run of characters of a script without spaces into single characters.
 
-    `split_phrase` does the same to a phrase.
+    `_RUN_END` is added at the end of each run. `split_phrase` splits the phrases of a query in the same way.
     """
     if text.isascii():
         return Spread(text, range(len(text)), range(1, len(text) + 1))
@@ -123,12 +126,18 @@ def has_unspaced(token: str) -> bool:
 
 
 def ends_run(tokens: Sequence[str], at: int) -> bool:
-    """Return whether `tokens[at]` repeats the last character of the pair `tokens[at - 1]`, at the end of a run."""
+    """Return whether `tokens[at]` only repeats the last character of the pair `tokens[at - 1]`.
+
+    `indexed` adds this token at the end of each run of characters of a script without spaces.
+    """
     return at > 0 and is_character(tokens[at]) and _is_pair(tokens[at - 1])
 
 
 def split_phrase(tokens: Sequence[str]) -> list[str]:
-    """Split the pairs of a phrase into characters and run ends, as `spread` does."""
+    """Split the pairs of characters in a phrase into single characters, and mark the ends of runs, as in `spread`.
+
+    The mark is `_RUN_END`. A run at the end of the phrase gets no mark, because in a passage this run may be longer.
+    """
     found: list[str] = []
     for token in tokens:
         found += [token[0]] if _is_pair(token) else [token, _RUN_END] if is_character(token) else [token]
@@ -149,7 +158,7 @@ def _pairs(run: re.Match[str]) -> str:
 def _pieces(text: str) -> Iterator[tuple[int, int]]:
     """Yield the bounds of the parts of `text` that are folded separately.
 
-    A part is a stretch of ASCII, or a character with its combining marks.
+    A part is a sequence of ASCII characters, or a character with its combining marks.
     """
     last = 0
     for stretch in _STRETCH.finditer(text):
@@ -239,7 +248,7 @@ def _is_accent(character: str) -> bool:
 def _is_in_words(character: str) -> bool:
     """Return whether `character` can be part of a word.
 
-    Fractions and circled numbers are not part of words, because they would join a neighbouring number.
+    Fractions and circled numbers are not part of words, because they would merge with a neighbouring number.
     """
     kind, made_of = category(character), decomposition(character)
     if kind == "No":
@@ -285,7 +294,7 @@ class Tokenizer(threading.local):
             return [word for (word,) in self._connection.execute("SELECT term FROM distinct_words")]
 
     def highlights(self, text: str, expression: str) -> list[Span]:
-        """Return the spans of `text` where `expression` matches."""
+        """Return the spans of `text` that match the FTS5 query `expression`."""
         with self._holding(_CONTROL.sub(" ", text)):  # control characters are never part of a word
             marked = self._connection.execute(
                 "SELECT highlight(one, 0, char(1), char(2)) FROM one WHERE one MATCH ?", (expression,)

@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 MEND = "restore a snapshot over it or delete it"
 """Advice in the error message about a damaged file."""
 MOST = 128
-"""Maximum number of corpora with open files. An open corpus needs about 300 KB, three file descriptors, and two more
-for each open reader. Opening a corpus takes half a millisecond."""
+"""Maximum number of corpora with open files. An open corpus needs about 300 KB and three file descriptors. Each of its
+open readers needs two more file descriptors. Opening a corpus takes half a millisecond."""
 STEPS = 100_000
 """Number of instructions of SQLite's virtual machine between two checks for cancellation. These instructions take a few
 milliseconds."""
@@ -30,16 +30,18 @@ READ_STEPS = 5 * STEPS
 """Number of instructions between two checks for cancellation in a read. Reads check less often, because each check
 waits for Python's interpreter lock."""
 LOG_BYTES = 64 << 20
-"""Bytes of the write-ahead log above which a write also checkpoints the log, unless a long read prevents this."""
+"""Maximum bytes of the write-ahead log. If the log is larger after a write, the write checkpoints it, unless a long
+read prevents this."""
 _LOG_PATIENCE_MS = 500
 _KEPT = 4
 """Number of readers that stay open between reads. Each needs two file descriptors."""
 
 
 class Connections:
-    """Connections that are opened on demand and stay open. Readers wait neither for the writer nor for each other.
+    """Connections to one SQLite file, which are opened on demand and stay open.
 
-    After `close`, each read or write raises `NotFound`, as if the corpus did not exist.
+    Readers wait neither for the writer nor for each other. After `close`, each read or write raises `NotFound`, as if
+    the corpus did not exist.
     """
 
     def __init__(
@@ -66,9 +68,9 @@ class Connections:
 
     @contextmanager
     def disk_errors(self) -> Iterator[None]:
-        """Convert errors of the disk as the function `disk_errors` does.
+        """Convert errors of the disk in the block, as the function `serving.operations.files.disk_errors` does.
 
-        If the file is damaged, add `MEND` to the message, and set `damage`.
+        If the file is damaged, add the advice `MEND` to the message, and store the message in the attribute `damage`.
         """
         try:
             with disk_errors(self.path):
@@ -81,7 +83,7 @@ class Connections:
     def writing(self) -> Iterator[sqlite3.Connection]:
         """Run the block in a write transaction.
 
-        When the block has ended, its changes are on disk. If there is an error, they are rolled back.
+        When the block has ended, its changes are on disk. After an error, the changes are rolled back.
         """
         with self._used(), self._written(), self.disk_errors():
             writer = self._opened_writer()
@@ -94,7 +96,7 @@ class Connections:
             except BaseException as error:
                 self._undo(writer)
                 if isinstance(error, sqlite3.Error):  # nothing is committed
-                    # SQLite keeps the room of the undone changes. On a full disk, a deletion in any corpus may need it.
+                    # The log keeps the space of the undone changes. On a full disk, a deletion may need this space.
                     with suppress(OSError):
                         os.truncate(self._log, log_bytes)
                 raise
@@ -105,7 +107,7 @@ class Connections:
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Open a read transaction, which sees one snapshot of the file.
 
-        Keep the block short, because an open transaction prevents a complete checkpoint of the log.
+        Keep the block short, because an open transaction prevents a complete checkpoint of the write-ahead log.
 
         Raises:
             Stopped: the caller has left or the server stops.
@@ -122,21 +124,24 @@ class Connections:
 
     @contextmanager
     def maintaining(self) -> Iterator[sqlite3.Connection]:
-        """Yield the writer outside of a transaction."""
+        """Hold the write lock while the block runs, and yield the connection for writes. No transaction is begun."""
         with self._used(), self._written(), self.disk_errors():
             yield self._opened_writer()
 
     def checkpoint_soon(self) -> None:
-        """Checkpoint the log, unless a reader prevents it.
+        """Checkpoint the write-ahead log, unless a long read prevents the checkpoint.
 
-        The checkpoint empties the log. It also shortens the database file if the database has become smaller.
+        The checkpoint empties the log. The checkpoint also shortens the database file if the database has become
+        smaller.
         """
         with self.maintaining() as writer:
             self._checkpoint_soon(writer)
 
     @contextmanager
     def set_aside(self, *, checkpointed: bool = True) -> Iterator[None]:
-        """Close all connections while the block runs. Other users wait. With `checkpointed`, the log is emptied first.
+        """Close all connections while the block runs. Meanwhile, reads and writes of other threads wait.
+
+        With `checkpointed`, the write-ahead log is first written into the file and emptied.
 
         Raises:
             Unhealthy: the log can't be checkpointed; nothing has changed.
@@ -176,7 +181,10 @@ class Connections:
             self._writing.release()
 
     def close(self) -> None:
-        """Close the connections permanently, even if the disk fails. SQLite applies the log at the next opening."""
+        """Close the connections permanently, even if the disk fails.
+
+        When the file is opened the next time, SQLite applies the write-ahead log.
+        """
         with self._writing:
             with self._turn:
                 self._closed = True
@@ -240,7 +248,7 @@ class Connections:
             writer.close()
 
     def _bound_log(self, writer: sqlite3.Connection) -> None:
-        """Checkpoint the log if it is too large.
+        """Checkpoint the write-ahead log if it is too large.
 
         SQLite's automatic checkpoints don't empty the log while there are always readers. This checkpoint waits up to
         `_LOG_PATIENCE_MS` for the readers of the log. Other writes wait meanwhile.
@@ -256,7 +264,7 @@ class Connections:
 
     @staticmethod
     def _checkpoint_soon(writer: sqlite3.Connection) -> bool:
-        """Checkpoint the log. Return False if a reader did not end soon and prevented the checkpoint."""
+        """Checkpoint the write-ahead log. Return False if a long read prevented the checkpoint."""
         writer.execute(f"PRAGMA busy_timeout = {_LOG_PATIENCE_MS}")
         try:
             return _truncated(writer)
@@ -299,7 +307,7 @@ class Connections:
 
 
 def _truncated(writer: sqlite3.Connection) -> bool:
-    """Checkpoint and truncate the log. Return False if another connection uses it."""
+    """Checkpoint and truncate the write-ahead log. Return False if another connection uses the log."""
     busy, _, _ = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     return not busy
 
@@ -322,7 +330,10 @@ class Reopenable(Protocol):
 
 
 class OpenFiles:
-    """Limit on open files. If more than `most` files are open, the least recently used file is closed if it is idle."""
+    """Limit on the number of open files.
+
+    If more than `most` files are open, the least recently used file is closed, unless this file is in use.
+    """
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
@@ -331,7 +342,10 @@ class OpenFiles:
         """Open files. The most recently used file is last."""
 
     def used(self, file: Reopenable) -> None:
-        """Record a use of `file`. If too many files are open, close the least recently used file if it is idle."""
+        """Record a use of `file`.
+
+        If too many files are open, close the least recently used file, unless this file is in use.
+        """
         with self._lock:
             self._open.pop(file, None)
             self._open[file] = None

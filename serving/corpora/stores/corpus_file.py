@@ -1,4 +1,7 @@
-"""One corpus in one SQLite file, with a write-ahead log and synchronous=FULL. Writes of a group share a transaction."""
+"""One corpus in one SQLite file, with a write-ahead log and synchronous=FULL.
+
+All writes that one call of `CorpusFile.write` gets share a transaction.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ have fewer bytes than its argument `least`."""
 
 @dataclass(frozen=True)
 class Shared:
-    """Resources of all corpora together: the limit on open files, and the cache of filter results."""
+    """Resources that all corpora share: the limit on open files, and the cache of filter results."""
 
     open_files: OpenFiles = field(default_factory=OpenFiles)
     filter_cache: FilterCache = field(default_factory=FilterCache)
@@ -78,7 +81,8 @@ class CorpusFile(Connections):
     """The open file of one corpus, with the methods of `Store`.
 
     A `new` file has no corpus until `create` is called. If `foreign` bounds are given, the file comes from another
-    machine, and is first checked against these bounds. `stop` can interrupt any work.
+    machine, and is first checked against these bounds. If the function `stop` returns True, running work is
+    interrupted.
 
     Raises:
         StoreError: the file does not belong to this application, has a later format, or exceeds the `foreign` bounds.
@@ -133,7 +137,7 @@ class CorpusFile(Connections):
             writer.execute("UPDATE corpora SET name = ?, former = ?", (name, former))
 
     def take_back(self, name: str) -> bool:
-        """Undo a rename from `name` that was interrupted, and return whether there was one."""
+        """Undo a rename from `name` that was interrupted, and return whether there was such a rename."""
         with self.writing() as writer:
             undone = writer.execute("UPDATE corpora SET name = former, former = NULL WHERE former = ?", (name,))
             return undone.rowcount > 0
@@ -141,8 +145,8 @@ class CorpusFile(Connections):
     def rename(self, name: str) -> None:
         """Rename a corpus that is being restored, and delete its records of uploads.
 
-        The corpus gets a new generation, because an earlier corpus of this name may have used the same keys for other
-        passages.
+        The corpus gets a new `Corpus.generation`. An earlier corpus of this name may have used the same keys for other
+        passages, so references to its keys must become invalid.
         """
         with self.writing() as writer:
             writer.execute("DELETE FROM uploads")
@@ -179,7 +183,10 @@ class CorpusFile(Connections):
         return self._cached(records.described)[1]
 
     def _cached(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        """Return the result of `read`. It is cached until the next write, so a list of corpora opens no file."""
+        """Return the result of `read`, which is cached until the next write.
+
+        Because of the cache, a list of all corpora can be made without opening their files.
+        """
         self.check_open()
         writes, kept = self.writes, self._results.get(read)
         if kept is None or kept[0] != writes:
@@ -330,7 +337,7 @@ class CorpusFile(Connections):
         return words.highlights(texts, terms, rules.stemming)
 
     def vectors(self, keys: Sequence[int] | None = None, after: int = 0) -> Blocks:
-        """Yield blocks of vectors. No transaction is open between two blocks."""
+        """Implement `Store.vectors`. Between two blocks, no transaction is open."""
         if keys is not None:
             for block in blocks(sorted(set(keys))):
                 with self.reading() as reader:
@@ -431,7 +438,7 @@ class CorpusFile(Connections):
             self.checkpoint_soon()
 
     def _free_bytes(self, given_back: int) -> int:
-        """Give up to `given_back` unused pages back to the disk. Return the bytes of the remaining unused pages."""
+        """Release up to `given_back` unused pages to the disk. Return the bytes of all remaining unused pages."""
         with self.writing() as writer:
             if given_back:
                 # `fetchall` runs the statement to its end. `execute` takes a single step, which frees only one page.

@@ -4,9 +4,9 @@ A word of 5 letters or more may have one typo, a word of 9 letters or more two t
 letter that is wrong, missing or superfluous, or two neighbouring letters in the wrong order (optimal string alignment
 distance). A typo in the first letter counts twice.
 
-A lookup compares few words of the vocabulary. A word that may have n typos is cut into n + 1 pieces, so at least one
-piece has no typo (pigeonhole principle). One character between two pieces belongs to neither piece, because a swap may
-affect the letters on both sides of a cut.
+Only some words of the vocabulary are compared with a misspelt word. A word that may have n typos is cut into n + 1
+pieces. At least one piece has no typo (pigeonhole principle), so only words with one of these pieces are compared. One
+character between two pieces belongs to neither piece, because a swap may affect the letters on both sides of a cut.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ def add(writer: sqlite3.Connection, words: Iterable[str]) -> None:
 
 
 def beginning(reader: sqlite3.Connection, prefix: str, limit: int) -> list[str]:
-    """Return up to `limit` words of the vocabulary that begin with `prefix`, in order."""
+    """Return up to `limit` words of the vocabulary that begin with `prefix`, sorted."""
     select = "SELECT word FROM vocabulary WHERE word BETWEEN ? AND ? ORDER BY word LIMIT ?"
     return [word for (word,) in reader.execute(select, (prefix, prefix + _LAST, limit))]
 
 
 def nearest(reader: sqlite3.Connection, word: str, *, continued: bool = False) -> list[str]:
-    """Return up to `MAX_FOUND` words of which `word` may be a misspelling, nearest first.
+    """Return up to `MAX_FOUND` corrections of `word` from the vocabulary, nearest first.
 
-    Of words at the same distance, the shortest is first. With `continued`, return words that begin with a correction of
-    `word`.
+    Of corrections at the same distance, the shortest is first. With `continued`, also return words of the vocabulary
+    that begin with a correction.
     """
     check_cancelled()
     typos = (len(word) >= ONE_TYPO) + (len(word) >= TWO_TYPOS)
@@ -80,10 +80,11 @@ def nearest(reader: sqlite3.Connection, word: str, *, continued: bool = False) -
 
 
 def _with_first_letter(reader: sqlite3.Connection, word: str, typos: int, *, continued: bool) -> Iterator[str]:
-    """Yield words of the vocabulary that begin with the first letter of `word`, and may be its corrections.
+    """Yield words of the vocabulary that begin with the first letter of `word`, and may be corrections of `word`.
 
     At most `MAX_COMPARED` words are yielded. `word` is cut into `typos` + 1 pieces. One letter between two pieces
-    belongs to neither piece. Each yielded word begins with the first piece, or contains another piece.
+    belongs to neither piece. Each yielded word begins with the first piece, or contains another piece. With
+    `continued`, more letters may follow a correction.
     """
     size = (len(word) - typos) // (typos + 1)
     pieces = [word[at : at + size] for at in range(0, (size + 1) * typos, size + 1)]
@@ -123,11 +124,11 @@ def _first_letters(reader: sqlite3.Connection) -> Iterator[str]:
 
 
 def distances(word: str, others: list[str], *, continued: bool = False) -> _Distances:
-    """Return the distance of `word` to each of `others`.
+    """Return the distance of `word` to each of `others`. A typo in the first letter counts twice.
 
     With `continued`, return the distance of `word` to the nearest prefix of each of `others`.
 
-    The distances are computed for all words at once, column by column of the usual table (Damerau, A technique for
+    The distances to all words are computed together, by the usual dynamic programming (Damerau, A technique for
     computer detection and correction of spelling errors, 1964).
     """
     width = min(max(map(len, others)), len(word) + 2)

@@ -79,9 +79,9 @@ def facets(reader: sqlite3.Connection, values: int) -> Facets:
 def counts(
     reader: sqlite3.Connection, chosen: Numbers | None, paths: Sequence[str], values: int
 ) -> tuple[dict[str, list[FacetValue]], bool]:
-    """Return the most frequent values of each path in the `chosen` documents. None stands for all documents.
+    """Return up to `values` values at each path in the `chosen` documents, most frequent first.
 
-    Also return whether the counts are complete; see `Counts`.
+    If `chosen` is None, all documents are counted. Also return whether the counts are complete; see `Counts`.
     """
     if chosen is not None and len(chosen) <= READ:
         return counted_in(documents(reader, chosen), paths, values), True
@@ -103,7 +103,10 @@ def counts(
 def counted_in(
     given: Iterable[tuple[int, str, Mapping[str, Any]]], paths: Sequence[str], values: int
 ) -> dict[str, list[FacetValue]]:
-    """Count the scalars at each path, once for each document, as the postings do."""
+    """Return the `values` most frequent scalar values at each path in the `given` documents.
+
+    Each document is given as number, id and metadata. A value counts once for each document, as in the metadata index.
+    """
     counters: dict[str, Counter[tuple[type, Scalar]]] = {path: Counter() for path in paths}
     for _, _, metadata in given:
         for path, counter in counters.items():
@@ -118,7 +121,10 @@ def counted_in(
 
 
 def _ordered(counter: Counter[tuple[type, Scalar]]) -> list[tuple[tuple[type, Scalar], int]]:
-    """Order values by count, then by the order of postings in SQLite: numbers, strings, false, true and null."""
+    """Sort values by count, greatest first. Values of equal count are in the order of postings in SQLite.
+
+    This order is: numbers, strings, false, true and null.
+    """
     kinds = {float: 0, str: 1, bool: 2, NoneType: 3}
     return sorted(
         counter.items(), key=lambda one: (-one[1], kinds[one[0][0]], one[0][1] if one[0][1] is not None else 0)
@@ -142,9 +148,9 @@ def posted_kinds(reader: sqlite3.Connection, field: int) -> set[str]:
 
 
 def _unposted(reader: sqlite3.Connection, field: int, path: str) -> tuple[list[Any], bool]:
-    """Return the field's values from up to `OPEN` documents that may have a value without a posting (`OPAQUE`).
+    """Return the values at `path` in documents whose values at this path are not all in the metadata index (`OPAQUE`).
 
-    Also return whether these are all documents of this kind.
+    Up to `OPEN` such documents are read. Also return whether all of them were read.
     """
     select = "SELECT DISTINCT document AS number FROM postings WHERE field IN (?, ?) AND value = ? LIMIT ?"
     left_open = numbers(reader, select, field, WHOLE, OPAQUE, OPEN + 1)
@@ -154,7 +160,7 @@ def _unposted(reader: sqlite3.Connection, field: int, path: str) -> tuple[list[A
 
 
 def _postings(reader: sqlite3.Connection, field: int, limit: int) -> int:
-    """Count the postings of `field`, up to `limit`."""
+    """Count the postings of `field` (its entries in the metadata index), but only up to `limit`."""
     check_cancelled()
     counting = "SELECT count(*) FROM (SELECT 1 FROM postings WHERE field = ? LIMIT ?)"
     ((count,),) = reader.execute(counting, (field, limit))
@@ -162,7 +168,7 @@ def _postings(reader: sqlite3.Connection, field: int, limit: int) -> int:
 
 
 def _extremes(reader: sqlite3.Connection, field: int) -> tuple[int | float | None, int | float | None]:
-    """Return the smallest and the greatest number in `field`, or None, None. Each is found by an index lookup."""
+    """Return the smallest and the greatest number in `field`, or None and None. Each is found by an index lookup."""
     select = f"SELECT value FROM postings WHERE field = ? AND {_NUMBER} ORDER BY value"
     least = reader.execute(f"{select} LIMIT 1", (field,)).fetchone()
     greatest = reader.execute(f"{select} DESC LIMIT 1", (field,)).fetchone()
@@ -170,7 +176,7 @@ def _extremes(reader: sqlite3.Connection, field: int) -> tuple[int | float | Non
 
 
 def has(reader: sqlite3.Connection, field: int, condition: str, *values: Value) -> bool:
-    """Return whether a posting of `field` meets an SQL condition."""
+    """Return whether a posting of `field` meets the SQL `condition`, whose parameters are `values`."""
     select = f"SELECT 1 FROM postings WHERE field = ? AND {condition} LIMIT 1"
     return reader.execute(select, (field, *values)).fetchone() is not None
 
@@ -178,9 +184,9 @@ def has(reader: sqlite3.Connection, field: int, condition: str, *values: Value) 
 def _most_frequent(
     reader: sqlite3.Connection, field: int, limit: int, among: Numbers | None = None
 ) -> Iterator[FacetValue]:
-    """Yield up to `limit` values with their counts, most frequent first. `among` restricts the documents.
+    """Yield up to `limit` values with their counts, most frequent first.
 
-    Values of equal count are in SQLite's order.
+    With `among`, only these documents are counted. Values of equal count are in SQLite's order.
     """
     within, listed = ("", ()) if among is None else (_AMONG, (orjson.dumps(among.tolist()).decode(),))
     select = f"""SELECT value, count(*) AS many FROM postings

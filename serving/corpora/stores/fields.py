@@ -36,8 +36,8 @@ MAX_ELEMENTS = 256
 """Maximum number of values at a path of a document, including elements of lists. If there are more, the posting of the
 path is `OPAQUE`."""
 MAX_FIELDS, MAX_PATH = 256, 512
-"""Maximum number of paths of a document, and maximum characters of a path. If a document exceeds a limit, none of its
-values has a posting, so filters must read the document."""
+"""Maximum number of paths of a document, and maximum characters of a path. If a document exceeds one of the limits,
+none of its values has a posting, so filters must read the document."""
 WHOLE = 0
 """Field number in the only posting of a document that exceeds `MAX_FIELDS` or `MAX_PATH`."""
 BLOCK = 4096
@@ -61,12 +61,12 @@ def blocks(values: Sequence[T], size: int = BLOCK) -> Iterator[Sequence[T]]:
 
 
 def index(writer: sqlite3.Connection, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
-    """Add postings for the metadata of new documents, which are given with their numbers."""
+    """Add postings for new documents. Each of `rows` has the number and the metadata of a document."""
     writer.executemany("INSERT INTO postings (field, value, document) VALUES (?, ?, ?)", _postings(writer, rows))
 
 
 def remove(writer: sqlite3.Connection, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
-    """Delete the postings that `index` made from the same rows."""
+    """Delete the postings that `index` made from the same `rows`."""
     writer.executemany("DELETE FROM postings WHERE field = ? AND value = ? AND document = ?", _postings(writer, rows))
 
 
@@ -93,7 +93,7 @@ def check(reader: sqlite3.Connection) -> list[str]:
 def numbers(connection: sqlite3.Connection, select: str, *values: Value) -> NDArray[np.int64]:
     """Return the integers in the column `number` of the query `select`. They are sorted only if `select` sorts them.
 
-    SQLite collects them in a single step without Python's interpreter lock, so that other threads can run meanwhile.
+    SQLite collects the integers in a single step without Python's interpreter lock, so other threads can run meanwhile.
     """
     ((found,),) = connection.execute(f"SELECT json_group_array(number) FROM ({select})", values)
     return np.array(orjson.loads(found), dtype=np.int64)
@@ -109,7 +109,7 @@ def documents(reader: sqlite3.Connection, chosen: Numbers) -> Iterator[tuple[int
 
 
 def posted(metadata: Mapping[str, Any]) -> KeysView[tuple[str | None, Value]]:
-    """Return the distinct postings of a document as pairs of path and value, in order.
+    """Return the distinct postings of a document as pairs of path and value.
 
     If the document exceeds `MAX_FIELDS` or `MAX_PATH`, return only the pair of None and `OPAQUE`.
     """
@@ -151,7 +151,11 @@ def stored(value: Any) -> Value:
 def _postings(
     writer: sqlite3.Connection, rows: Iterable[tuple[int, Mapping[str, Any]]]
 ) -> Iterator[tuple[int, Value, int]]:
-    """Yield the postings document by document, because a few hundred documents may have millions of postings."""
+    """Yield the postings of the documents in `rows`, as rows of the table `postings`. Give each new field a number.
+
+    A few hundred documents may have millions of postings. Therefore only the postings of one document are in memory at
+    a time.
+    """
     fields = dict[str | None, int]()
     for document, metadata in rows:
         for path, value in posted(metadata):
@@ -168,7 +172,10 @@ def _field(writer: sqlite3.Connection, path: str) -> int:
 
 
 def _fields(metadata: Mapping[str, Any], parent: str) -> Iterator[tuple[str, Any]]:
-    """Yield each path with each of its values, as `filters.values_at` finds them."""
+    """Yield each path in `metadata` with each value at this path, as `filters.values_at` finds them.
+
+    Each path begins with `parent`.
+    """
     for name, value in metadata.items():
         path = parent + name
         yield path, value

@@ -55,7 +55,10 @@ _Stamp = Annotated[str, Field(max_length=64)]
 
 
 class _Map(BaseModel):
-    """Origin of a map, in the column `map`: the encoder, the number of passages, their last key, and the time."""
+    """State of a corpus when its map was computed, from the column `map`.
+
+    The attributes are the fingerprint of the encoder, the number of passages, the greatest key, and the time.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -94,7 +97,7 @@ class _Corpus(BaseModel):
 
 
 def check_values(path: Path, bounds: Bounds, stop: Stop) -> None:
-    """Raise an error if a value in a corpus is wrong, or exceeds its limit. The limits are those of requests.
+    """Raise an error if a value in a corpus is wrong, or exceeds the limit that applies to requests.
 
     Call `check_schema` before this function.
 
@@ -112,7 +115,10 @@ def check_values(path: Path, bounds: Bounds, stop: Stop) -> None:
 
 
 def _lengths(reader: sqlite3.Connection, bounds: Bounds) -> Iterator[str]:
-    """Yield an error for each kind of value that is too long. SQLite's length limit keeps long values out of memory."""
+    """Yield an error for each column that has a value above the column's length limit.
+
+    SQLite's own length limit is set for each column, so that longer values are not read into memory.
+    """
     most = {
         ("documents", "id"): (MAX_ID_BYTES, ""),
         ("documents", "text"): (bounds.text_bytes, " (--max-text-bytes)"),
@@ -139,9 +145,9 @@ def _lengths(reader: sqlite3.Connection, bounds: Bounds) -> Iterator[str]:
 
 
 def _types(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
-    """Yield an error for values that don't have the type of their column.
+    """Yield an error for each column with values that don't have the type of the column.
 
-    SQLite checks types when it writes. A program that writes the file without SQLite may not check them.
+    SQLite checks types when it writes. A file that another program has written may have values of other types.
     """
     for table, column, type, required in _declared(reader):
         if type:
@@ -156,9 +162,9 @@ def _columns(reader: sqlite3.Connection) -> list[tuple[str, str]]:
 
 
 def _declared(reader: sqlite3.Connection) -> list[tuple[str, str, str, bool]]:
-    """Return table, column, declared type and NOT NULL of the columns of all tables.
+    """Return table, name, declared type, and whether NULL is forbidden, for each column of all tables.
 
-    Virtual tables are left out, because other tables have their content.
+    Virtual tables are left out, because their content is in other tables.
     """
     select = """SELECT tables.name, columns.name, columns.type, columns."notnull"
         FROM sqlite_schema AS tables, pragma_table_info(tables.name) AS columns
@@ -206,11 +212,11 @@ def _documents(reader: sqlite3.Connection, bounds: Bounds) -> Iterator[str]:
 
 
 def _passages(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
-    """Yield an error if a passage is not a part of its document's text, or if the passages are too long together.
+    """Yield an error if the passages of a document are not parts of its text, or are too long together.
 
-    All passages of a document may have at most `MAX_TIMES` times the length of its text. If a document has several
-    passages, all of them are spans. A single passage is a span or the whole text. The document's number is the key of
-    its first passage.
+    Together, the passages of a document may have at most `MAX_TIMES` times the length of its text. If a document has
+    several passages, all of them must be spans. A single passage is a span or the whole text. The document's number
+    must be the key of its first passage.
     """
     if ("passages", "document") in _columns(reader):
         wrong = reader.execute(
@@ -230,7 +236,7 @@ def _passages(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
 
 
 def _vectors(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
-    """Yield an error for a vector that can't be a unit vector, or has another width than the first of its table.
+    """Yield an error for a vector that can't be a unit vector, or has another dimension than the first of its table.
 
     A vector can't be a unit vector if it has a NaN, or a component whose absolute value is above `MAX_NUMBER`.
     """
@@ -246,7 +252,7 @@ def _vectors(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
 
 
 def _places(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
-    """Yield an error if the map has too many points, or a point that is too far away to be shown."""
+    """Yield an error if the map has more than `MAX_POINTS` points, or a coordinate beyond `MAX_COORDINATE`."""
     if ("places", "x") in _columns(reader):
         if reader.execute("SELECT 1 FROM places LIMIT 1 OFFSET ?", (MAX_POINTS,)).fetchone():
             yield f"its map has more than {MAX_POINTS} points"

@@ -47,7 +47,7 @@ from serving.operations.lru import Lru
 from serving.operations.threads import check_cancelled
 
 READ = 20
-"""Number of postings that can be looked up in the time of reading one document."""
+"""Number of postings that can be looked up in the time that it takes to read one document."""
 MANY = 20_000
 """Maximum number of postings that are counted before a lookup."""
 MANY_OPTIONS = 10_000
@@ -88,7 +88,11 @@ def matching(reader: sqlite3.Connection, where: Filter) -> Numbers:
 
 @dataclass(frozen=True)
 class _Set:
-    """A set of documents: the sorted numbers in `listed`. With `others`, the set has all documents except `listed`."""
+    """A set of documents, given by document numbers.
+
+    If `others` is False, the set has the documents in `listed`, which is sorted. If `others` is True, the set has all
+    documents except those in `listed`.
+    """
 
     listed: Numbers
     others: bool = False
@@ -121,12 +125,15 @@ _Lookup = tuple[str, tuple[Value, ...]]
 
 
 def _lookup(field: int, condition: str = "true", values: tuple[Value, ...] = ()) -> _Lookup:
-    """Return a lookup of the postings of one field that meet an SQL condition on the value."""
+    """Return SQL that selects the documents with a posting of `field` that meets `condition`.
+
+    `condition` is an SQL condition on the posting's value. `values` are its parameters.
+    """
     return f"SELECT document AS number FROM postings WHERE field = {field} AND {condition}", values
 
 
 class _Postings:
-    """Lookups of filter conditions in the postings."""
+    """Evaluation of filters by lookups in the postings of the metadata."""
 
     def __init__(self, reader: sqlite3.Connection) -> None:
         self._reader = reader
@@ -166,10 +173,10 @@ class _Postings:
         return sure, possible
 
     def _with_element(self, path: str | None, part: Filter) -> _Set:
-        """Return the documents that may have an element at `path` that matches `part`.
+        """Return the documents that may have a list at `path` with an element that matches `part`.
 
-        The conditions of `part` are looked up separately, so different elements of a document may meet them. A
-        condition that can't be looked up excludes no document.
+        Each condition of `part` is looked up separately. The result therefore includes documents in which different
+        elements meet the conditions. A condition that can't be looked up excludes no document.
         """
         match part:
             case All(parts):
@@ -199,7 +206,10 @@ class _Postings:
         return sure, possible
 
     def _size(self, where: Filter) -> int:
-        """Return the number of postings that `where` must look up, up to `MANY`. `MANY` can also mean unknown."""
+        """Return about how many postings a lookup of `where` reads, at most `MANY`.
+
+        If the number is unknown, return `MANY`.
+        """
         if id(where) not in self._sizes:
             self._sizes[id(where)] = min(MANY, self._count(where))
         return self._sizes[id(where)]
@@ -229,7 +239,10 @@ class _Postings:
         return _Set(union(*found)) if found else _NONE
 
     def _field(self, path: str | None) -> int:
-        """Return the number of the field at `path`. Check for cancellation, because each condition comes here."""
+        """Return the field number of `path`, or `_NO_FIELD` if no document has the path.
+
+        Each condition of a filter calls this method. The method therefore also checks whether the work was cancelled.
+        """
         check_cancelled()
         known = self._reader.execute("SELECT number FROM fields WHERE path = ?", (path,)).fetchone()
         return int(known[0]) if known else _NO_FIELD
@@ -265,7 +278,10 @@ def _lookups(where: _AtPath, field: int) -> tuple[list[_Lookup], list[_Lookup]]:
 
 
 def _tests(name: str, bound: Value) -> list[tuple[str, Value]]:
-    """Return conditions of `_SQL`, each with its operand. `$startswith` becomes a range of strings."""
+    """Return the conditions of `_SQL` for the operator `name`, each with its operand.
+
+    `$startswith` becomes a range of strings.
+    """
     if name != "$startswith":
         return [(name, bound)]
     end = text_after(str(bound))
@@ -273,7 +289,7 @@ def _tests(name: str, bound: Value) -> list[tuple[str, Value]]:
 
 
 def _bound(operand: int | float | str | bytes) -> Value | None:
-    """Return an operand for a comparison in SQLite. If SQLite can't compare it, return None.
+    """Convert the operand of a filter to a value for a comparison in SQLite. If SQLite can't compare it, return None.
 
     For None, the caller reads the documents that meet all other conditions on the field.
     """
@@ -315,7 +331,10 @@ def keys_matching(reader: sqlite3.Connection, where: Filter) -> Keys:
 
 
 class FilterCache:
-    """Cache of results by corpus, function and filter. A result is valid for one version of the corpus."""
+    """Cache of the results of filters, by corpus, lookup function and filter.
+
+    A result is valid only for one version of the corpus.
+    """
 
     def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
         self._kept: Lru[tuple[Path, str, str], tuple[_Moment, Any]] = Lru(max_bytes)
@@ -326,8 +345,8 @@ class FilterCache:
     ) -> T:
         """Return the result of `look_up(reader, where)`, from the cache if possible. A returned array is read-only.
 
-        `file` is the path of the corpus, and `reader` is a connection to it in a read transaction. The key in the cache
-        includes the name of the function `look_up`.
+        `file` is the path of the corpus, and `reader` is a connection to the corpus, in a read transaction. The key in
+        the cache includes the name of the function `look_up`.
         """
         now = _moment(reader)
         key = file, look_up.__name__, where.name

@@ -103,9 +103,9 @@ def _first(connection: sqlite3.Connection) -> None:
 
 
 def _second(connection: sqlite3.Connection) -> None:
-    """Add columns and tables for patches, unfinished renames, words, the vocabulary, expiry and the map of passages.
+    """Create format 2: add columns and tables for patches, unfinished renames, word settings, expiry and maps.
 
-    `_index_words` fills the vocabulary.
+    Also add the vocabulary. `_index_words` fills it.
     """
     # revision: number of changes of metadata. Each change makes cached results of filters invalid.
     connection.execute("ALTER TABLE corpora ADD COLUMN revision INTEGER NOT NULL DEFAULT 0")
@@ -126,7 +126,7 @@ MIGRATIONS: tuple[Step, ...] = (_first, _second)
 
 
 def migrate(connection: sqlite3.Connection, file: Path) -> None:
-    """Run the missing migrations inside the caller's transaction, and reindex outdated words.
+    """Run the missing migrations inside the caller's transaction, and index outdated words again.
 
     Raises:
         StoreError: a later version wrote the file.
@@ -145,7 +145,8 @@ def migrate(connection: sqlite3.Connection, file: Path) -> None:
 def _index_words(connection: sqlite3.Connection, file: Path) -> None:
     """Index all words again if another version of Unicode folded them, or if a migration requires it.
 
-    This is necessary because FTS5 can delete a passage only if it gets the same words that it indexed.
+    FTS5 deletes a passage from its index by the words that were indexed. If this version of Unicode folded the passage
+    to other words, the deletion would be wrong.
     """
     found = connection.execute("SELECT unicode FROM corpora").fetchone()
     if found in (None, (unidata_version,)):
@@ -173,9 +174,9 @@ def check_ours(path: Path) -> None:
 
 
 def mark(path: Path) -> None:
-    """Write `APPLICATION` into a new file.
+    """Prepare a new SQLite file: set `APPLICATION` as its application id, the page size, and incremental vacuum.
 
-    Call it before the write-ahead log is used, so that the file itself has the mark.
+    Call this function before the write-ahead log is used, so that the file itself has the application id.
     """
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA synchronous = OFF")  # the creator of the file syncs the whole file
@@ -227,9 +228,10 @@ def _schema(reader: sqlite3.Connection) -> Schema:
 
 
 def verify(reader: sqlite3.Connection) -> list[str]:
-    """Return a line for each error in the file. The word index is not checked, because its check must be able to write.
+    """Return a line for each error in the file, except for errors in the word index.
 
-    If SQLite finds errors in the structure of the file, the rows are not checked.
+    The word index is not checked here, because its check needs a connection that may write. If SQLite finds errors in
+    the structure of the file, the rows are not checked.
     """
     if said := _structure(reader):
         return said  # rows from broken pages are meaningless

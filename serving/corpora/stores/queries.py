@@ -32,14 +32,14 @@ MAX_CORRECTED = 10
 FREQUENT = 10_000
 """Number of passages above which a word counts as frequent. Frequent words are not corrected."""
 _PREFIX = "*"
-"""Mark at the end of a term that finds all words that begin with it. No word contains this mark."""
+"""Mark at the end of a term. A term with this mark finds all words that begin with the term. No word contains it."""
 Term = tuple[str, ...]
 """A word, or the words of a phrase. They are not stemmed, because FTS5 stems them, and a second stemming may change a
 stem."""
 
 
 class Rules(NamedTuple):
-    """Rules for the search of a corpus by words."""
+    """Rules of word search in a corpus."""
 
     stemming: Stemming = "none"
     synonyms: Mapping[Term, Sequence[str]] = {}
@@ -53,7 +53,7 @@ class Rules(NamedTuple):
 def rules(
     stemming: Stemming | None, synonyms: str | None = None, stop_words: str | None = None, fields: str | None = None
 ) -> Rules:
-    """Return the rules that follow from the settings of a corpus, given as JSON.
+    """Return the rules that follow from the settings of a corpus. All settings except `stemming` are JSON.
 
     Synonyms of a text without words, such as `&`, are left out, because every query would contain this text.
     """
@@ -142,21 +142,24 @@ def _words_and_stems(text: str, stemming: Stemming) -> tuple[list[str], list[str
 
 
 def _open_phrase(text: str, stemming: Stemming) -> tuple[Term, Term]:
-    """Return the words and stems of `text`, without the token for the end of its last run (see `parse`)."""
+    """Return the words and the stems of `text`, without the token that repeats the last character of its last run.
+
+    This token would require that the run also ends there in a passage (see `parse`).
+    """
     words, stems = _words_and_stems(text, stemming)
     end = len(words) - analysis.ends_run(words, len(words) - 1)
     return tuple(words[:end]), tuple(stems[:end])
 
 
 def _synonyms(stems: Sequence[str], rules: Rules) -> Iterator[str]:
-    """Yield the synonyms of each word and phrase that begins in the first `MAX_WORDS` of the `stems`."""
+    """Yield the synonyms of each word and phrase that begins among the first `MAX_WORDS` of `stems`."""
     for length in {len(key) for key in rules.synonyms}:
         for at in range(min(len(stems) - length + 1, MAX_WORDS)):
             yield from rules.synonyms.get(tuple(stems[at : at + length]), ())
 
 
 def expanded(reader: sqlite3.Connection, query: str, rules: Rules = PLAIN, options: WordOptions = NO_OPTIONS) -> Asked:
-    """Parse a query. As `options` require, add completions of its last word, and corrections.
+    """Parse a query, and expand it by completions of its last word and by corrections, if `options` ask for them.
 
     At most `MAX_CORRECTED` words of the query are corrected.
     """
@@ -172,10 +175,12 @@ def expanded(reader: sqlite3.Connection, query: str, rules: Rules = PLAIN, optio
 
 
 def _completions(reader: sqlite3.Connection, word: str, rules: Rules) -> list[Term]:
-    """Return terms that find the words which begin with `word`, unless there are more than `MAX_COMPLETIONS`.
+    """Return terms that find all words which begin with `word`.
 
-    With stemming, FTS5 compares the prefix with stems, so it misses a word whose stem does not begin with the prefix.
-    Terms for these words come from the vocabulary.
+    If more than `MAX_COMPLETIONS` words begin with `word`, return no terms.
+
+    With stemming, FTS5 compares a prefix with stems, so it misses a word whose stem does not begin with the prefix.
+    Such words are looked up in the vocabulary.
     """
     _, stems = _words_and_stems(word, rules.stemming)
     whole: list[Term] = [(word + _PREFIX,)] if stems == [word] else []
@@ -190,7 +195,10 @@ def _completions(reader: sqlite3.Connection, word: str, rules: Rules) -> list[Te
 def _corrections(
     reader: sqlite3.Connection, word: str, own: Sequence[Term], rules: Rules, *, continued: bool
 ) -> list[Term]:
-    """Return the corrections of `word`, unless it is frequent. `own` are the terms that find the word itself."""
+    """Return the corrections of `word`. If `word` is frequent, return none.
+
+    `own` are the terms that find the word itself. With `continued`, the word may be incomplete.
+    """
     select = f"SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT {FREQUENT + 1})"
     ((having,),) = reader.execute(select, (expression(own, "OR"),))
     if having > FREQUENT:
@@ -203,7 +211,10 @@ def _corrections(
 
 
 def _by_stems(words: Sequence[str], stemming: Stemming, known: Callable[[str], bool]) -> list[Term]:
-    """Return a term for each stem of `words` for which `known` is false, up to `MAX_ADDED` terms."""
+    """Return one of `words` as a term for each of their stems, except stems for which `known` is true.
+
+    At most `MAX_ADDED` terms are returned.
+    """
     found: dict[str, Term] = {}
     for word, stem in zip(*_words_and_stems(" ".join(words), stemming), strict=True):
         if not known(stem):
@@ -212,7 +223,9 @@ def _by_stems(words: Sequence[str], stemming: Stemming, known: Callable[[str], b
 
 
 def expression(terms: Sequence[Term], operator: str, *, single_as_prefix: bool = True) -> str:
-    """Join the quoted terms by `operator`. FTS5 parses no syntax within quotes, and no word contains a quote.
+    """Return an FTS5 query that joins `terms` by `operator`.
+
+    Each term is in quotes, because FTS5 parses no syntax within quotes. No word contains a quote.
 
     With `single_as_prefix`, a single character of a script without spaces becomes a prefix. It then also finds the
     pairs of characters that begin with it (see `analysis`).

@@ -118,7 +118,7 @@ def document(reader: sqlite3.Connection, name: str) -> Document | None:
 
 
 def page(reader: sqlite3.Connection, after: int, limit: int, among: Numbers | None) -> Page:
-    """Implement `Store.page`. `among` has the sorted numbers of the matching documents, or None for all."""
+    """Implement `Store.page`. `among` has the sorted numbers of the matching documents, or is None if all match."""
     if among is not None:
         ahead = among[np.searchsorted(among, after, side="right") :][: limit + 1]
         return page_of(reader, ahead.tolist(), limit, len(among))
@@ -130,7 +130,7 @@ def page(reader: sqlite3.Connection, after: int, limit: int, among: Numbers | No
 def page_of(reader: sqlite3.Connection, numbers: Sequence[int], limit: int, total: int) -> Page:
     """Return a page of the documents with these document numbers, in the same order.
 
-    The page ends after `limit` documents, or at `PAGE_CHARACTERS`. If documents remain, more pages follow.
+    The page ends after `limit` documents, or at `PAGE_CHARACTERS`. If some of `numbers` are left, `Page.more` is True.
     """
     return _page(reader.execute(_NUMBERED, (orjson.dumps([*numbers]).decode(),)), limit, total)
 
@@ -210,7 +210,7 @@ def part(text: str, span: Span | None) -> str:
 
 
 def documents(reader: sqlite3.Connection, numbers: Sequence[int]) -> dict[int, Document]:
-    """Return the documents of some passages by document number, given their distinct numbers.
+    """Return the documents with these distinct document numbers, by number.
 
     Raises:
         DamageError: a document is missing, or differs from what was written.
@@ -246,7 +246,7 @@ def owners(reader: sqlite3.Connection, keys: Sequence[int]) -> dict[int, Documen
 
 
 def numbers_of(reader: sqlite3.Connection, keys: Keys) -> Numbers:
-    """Return the document numbers of the passages `keys`, sorted."""
+    """Return the sorted and distinct numbers of the documents to which the passages `keys` belong."""
     if reader.execute("SELECT 1 FROM corpora WHERE passages = documents").fetchone():
         return keys  # a document's number is the key of its first passage
     wanted = orjson.dumps(keys.tolist()).decode()
@@ -278,7 +278,7 @@ def checksum(key: int, blob: bytes) -> int:
 
 
 def matrix(found: Sequence[Row]) -> tuple[Keys, Floats]:
-    """Return (n,) keys and (n, D) vectors.
+    """Convert n rows to their (n,) keys and (n, D) vectors.
 
     Raises:
         DamageError: a vector differs from what was written under its key.
@@ -292,7 +292,7 @@ def matrix(found: Sequence[Row]) -> tuple[Keys, Floats]:
 
 
 def beyond(reader: sqlite3.Connection, after: int, table: Table) -> tuple[Keys, Floats]:
-    """Return the next block of keys and vectors after the key `after`. After the last key, the block is empty."""
+    """Return the next block of keys and vectors in `table`, after the key `after`. At the end, the block is empty."""
     select = f"SELECT key, vector, checksum FROM {table} WHERE key > ? ORDER BY key LIMIT ?"
     found, left = list[Row](), BLOCK_BYTES
     for row in reader.execute(select, (after, BLOCK)):
@@ -304,7 +304,7 @@ def beyond(reader: sqlite3.Connection, after: int, table: Table) -> tuple[Keys, 
 
 
 def of(reader: sqlite3.Connection, keys: Sequence[int]) -> tuple[Keys, Floats]:
-    """Return the sorted existing keys among `keys`, and their vectors. `keys` has at most `BLOCK` keys."""
+    """Return those of `keys` that exist, sorted, and their vectors. `keys` has at most `BLOCK` keys."""
     select = f"SELECT key, vector, checksum FROM vectors WHERE key IN ({marks(keys)}) ORDER BY key"
     return matrix(reader.execute(select, keys).fetchall())
 
@@ -361,7 +361,11 @@ def word_rules(reader: sqlite3.Connection) -> Rules:
 
 
 def _stored(reader: sqlite3.Connection, columns: str) -> tuple[Any, ...]:
-    """Return columns of the row of the corpus. The first column is its stemming."""
+    """Return the given columns of the corpus's row. The first of `columns` must be `stemming`.
+
+    Raises:
+        DamageError: the file has no corpus, or the corpus's stemming is unknown.
+    """
     row: tuple[Any, ...] | None = reader.execute(f"SELECT {columns} FROM corpora").fetchone()
     if row is None:
         raise DamageError("contains no corpus")
@@ -397,7 +401,7 @@ _VIEWS = {
 
 
 def soonest_expiry(reader: sqlite3.Connection) -> int | None:
-    """Return the earliest expiry of all documents, which may be in the past. None if no document expires."""
+    """Return the earliest expiry of all documents, which may be in the past. If no document expires, return None."""
     ((soonest,),) = reader.execute("SELECT min(expires_at) FROM documents WHERE expires_at IS NOT NULL")
     return cast("int | None", soonest)
 

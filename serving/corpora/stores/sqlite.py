@@ -40,7 +40,10 @@ def refusal(path: Path, error: ServiceError | StoreError) -> Unhealthy:
 
 
 def _on_file(method: Callable[Concatenate[CorpusFile, P], T]) -> Callable[Concatenate[SqliteStore, str, P], T]:
-    """Return a method of a store that calls `method` of a corpus's file. Its first argument is the corpus's name."""
+    """Convert `method` of a corpus's file to a method of a store.
+
+    The new method gets the name of the corpus as its first argument.
+    """
 
     def on_file(store: SqliteStore, name: str, /, *arguments: P.args, **options: P.kwargs) -> T:
         return method(store._file(name), *arguments, **options)
@@ -51,9 +54,9 @@ def _on_file(method: Callable[Concatenate[CorpusFile, P], T]) -> Callable[Concat
 class SqliteStore:
     """A `Store` in a folder. A corpus exists when its file has its final name.
 
-    If this version can't serve a file, methods on its corpus raise `Damaged` or `NotServed` and name the file. All
-    remaining corpora are served. Only `drop` and `adopt` remove the file of a corpus. They delete an intact file, and
-    rename a damaged file.
+    If this version can't serve the file of a corpus, all methods on this corpus raise `Damaged` or `NotServed`. The
+    message names the file. All other corpora are served. Only `drop` and `adopt` remove the file of a corpus. They
+    delete an intact file, and rename a damaged file.
 
     Only the most recently used files are open, because the number of open files of a process is limited.
 
@@ -126,8 +129,8 @@ class SqliteStore:
     def rename(self, name: str, to: str) -> None:
         """Implement `Store.rename`.
 
-        One commit changes the name in the file, and the file is renamed afterwards. If the server is killed in between,
-        it undoes the commit at its next start.
+        First, one commit changes the name in the file. Then the file is renamed. If the server is killed in between,
+        the server undoes the commit at its next start.
         """
         with self._lock:
             file = self._file(name)
@@ -315,7 +318,7 @@ def hold(folder: Path) -> int:
 def make(path: Path, corpus: Corpus, synchronous: str, shared: Shared | None = None) -> CorpusFile:
     """Create the file of a new corpus.
 
-    The file gets its final name when the corpus is committed. After a failure, no file remains.
+    The file gets its final name after the corpus is committed. After a failure, no file remains.
     """
     part = path.with_name(f".{path.name}.part")
     with disk_errors(path):

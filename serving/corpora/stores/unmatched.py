@@ -28,7 +28,7 @@ def unmatched(reader: sqlite3.Connection, where: Filter) -> list[str]:
     Equal warnings are returned once, and only the first `MAX_WARNINGS` are returned.
 
     A condition that is true for documents without the field, such as `$exists: false` or null, gives no warning. In an
-    empty corpus, no document has any field.
+    empty corpus, no document has any field, so all other conditions on fields give warnings.
 
     If a document has more than `MAX_FIELDS` fields, or a path longer than `MAX_PATH`, the metadata index has none of
     its fields. In a corpus with such a document there are no warnings, because the document may have any field.
@@ -54,7 +54,10 @@ class _Fields:
         self._meant: dict[str, str] = {}
 
     def warnings(self, where: Filter, parent: str | None = None) -> Iterator[str]:
-        """Yield warnings about `where`. `parent` is the path of the list whose elements `where` tests."""
+        """Yield warnings about `where`.
+
+        If `where` is a condition on the elements of a list, `parent` is the path of the list.
+        """
         check_cancelled()
         match where:
             case All(parts) | AnyOf(parts):
@@ -118,7 +121,7 @@ def _joined(parent: str | None, path: str | None) -> str:
 
 
 def _wanted(where: In | Compares | Exists | Element | Near) -> Set[str] | None:
-    """Return the kinds of values that may match `where`, or None if `where` needs no warning.
+    """Return the kinds of values that may match `where`. Return None if `where` must not give a warning.
 
     There is no warning if `where` accepts null, because a missing field then matches. There is also no warning if
     `where` accepts no value at all (an empty `$in`). For `$exists`, all kinds may match.

@@ -34,8 +34,8 @@ MARKED_AT_ONCE = 2_000
 MAX_SPANS = 200
 """Maximum number of highlights of a text. Later matches are ignored."""
 MARKS = 1 << 26
-"""Maximum bytes of the mask of allowed keys, which has one byte for each key. If the keys of a corpus exceed this
-number, most of its passages were replaced, and a list of keys takes less memory than a mask."""
+"""Maximum bytes of the mask of allowed keys, which has one byte for each key. In a corpus with greater keys, most
+passages were replaced, and a list of keys takes less memory than a mask."""
 CORRECTED = 0.5
 """Weight of a correction."""
 TOGETHER = 256
@@ -91,9 +91,9 @@ def searched_texts(metadata: Mapping[str, Any], rules: Rules) -> list[str]:
 def check(connection: sqlite3.Connection, rules: Rules) -> list[str]:
     """Return a line for each defect of the word index.
 
-    The index must have the stemming and the fields of `rules`, and the keys of `passages`.
+    The index must have the stemming and the fields of `rules`, and the keys of the table `passages`.
 
-    The connection must be allowed to write, because FTS5's own check is an INSERT, which changes nothing.
+    The connection must be allowed to write, because FTS5's own check is an INSERT, although it changes nothing.
     """
     made = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'words'").fetchone()
     if made is None:
@@ -116,9 +116,10 @@ def search(
 ) -> Ranking:
     """Return the best `k` passages; see `Store.words`. If `allowed` is given, only these sorted keys are searched.
 
-    Scoring a passage takes far longer than finding it, so passages with a rare term are scored first. Usually no
-    passage without a rare term can reach these scores. Passages without a rare term are then skipped (MaxScore: Turtle
-    and Flood, Query evaluation: strategies and optimizations, 1995). The ranking is exact.
+    Scoring a passage takes far longer than finding it, so passages with a rare term are scored first. Usually, a
+    passage without a rare term can't reach the scores of the best `k` of them. All passages without a rare term are
+    then skipped (MaxScore: Turtle and Flood, Query evaluation: strategies and optimizations, 1995). The ranking is
+    exact.
 
     Call this function in a transaction, because its reads must see one snapshot.
     """
@@ -158,9 +159,10 @@ def highlights(texts: Sequence[str], terms: Sequence[Term], stemming: Stemming) 
 
 
 def _highlights(text: str, asked: str, stemming: Stemming) -> list[Span]:
-    """Search growing prefixes of the text until `MAX_SPANS` spans are found.
+    """Return the first `MAX_SPANS` spans of `text` that match the FTS5 query `asked`.
 
-    This bounds the time, because FTS5 takes time quadratic in the number of highlights.
+    Growing prefixes of the text are searched until enough spans are found. This bounds the time, because FTS5 takes
+    time quadratic in the number of highlights.
     """
     check_cancelled()
     spread = analysis.spread(text)
@@ -192,7 +194,7 @@ def _score(rules: Rules) -> str:
 
 
 def _capped(reader: sqlite3.Connection, asked: Asked, rules: Rules) -> Iterator[tuple[str, float]]:
-    """Yield the expression and the maximum score of the corrections of each corrected word.
+    """Yield, for each corrected word, the FTS5 query that finds its corrections, and the maximum score of a correction.
 
     The maximum is the lowest score of the word itself in any passage, so that a correction never counts more than the
     word. If no passage has the word, the maximum is infinite.
@@ -212,8 +214,8 @@ def _best(
 ) -> Ranking:
     """Return the best `k` passages by the sum of their scores for all `expressions`.
 
-    Each expression comes with a maximum score, or with None. Expressions of corrections have a maximum. Their scores
-    are limited to the maximum, and then multiplied by `CORRECTED`.
+    Each expression is an FTS5 query, and comes with a maximum score or None. Only expressions that find corrections
+    have a maximum. Their scores are limited to the maximum, and then multiplied by `CORRECTED`.
     """
     if not expressions or (allowed is not None and not len(allowed)):
         return Ranking(np.empty(0, dtype=np.int64), np.empty(0))
@@ -231,7 +233,10 @@ def _best(
 
 
 def _among(allowed: Keys | None) -> tuple[str, list[str | bytes]]:
-    """Return an SQL condition on the keys, and the values of its parameters."""
+    """Return an SQL condition that accepts only the keys `allowed`, and the values of its parameters.
+
+    If `allowed` is None, the condition is empty.
+    """
     if allowed is None:
         return "", []
     if allowed[-1] <= MARKS:  # a mask with one byte per key, which SQLite tests before it scores a passage

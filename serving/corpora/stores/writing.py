@@ -129,7 +129,7 @@ def stemmed_otherwise(corpus: Corpus, stemming: Stemming) -> Conflict:
 
 
 def set_words(writer: sqlite3.Connection, settings: WordSettings) -> None:
-    """Store the settings that are not None. If the searched fields change, index all words again."""
+    """Store the settings of word search that are not None. If the searched fields change, index all words again."""
     before = records.word_rules(writer).weights.keys()
     given = settings.synonyms, settings.stop_words, settings.fields
     values = [None if one is None else orjson.dumps(one, option=orjson.OPT_SORT_KEYS).decode() for one in given]
@@ -211,7 +211,7 @@ def _patch(writer: sqlite3.Connection, patch: Patch) -> None:
 
 
 def changed(document: Document, changes: Changes, bounds: Bounds) -> Document:
-    """Return the changed document.
+    """Return `document` with `changes` to its metadata and its expiry.
 
     Raises:
         Invalid, TooLarge: the merged metadata can't be stored.
@@ -261,10 +261,10 @@ def check_bound(corpus: Corpus, fingerprint: str | None, dim: int | None) -> Non
 
 
 def _bind(writer: sqlite3.Connection, content: Content) -> None:
-    """Set the encoder of an empty corpus to that of `content`. A corpus with documents keeps its encoder.
+    """Set the encoder of an empty corpus to the encoder of `content`. A corpus with documents keeps its encoder.
 
     If the vectors of a corpus come with its documents, the corpus never gets an encoder or another dimension. A corpus
-    with an encoder never gets vectors that come with documents. Both rules also hold for an empty corpus.
+    with an encoder never gets vectors that come with documents. Both rules also apply to an empty corpus.
 
     Raises:
         Conflict: the corpus has another encoder or dimension.
@@ -281,7 +281,10 @@ def _bind(writer: sqlite3.Connection, content: Content) -> None:
 
 
 def _remove(writer: sqlite3.Connection, ids: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Delete documents, and return the sorted keys of their passages, which SQLite deletes with their vectors."""
+    """Delete documents, and return the sorted keys of their passages.
+
+    SQLite itself deletes the passages and their vectors.
+    """
     gone: list[int] = []
     rules = records.word_rules(writer)
     for block in blocks(ids):
@@ -382,12 +385,12 @@ def bury(writer: sqlite3.Connection, keys: Keys) -> None:
 
 
 def accepted(reader: sqlite3.Connection) -> list[str]:
-    """Return the sorted ids of the jobs for which the writes of other requests are recorded."""
+    """Return the sorted ids of the upload jobs for which the writes of other requests are recorded."""
     return [job for (job,) in reader.execute("SELECT job FROM uploads ORDER BY job")]
 
 
 def accept(writer: sqlite3.Connection, job: str) -> None:
-    """Start to record the ids of documents that other requests write or remove, for use by `job`."""
+    """Begin to record the ids of documents that other requests write or remove. The upload `job` must skip them."""
     writer.execute("INSERT OR IGNORE INTO uploads (job) VALUES (?)", (job,))
 
 
@@ -397,13 +400,13 @@ def release(writer: sqlite3.Connection, job: str) -> None:
 
 
 def note_newer_writes(writer: sqlite3.Connection, ids: Sequence[str]) -> None:
-    """Record `ids` that a request writes or removes outside of any job."""
+    """Record for each accepted upload job the `ids` that a request outside of any job writes or removes."""
     for job in accepted(writer):
         writer.executemany("INSERT OR IGNORE INTO overtaken (job, id) VALUES (?, ?)", ((job, id) for id in ids))
 
 
 def without_newer_writes(reader: sqlite3.Connection, content: Content) -> Content:
-    """Return the content of a job without the documents that a later write of another request replaced or removed."""
+    """Return `content` without the documents that other requests have written or removed after its job was accepted."""
     ids = [document.id for document in content.documents]
     gone = set[str]()
     for block in blocks(ids):

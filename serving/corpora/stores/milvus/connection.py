@@ -56,8 +56,8 @@ class Address:
     def of(cls, text: str) -> Address:
         """Parse the address of a server, or the path of a Milvus Lite.
 
-        A server is `milvus://[user:password@]host[:port][/database]`, or `milvus+tls://…` for TLS. A path ends in
-        `.db`, with or without `milvus://` before it.
+        The address of a server is `milvus://[user:password@]host[:port][/database]`, or `milvus+tls://…` for TLS. A
+        path ends in `.db`, with or without `milvus://` before it.
 
         Raises:
             StoreError: the text is neither an address nor a path.
@@ -98,7 +98,10 @@ class Connection:
     _loaded: set[str] = field(default_factory=set)
 
     def load(self, collection: str) -> None:
-        """Load a collection for searches, unless this process has loaded it. Milvus Lite needs this at each start."""
+        """Load a collection for searches, unless this process has already loaded it.
+
+        Milvus Lite needs this at each start.
+        """
         if collection not in self._loaded:
             self.client.load_collection(collection, timeout=LOAD_SECONDS)
             self._loaded.add(collection)
@@ -120,7 +123,7 @@ class Connection:
 
 
 def connect(text: str) -> Connection:
-    """Connect to the Milvus of `--store`, or start a Milvus Lite in this process.
+    """Connect to the Milvus at the address `text`, or start the Milvus Lite at this path in this process.
 
     Raises:
         StoreError: the address is not valid, the server is too old, Milvus Lite is not installed, or its folder can't

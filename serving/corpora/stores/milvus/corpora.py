@@ -1,4 +1,4 @@
-"""Corpora on Milvus, which is both store and index."""
+"""Corpora on Milvus, which stores the documents and searches them."""
 
 from __future__ import annotations
 
@@ -141,7 +141,10 @@ class MilvusCorpora(Writer):
         return Description(record.corpus, size, report(record, size))
 
     def build_now(self, name: str) -> Report | None:
-        """Measure the recall of the index, and choose the effort of searches. Milvus builds the index itself."""
+        """Measure the recall of the index, choose the parameters of searches, and return the report of the index.
+
+        Return None before the first document. Milvus builds the index itself.
+        """
         record = self._recall.measure(name)
         return report(record, self._collections.size(record))
 

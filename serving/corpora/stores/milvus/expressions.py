@@ -91,10 +91,10 @@ def derived(metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, float | s
 
 
 def expression(where: Filter, several: Several) -> str:  # noqa: PLR0911
-    """Translate a filter.
+    """Translate a filter to an expression of Milvus.
 
-    `several` is called for a comparison with a lower and an upper bound, to look for documents with several values in
-    the field. Milvus can't evaluate the comparison if there is such a document.
+    For a comparison with a lower and an upper bound, `several` is called. It looks for documents with several values in
+    the field, because Milvus can't evaluate the comparison for such documents.
 
     Raises:
         Invalid: Milvus can't evaluate the filter as a local store would.
@@ -128,7 +128,7 @@ def expression(where: Filter, several: Several) -> str:  # noqa: PLR0911
 
 
 def paths(where: Filter) -> Iterator[str]:
-    """Yield the path of each condition that requires a value."""
+    """Yield the path of each condition that only documents with a value at this path can meet."""
     match where:
         case All(parts) | AnyOf(parts):
             for part in parts:

@@ -27,7 +27,10 @@ METRIC = "IP"
 
 @dataclass(frozen=True)
 class IndexKind:
-    """A type of index: the parameters of its build, and the parameter that trades the speed of a search for recall."""
+    """A type of index: the parameters of its build, and the search parameter that trades speed for recall.
+
+    `effort` is the name of this search parameter, and `efforts` are the values to choose from.
+    """
 
     name: str
     parameters: Callable[[int], dict[str, int]]
@@ -66,9 +69,9 @@ KINDS: dict[str, IndexKind] = {
 
 
 def planned(passages: int, target: float, option: str, *, lite: bool) -> list[str]:
-    """Return the types of index to try, best first, for a corpus of about this many passages.
+    """Return the types of index to try, best first, for a corpus of about this many passages and a recall `target`.
 
-    `option` is the setting `--index`. Milvus Lite is for small corpora, so its index is exact if the option is `auto`.
+    `option` is the setting `--index`. Milvus Lite is for small corpora, so its index is exact if `option` is `auto`.
     """
     if option == "exact" or target >= CERTAIN or (lite and option == "auto"):
         return ["FLAT"]
@@ -78,10 +81,10 @@ def planned(passages: int, target: float, option: str, *, lite: bool) -> list[st
 
 
 def search_parameters(kind: str, measured: Measured | None, k: int, *, most: bool) -> dict[str, int]:
-    """Return the parameters of a search for `k` hits.
+    """Return the search parameters of an index of the type `kind`, for a search for `k` hits.
 
-    The effort is the measured effort. If it was not measured yet, it is the third of `efforts`. With `most`, it is the
-    greatest effort.
+    They have the effort (see `IndexKind`) that was measured or, if `measured` is None, the third of
+    `IndexKind.efforts`. With `most`, they have the greatest effort. For some types, the effort is at least `k`.
     """
     found = KINDS[kind]
     if not found.effort:

@@ -22,7 +22,10 @@ log = logging.getLogger(__name__)
 
 
 class Collections:
-    """The collections of corpora. `index` is the option `--index`, and `expected` is `--expected-passages`."""
+    """The collections of Milvus that have the rows of corpora.
+
+    `index` is the option `--index`, and `expected` is the option `--expected-passages`.
+    """
 
     def __init__(self, connection: Connection, registry: Registry, index: str, expected: int) -> None:
         self._connection = connection
@@ -35,7 +38,11 @@ class Collections:
         """Sizes of the corpora as they were last counted."""
 
     def check_free(self, name: str) -> None:
-        """Raise an error if another program has a collection whose name is the alias of this corpus."""
+        """Check that another program has no collection whose name is the alias of this corpus.
+
+        Raises:
+            Conflict: another program has such a collection.
+        """
         with self._connection.errors():
             if not self._client.has_collection(alias(name), timeout=TIMEOUT):
                 return
@@ -46,7 +53,7 @@ class Collections:
             )
 
     def create(self, record: Record, fingerprint: str, dim: int) -> Table:
-        """Create a collection, with the first planned type of index that Milvus supports."""
+        """Create a collection for a corpus, with the first planned type of index that Milvus supports."""
         client, collection = self._client, new_collection(record.name)
         passages = max(self.size(record).passages, self.expected[record.name])
         try:
@@ -85,7 +92,7 @@ class Collections:
         raise AssertionError("a plan has at least one type of index")
 
     def rows(self, record: Record, table: Table | None = None) -> Rows:
-        """Return the rows of a corpus, loaded for searches."""
+        """Return the rows of a corpus in `table`, loaded for searches. If `table` is None, use `record.table`."""
         table = table or record.table
         assert table is not None, "callers ask only for the rows of a corpus that has some"
         with self._connection.errors():
@@ -116,11 +123,11 @@ class Collections:
         return size
 
     def clean(self, record: Record) -> Record:
-        """Delete the collections that the record no longer needs, and point the corpus's alias to `record.table`.
+        """Delete the collections that a corpus no longer needs, and point the corpus's alias to `record.table`.
 
-        If the corpus is dropped, delete its alias and its record, too.
+        Return the record without these collections. If the corpus is dropped, delete its alias and its record, too.
 
-        Call this after the record is stored. After a crash, the call can be repeated.
+        Call this method after the record is stored. After a crash, the call can be repeated.
         """
         client = self._client
         with self._connection.errors():

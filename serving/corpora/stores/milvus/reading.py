@@ -73,7 +73,7 @@ class Reader(Backend):
         where: Filter | None = None,
         sort: Sequence[Sort] = (),
     ) -> DocumentPage:
-        """Implement `Backend.page`. Documents are in the order of their ids, unless they are sorted."""
+        """Implement `Backend.page`. Without `sort`, documents are in the order of their ids."""
         record = self._registry.read(name)
         table = self._collections.live(record)
         if after:
@@ -102,7 +102,10 @@ class Reader(Backend):
     def embedded(
         self, name: str, texts: Sequence[str], _chunking: Chunking | None, _fingerprint: str
     ) -> list[KnownText | None]:
-        """Return None for each text: rows are not indexed by their text, so every text is embedded."""
+        """Return None for each text, so that uploads embed every text.
+
+        Stored texts can't be looked up, because Milvus has no index of texts.
+        """
         self._registry.read(name)
         return [None for _ in texts]
 
@@ -112,7 +115,7 @@ class Reader(Backend):
         return by_document(_passages(table), record.fingerprint or "") if table else iter(())
 
     def facets(self, name: str, values: int) -> Facets:
-        """Count the values of the first `COUNTED` documents, in the order of their ids."""
+        """Implement `Backend.facets`, from the first `COUNTED` documents in the order of their ids."""
         with _fields(self._live(name)) as (database, complete):
             counted = facets(database, values)
         return counted._replace(complete=counted.complete and complete)
@@ -145,7 +148,7 @@ class Reader(Backend):
         return Counts(passages, counted_in(metadata, paths, values), passages <= COUNTED)
 
     def sample(self, name: str, size: int, field: str | None) -> Sample:
-        """Implement `Backend.sample`. The passages are the first in the order of their documents' ids."""
+        """Implement `Backend.sample`. Return the first passages, in the order of their documents' ids."""
         table = self._live(name)
         if table is None:
             return Sample([], np.empty((0, 0), np.float32), 0)
@@ -208,7 +211,7 @@ class Reader(Backend):
 
 
 def _documents(table: Rows, matching: str, after: str, limit: int) -> Iterator[Document | None]:
-    """Yield up to `limit` + 1 documents after the key `after`.
+    """Yield up to `limit` + 1 documents that meet the expression `matching`, after the primary key `after`.
 
     None stands for a document that was deleted meanwhile.
     """
@@ -220,7 +223,10 @@ def _documents(table: Rows, matching: str, after: str, limit: int) -> Iterator[D
 def _sorted_documents(
     table: Rows, matching: str, orders: Sequence[Sort], after: Place | None, limit: int
 ) -> Iterator[Document | None]:
-    """Yield up to `limit` + 1 documents in the given orders. None stands for a document that was deleted meanwhile."""
+    """Yield up to `limit` + 1 documents that meet the expression `matching`, sorted by `orders`.
+
+    None stands for a document that was deleted meanwhile.
+    """
     found = (row for block in table.each(UNREAD, first_of(matching)) for row in block)
     chosen = first_sorted(((row["document"], unread(row)) for row in found), orders, after, limit + 1)
     for some in fields.blocks(chosen, READ_TOGETHER):
@@ -241,7 +247,7 @@ def _page(found: Iterable[Document | None], limit: int) -> tuple[list[Document],
 
 
 def _unmatched(table: Rows | None, where: Filter) -> list[str]:
-    """Implement `Backend.unmatched`. In a large corpus only missing fields are reported."""
+    """Implement `Backend.unmatched`. For more than `COUNTED` documents, only missing fields are reported."""
     with _fields(table) as (database, complete):
         if complete or table is None:
             return unmatched(database, where)
@@ -251,7 +257,10 @@ def _unmatched(table: Rows | None, where: Filter) -> list[str]:
 
 @contextmanager
 def _fields(table: Rows | None) -> Iterator[tuple[sqlite3.Connection, bool]]:
-    """Yield a local index of the metadata of the first `COUNTED` documents, and whether these are all."""
+    """Index the metadata of the first `COUNTED` documents in a SQLite database in memory.
+
+    Yield the database, and whether the corpus has no further documents.
+    """
     found = table.first_rows(UNREAD, limit=COUNTED + 1) if table else []
     read = [(number, row["document"], row["metadata"]) for number, row in enumerate(found[:COUNTED], start=1)]
     documents = "CREATE TABLE documents (number INTEGER PRIMARY KEY, id TEXT, metadata TEXT)"

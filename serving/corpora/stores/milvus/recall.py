@@ -1,4 +1,4 @@
-"""The recall of vector indexes, measured in the background, and the effort of searches that reaches the target."""
+"""Measurements of the recall of vector indexes, and the choice of the search parameters that reach the target."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ NEIGHBOURS = 10
 class Recall:
     """Measurements of recall, on request and after many writes.
 
-    In the background, a corpus is first measured after `exact_below` passages were written.
+    After many writes, the recall is measured in the background. The first such measurement of a corpus begins when
+    `exact_below` passages were written.
     """
 
     def __init__(self, registry: Registry, collections: Collections, exact_below: int) -> None:
@@ -48,7 +49,7 @@ class Recall:
     def measure(self, name: str) -> Record:
         """Measure the recall of a corpus's index, and return the corpus's record with the result.
 
-        If the corpus is empty, or its collection was replaced meanwhile, return its record as it is.
+        If the corpus is empty, or its collection was replaced meanwhile, return the record without a new result.
         """
         record = self._registry.read(name)
         if record.table is None:
@@ -60,10 +61,11 @@ class Recall:
             return self._registry.write(replace(now, measured=found)) if now.table == record.table else record
 
     def count(self, record: Record, passages: int) -> None:
-        """Add to the number of passages that were written since the last measurement of the recall.
+        """Add `passages` to the number of passages that were written to a corpus since its last measurement.
 
-        If the number reaches `exact_below` and the size of the corpus at its last measurement, measure again in the
-        background. Callers also report the stored passages of an index that was never measured.
+        If this number reaches both `exact_below` and the size that the corpus had at its last measurement, measure
+        again in the background. If the corpus was never measured, callers also add the passages that are already
+        stored.
         """
         if record.table is None or not KINDS[record.table.index].effort:
             return
@@ -73,7 +75,7 @@ class Recall:
             self.begin(record.name)
 
     def begin(self, name: str) -> None:
-        """Measure the recall of a corpus in the background, and start the count of written passages again."""
+        """Measure the recall of a corpus in the background, and set its number of written passages to 0."""
         self._written[name] = 0
         NativeThread(partial(self._measure, name), "index-builder").start()
 
@@ -90,10 +92,10 @@ class Recall:
 
 
 def measure(corpus: Rows, kind: str, target: float) -> Measured | None:
-    """Return the lowest effort with which recall@10 reaches `target`, and the measured recall.
+    """Return the lowest search effort with which recall@10 reaches `target`, and the measured recall.
 
-    The hits are compared with those of exact search. The lower confidence limit of the recall must reach `target`. If
-    no effort suffices, return the greatest effort. If the corpus is empty, return None.
+    `kind` is the type of the index. The hits are compared with those of exact search. The lower confidence limit of the
+    recall must reach `target`. If no effort suffices, return the greatest effort. If the corpus is empty, return None.
 
     The queries are the passages with the smallest hashes of their primary keys.
     """
@@ -117,9 +119,10 @@ def measure(corpus: Rows, kind: str, target: float) -> Measured | None:
 
 
 def _nearest(corpus: Rows, names: Sequence[str], queries: Floats) -> tuple[list[set[str]], int]:
-    """Scan all vectors. Return the ids of each query's nearest passages, and the number of scanned passages.
+    """Find the nearest passages of each query by a scan of all vectors. Return their primary keys.
 
-    Query i is the vector of the passage `names[i]`, which is not counted among its nearest passages.
+    Query i is the vector of the passage `names[i]`, which is not counted among its own nearest passages. Also return
+    the number of scanned passages.
     """
     best: list[list[tuple[float, str]]] = [[] for _ in names]
     passages = 0

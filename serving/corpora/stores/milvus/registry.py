@@ -1,4 +1,4 @@
-"""The registry: a small collection with one record for each corpus.
+"""Registry of the corpora: a small collection of Milvus with one record for each corpus.
 
 A record has the encoder, the settings, and the name of the collection with the rows. Before each operation, the record
 is read with strong consistency, so that all servers of one Milvus agree.
@@ -49,7 +49,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Measured:
-    """The measured recall of an index, and the effort of searches that reaches the target."""
+    """The measured recall of an index, and the search parameters with which the recall reaches its target."""
 
     effort: Mapping[str, int]
     recall: float
@@ -104,7 +104,10 @@ class Record:
         return replace(self, generation=secrets.token_hex(8), **changes)
 
     def with_table(self, table: Table) -> Record:
-        """Return the record with other rows. The collection of the earlier rows will be deleted."""
+        """Return the record with `table` as the corpus's rows, and with a new generation.
+
+        The collection of the earlier rows is added to `spent`, so that it will be deleted.
+        """
         spent = (*self.spent, self.table.collection) if self.table else self.spent
         return self.renewed(table=table, fingerprint=table.fingerprint, dim=table.dim, spent=spent, measured=None)
 
@@ -115,7 +118,7 @@ _RECORD = TypeAdapter(Record)
 class Registry:
     """The records of all corpora, and their locks.
 
-    Writes of one server to a corpus take turns. Writes of several servers are not ordered: the last one wins.
+    Writes of one server to a corpus take turns. Writes of several servers are not ordered, so the last one wins.
 
     Raises:
         StoreError: the collection `REGISTRY` of the database belongs to another program.
@@ -176,7 +179,7 @@ class Registry:
 
     @contextmanager
     def changing(self, name: str) -> Iterator[Record]:
-        """Hold the lock of a corpus in the block, and yield its record; see `read`."""
+        """Hold the lock of a corpus in the block, and yield its record. The errors are those of `read`."""
         with self.lock(name):
             yield self.read(name)
 
@@ -218,7 +221,7 @@ def _is_later(record: Mapping[str, Any]) -> bool:
 
 
 def new_collection(name: str) -> str:
-    """Return a new name of a collection for the rows of a corpus."""
+    """Return the name for a new collection with rows of the corpus `name`. Each call returns another name."""
     return f"{PREFIX}{_plain(name)}_{secrets.token_hex(4)}"
 
 

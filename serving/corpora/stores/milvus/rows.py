@@ -1,7 +1,8 @@
 """Rows of a corpus in Milvus: one row for each passage, with its text.
 
-A row's primary key is the id of its document and the number of the passage, so a document replaces an earlier one of
-the same id. The first row of a document has its metadata. All rows have the fields that filters read.
+A row's primary key consists of the id of its document and the number of the passage. A document therefore replaces an
+earlier document of the same id. The first row of a document has its metadata. All rows have the fields that filters
+read.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Row = dict[str, Any]
 
 
 def schema(dim: int) -> CollectionSchema:
-    """Return the schema of a corpus."""
+    """Return the schema of a collection for the rows of a corpus."""
     made = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False, description="a corpus of Isosphere")
     made.add_field("id", DataType.VARCHAR, is_primary=True, max_length=MAX_ID + 16)
     made.add_field("document", DataType.VARCHAR, max_length=MAX_ID)
@@ -78,7 +79,14 @@ def rows(content: Content, stemming: Stemming) -> Iterator[Row]:
 def _rows(
     document: Document, spans: Sequence[Span] | None, vectors: Iterator[Floats], stemming: Stemming
 ) -> Iterator[Row]:
-    """Yield the rows of a document. No text is lost: the text of a row reaches the start of the next row's text."""
+    """Yield the rows of a document.
+
+    Passages need not cover the whole text. So that no text is lost, the text of a row reaches the start of the next
+    passage.
+
+    Raises:
+        Invalid: a passage or the metadata exceed the limits of Milvus.
+    """
     metadata, text = dict(document.metadata), document.text
     terms, ranges = _derived(metadata)
     cut = spans or [Span(0, len(text))]
@@ -120,13 +128,17 @@ def _expiry(document: Document) -> int:
 
 
 def unread(row: Mapping[str, Any]) -> Document:
-    """Build a document from its first row. Its text is left empty."""
+    """Build a document with an empty text from the document's first row."""
     expires_at = None if row["expires_at"] == NEVER else int(row["expires_at"])
     return Document(row["document"], "", row["metadata"], expires_at=expires_at)
 
 
 def _derived(metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, float | str]]:
-    """Return the derived fields `terms` and `ranges`, after a check of the size of the metadata."""
+    """Return the derived fields `terms` and `ranges` of metadata.
+
+    Raises:
+        Invalid: the metadata or the derived fields exceed the limits of Milvus.
+    """
     if len(orjson.dumps(metadata)) > MAX_BYTES:
         raise Invalid(f"the metadata have more than the {MAX_BYTES} bytes that Milvus stores")
     return derived(metadata)
@@ -151,7 +163,7 @@ def passage(row: Mapping[str, Any], document: Document) -> Passage:
 
 
 def passage_text(row: Mapping[str, Any]) -> str:
-    """Return the text of a passage that the encoder embeds."""
+    """Return the text of the passage itself, which the encoder embeds. The row's text may have more text around it."""
     if row["start"] < 0:
         return str(row["text"])
     begin = row["start"] if row["passage"] == 0 else 0
@@ -164,7 +176,7 @@ def key(document: str, passage: int) -> str:
 
 
 def number(key: str) -> int:
-    """Return a number for a primary key, for use in rankings."""
+    """Return a number that stands for a primary key in rankings. It is a hash of the key."""
     return int.from_bytes(blake2b(key.encode(), digest_size=8).digest()) >> 1
 
 

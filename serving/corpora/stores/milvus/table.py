@@ -33,14 +33,14 @@ _FIRST = "passage == 0"
 
 @dataclass(frozen=True)
 class Rows:
-    """The collection of a corpus."""
+    """The rows of a corpus, in one collection of Milvus."""
 
     connection: Connection
     collection: str
     stemming: Stemming = "none"
     effort: Callable[[int, bool], dict[str, int]] = lambda _k, _most: {}
-    """Function that returns the parameters of a search for `k` hits. If its second argument is true, they give the best
-    recall."""
+    """Function that returns the parameters of a search for `k` hits. If the function's second argument is true, the
+    parameters give the best recall."""
     where: str = ""
     live: str = ""
     """Condition of every read, which excludes documents that have expired."""
@@ -70,7 +70,7 @@ class Rows:
     # Methods that read.
 
     def matching(self, where: Filter) -> str:
-        """Return the expression of a filter."""
+        """Translate a filter to an expression of Milvus."""
         return expression(where, self.any)
 
     def any(self, where: str) -> bool:
@@ -109,13 +109,14 @@ class Rows:
                 found.close()
 
     def first_rows(self, fields: Sequence[str], where: str = "", after: str = "", limit: int = -1) -> list[Row]:
-        """Return the first row of each document, for up to `limit` documents, in order."""
+        """Return the first row of each document, for up to `limit` documents, in the order of their ids."""
         return [row for block in self.each(fields, first_of(where), after, limit) for row in block]
 
     def assembled(self, some: Sequence[Row]) -> dict[str, Document]:
-        """Return the documents to which rows belong, by id. All rows of split documents are read again.
+        """Return the documents to which the rows `some` belong, by id.
 
-        A split document that was deleted meanwhile is left out.
+        If a document has several passages, all its rows are read again. If this document was deleted meanwhile, it is
+        left out.
         """
         whole = [row for row in some if row["passages"] == 1]
         split = {row["document"] for row in some if row["passages"] > 1}
@@ -178,7 +179,7 @@ class Rows:
         return [rows.number(row["id"]) for row in found]
 
     def with_words(self, query: str) -> str:
-        """Return the condition for the passages that a search by words chooses from."""
+        """Return the expression for all passages that a word search for `query` can find."""
         text, phrases = rows.asked(query, self.stemming)
         any_word = " or ".join(f"{rows.WORDS} like {literal(f'% {word} %')}" for word in dict.fromkeys(text.split()))
         return both(any_word or "passage < 0", *(f"{rows.WORDS} like {literal(phrase)}" for phrase in phrases))

@@ -1,8 +1,8 @@
 """Records of accepted uploads, in a file of this server.
 
-An upload counts as written when it is accepted. Its job, which writes the documents later, must therefore not overwrite
-what other requests wrote since then. The records are not in Milvus, because Milvus has no transactions. Writes by other
-servers are not recorded.
+An upload counts as written when it is accepted. Its job writes the documents later. The job must therefore not
+overwrite documents that other requests have written since the upload was accepted. The records are not in Milvus,
+because Milvus has no transactions. Writes by other servers are not recorded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS overtaken (corpus TEXT, job TEXT, id TEXT, PRIMARY KE
 
 
 class Uploads:
-    """Accepted uploads by corpus, and the ids that other requests have written or deleted since then.
+    """Accepted uploads by corpus, and the ids that other requests have written or deleted since an upload was accepted.
 
     The methods are thread-safe. When a method returns, its change is on disk.
     """
@@ -54,12 +54,12 @@ class Uploads:
         self._write("DELETE FROM uploads WHERE corpus = ?", [(corpus,)])
 
     def note(self, corpus: str, ids: Sequence[str]) -> None:
-        """Record `ids` that a request writes or deletes outside of any job."""
+        """Record for each accepted upload the `ids` that a request outside of any job writes or deletes."""
         insert = "INSERT OR IGNORE INTO overtaken SELECT corpus, job, ? FROM uploads WHERE corpus = ?"
         self._write(insert, [(id, corpus) for id in ids])
 
     def overtaken(self, corpus: str, job: str) -> set[str]:
-        """Return the ids that a job must skip."""
+        """Return the ids that a job must skip, because later requests have written or deleted these documents."""
         with self._lock:
             select = "SELECT id FROM overtaken WHERE corpus = ? AND job = ?"
             return {id for (id,) in self._database.execute(select, (corpus, job))}

@@ -55,7 +55,7 @@ class Writer(Reader):
             if not made:
                 return
             record = self._bound(stored, content)
-            if content.job is None:  # after `_bound`, because a refused write must not keep a job from its documents
+            if content.job is None:  # after `_bound`, because no job may skip a document due to a refused write
                 self._uploads.note(name, ids)
             split = any(row["passages"] > 1 for row in made)
             if split and not record.split:
@@ -97,7 +97,10 @@ class Writer(Reader):
         before_commit: Callable[[], None],
         change: Callable[[Record, Rows, list[str]], None],
     ) -> int:
-        """Change the documents that match, in blocks and in the order of their ids. Return their number."""
+        """Call `change` with the ids of all documents that match `where`, in blocks. Return the number of documents.
+
+        The documents are in the order of their ids. `before_commit` is called before each block.
+        """
         before_commit()
         total, after = 0, ""
         while True:
@@ -137,7 +140,7 @@ class Writer(Reader):
                 log.warning("corpus %r keeps expired documents: %s", record.name, error)
 
     def _remove_expired(self, name: str) -> bool:
-        """Remove some documents that have expired, and return whether there were any."""
+        """Remove some of the expired documents of a corpus, and return whether there were any."""
         with self._registry.changing(name) as record:
             if record.table is None:
                 return False
@@ -149,7 +152,9 @@ class Writer(Reader):
         return bool(found)
 
     def _bound(self, record: Record, content: Content) -> Record:
-        """Return the record with a table for the vectors of `content`.
+        """Return the record with a table that fits the vectors of `content`.
+
+        If the corpus has no documents, a new table is created when the encoder or the dimension differ.
 
         Raises:
             Conflict: the corpus has documents of another encoder.
@@ -178,7 +183,10 @@ class Writer(Reader):
 
     @staticmethod
     def _remove_tails(table: Rows, made: Sequence[dict[str, object]]) -> None:
-        """Remove the passages that an earlier, longer version of a document had."""
+        """Remove the passages that only an earlier, longer version of a document had.
+
+        `made` are all rows of the new versions of the documents.
+        """
         by_count: defaultdict[int, list[str]] = defaultdict(list)
         for row in made:
             if row["passage"] == 0:
@@ -257,7 +265,7 @@ class Writer(Reader):
 
 
 def _missing(table: Rows, fresh: Rows | None, after: str, limit: int) -> list[Mapping[str, Any]]:
-    """Return the rows of up to `limit` passages after the key `after` that `fresh` does not have."""
+    """Return up to `limit` rows of `table` that are missing in `fresh`, beginning after the key `after`."""
     found: list[Mapping[str, Any]] = []
     for block in table.each(WHOLE, after=after):
         there = {row["id"] for row in fresh.get([row["id"] for row in block], ["id"])} if fresh else set()
@@ -268,9 +276,9 @@ def _missing(table: Rows, fresh: Rows | None, after: str, limit: int) -> list[Ma
 
 
 def _key_with_text(row: Mapping[str, Any]) -> str:
-    """Return the row's primary key and a digest of its text, with a space between them.
+    """Return the row's primary key and a digest of the passage's text, with a space between them.
 
-    A document that replaces another has the same primary keys. Without the digest, `refresh` could store the vector of
-    the old text for the new text.
+    If a document replaces another, both have the same primary keys. Without the digest, `refresh` could store the
+    vector of the old text for the new text.
     """
     return f"{row['id']} {blake2b(passage_text(row).encode(), digest_size=8).hexdigest()}"
