@@ -150,7 +150,7 @@ class Library:
             return UploadResult(truncated, sum(len(one.vectors) for one in made))
 
     async def _check_embedded(self, corpus: str, document: Document, embedded_by: str) -> None:
-        """Raise `Conflict` if `embedded_by` is not the corpus's encoder, or did not compute the vector of `document`."""
+        """Raise `Conflict` if `embedded_by` is not the corpus's encoder, or did not compute the document's vector."""
         assert document.vector is not None, "the caller has checked that the document has a vector"
         async with self.encoder_of(corpus, from_store=True) as embedder:
             manifest = embedder.manifest

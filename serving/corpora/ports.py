@@ -115,7 +115,7 @@ class NamedCorpora(Protocol):
     def embedded(
         self, name: str, texts: Sequence[str], chunking: Chunking | None, fingerprint: str
     ) -> list[KnownText | None]:
-        """Return for each of `texts` its stored vectors, or None if the text must be embedded.
+        """Return for each of `texts` its stored spans and vectors, or None if the text must be embedded.
 
         A text must be embedded if it is not stored, or was split with another chunking. If the corpus has another
         fingerprint than `fingerprint`, all texts must be embedded.
@@ -127,8 +127,8 @@ class NamedCorpora(Protocol):
     def unmatched(self, name: str, where: Filter) -> list[str]:
         """Return a warning for each condition in `where` that no document can meet.
 
-        A document can't meet a condition if the corpus does not have the condition's field, or only with values of
-        other types.
+        There is a warning if no document has the field of the condition, or if all values of the field have types that
+        can't match.
         """
 
     def facets(self, name: str, values: int) -> Facets:

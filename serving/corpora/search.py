@@ -21,7 +21,7 @@ from serving.errors import Invalid, TooLarge
 NONE: Mapping[int, Any] = MappingProxyType({})
 Mode = Literal["dense", "lexical", "hybrid"]
 DEEPEST = 16_000
-"""Number of passages after which a search stops to look for more groups."""
+"""Maximum number of passages that a search examines to find enough groups."""
 DEEP = 2048
 """Maximum number of hits of an approximate search. Searches for more hits are exact, because approximate indexes are
 tuned for fewer hits."""
@@ -375,7 +375,7 @@ class _Search:
             (ranked,) = self._rankings(query, depth)
 
     def _arranged(self, query: Query) -> _Ranked:
-        """Return the page of hits, sorted, diversified or grouped. If there are too few groups, search for more hits."""
+        """Return the sorted, diversified or grouped page of hits. If there are too few groups, search for more hits."""
         options = self._options
         page = slice(options.offset, options.offset + options.k)
         depth = arranging.DIVERSE if options.diversity else arranging.CANDIDATES
