@@ -1,7 +1,7 @@
 """Orders of documents and passages: fused rankings, order by metadata, diversity, groups and sorted lists.
 
-An arrangement (sort, diversity or groups) chooses passages from the best passages of a search. These candidates are
-arranged without their texts. The texts of the chosen passages are read afterwards.
+An arrangement (sort, diversity or groups) chooses passages from the candidates, which are the best passages of a
+search. An arrangement does not read the texts of the candidates. The texts of the chosen passages are read afterwards.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def written_place(place: Place, orders: Sequence[Sort]) -> str:
 
 
 def read_place(text: str, orders: Sequence[Sort], position: type[int] | type[str]) -> Place:
-    """Parse a place that `written_place` has written. The position in the place must be of the type `position`.
+    """Parse a place in a sorted list, as written by `written_place`. Its position must be of the type `position`.
 
     Raises:
         Invalid: `text` is not a place, its position has another type, or the place belongs to a list in another order.
@@ -232,9 +232,9 @@ def fuse(dense: Ranking, lexical: Ranking, k: int, fusion: Fusion, alpha: float)
     With `rrf`, the fused score of a passage is the sum of 1 / (60 + rank) over the rankings that contain the passage.
     Ranks begin with 1.
 
-    With `weighted`, `scaled_to_one` first scales the scores of each ranking. The fused score of a passage is `alpha`
-    times its score in `dense` plus 1 - `alpha` times its score in `lexical`, with `alpha` in [0, 1]. A passage that is
-    not in a ranking has the score 0 in this ranking.
+    With `weighted`, `scaled_to_one` first scales the scores of each ranking. The fused score of a passage is then
+    `alpha` · (score in `dense`) + (1 - `alpha`) · (score in `lexical`), with `alpha` in [0, 1]. A passage that is not
+    in a ranking has the score 0 in this ranking.
     """
     keys: Keys = union(dense.keys, lexical.keys)
     scores = np.zeros(len(keys))

@@ -67,8 +67,9 @@ class Backend(NamedCorpora, Protocol):
         `passages` is the expected number of passages of a new corpus, or 0 if it is unknown.
 
         Raises:
-            Conflict: the corpus exists with a different encoder, with own vectors instead of an encoder or the other
-                way round, or with another dimension. Or it has documents that were indexed with different stemming.
+            Conflict: `encoder` or the stemming does not fit an existing corpus. The corpus has a different encoder or
+                dimension, own vectors instead of an encoder, an encoder instead of own vectors, or documents that were
+                indexed with different stemming.
             Invalid: the backend does not support a setting in `corpus.words`.
         """
 
@@ -124,7 +125,8 @@ class Backend(NamedCorpora, Protocol):
         `before_commit`.
 
         Raises:
-            Invalid, TooLarge: the merged metadata of a document can't be stored. Earlier commits are not undone.
+            Invalid, TooLarge: the merged metadata of a document are invalid or too large. Earlier commits are not
+                undone.
         """
 
     def remove_expired(self) -> None:
@@ -141,7 +143,7 @@ class Backend(NamedCorpora, Protocol):
         where: Filter | None = None,
         sort: Sequence[Sort] = (),
     ) -> DocumentPage:
-        """Return a page of documents. With `limit` 0, the page has no documents, only their total number.
+        """Return a page of documents. With `limit` 0, the page has no documents, but the total number of documents.
 
         With `sort`, documents are in the order of `arranging.first_sorted`. To return such a page, the method reads the
         metadata of all documents that match `where`.
@@ -155,7 +157,7 @@ class Backend(NamedCorpora, Protocol):
         """Yield all documents of a corpus in blocks, with the spans and vectors of their passages."""
 
     def sample(self, name: str, size: int, field: str | None) -> Sample:
-        """Return up to `size` passages of a corpus, each with its vector and the document's value of `field`."""
+        """Return up to `size` passages, each with its vector and its document's value of the metadata field `field`."""
 
     def check_maps(self) -> None:
         """Raise `Unsupported` if this backend can't store maps."""
@@ -165,9 +167,9 @@ class Backend(NamedCorpora, Protocol):
         """Return the vectors of a corpus from which a new map is computed. See `maps.unplaced`."""
 
     def placed(self, name: str, size: int, field: str | None) -> Placed | None:
-        """Return up to `size` passages of a corpus's map, each with its position and the document's value of `field`.
+        """Return up to `size` passages of the stored map of a corpus, with their positions on the map.
 
-        If no map of the corpus is stored, return None.
+        Each passage has its document's value of the metadata field `field`. If no map is stored, return None.
         """
 
     def search(
@@ -218,7 +220,7 @@ class Backend(NamedCorpora, Protocol):
     def adopt(self, name: str, file: Path, stop: Stop = never, bounds: Bounds = BOUNDS) -> None:
         """Serve the corpus in `file` under `name`. Replace an existing corpus of this name.
 
-        `copy` has written `file`.
+        `file` is a file that `copy` has written.
 
         Raises:
             StoreError: `file` is not a complete corpus, or exceeds `bounds`.

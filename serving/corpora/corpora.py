@@ -250,7 +250,7 @@ class Corpora(Backend):
         self._store.give_back(name, least=GIVEN_BACK_FROM)
 
     def _matches(self, name: str, document: str, where: Filter) -> bool:
-        """Return whether the document still matches `where`. A request may have replaced or deleted it meanwhile."""
+        """Return whether the document still matches `where`. The document may have been replaced meanwhile."""
         with suppress(NotFound):
             return where.matches(with_id(self._store.document(name, document).metadata, document))
         return False

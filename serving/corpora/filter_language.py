@@ -199,7 +199,7 @@ class _Compiler:
 
 
 def _check_logic(key: str, value: Any, field: str) -> None:
-    """Raise `Invalid` if `key` looks like a misspelt `$and`, `$or` or `$not`, and `value` like one or more filters."""
+    """Raise `Invalid` if `key` looks like a misspelt `$and`, `$or` or `$not` with a filter or filters as `value`."""
     if (meant := f"${key.lower()}") not in _LOGIC:
         return
     objects = value if isinstance(value, list) else [value]
@@ -240,7 +240,7 @@ def _all(parts: Iterable[Filter]) -> Filter:
 
 
 def _of_one_value(path: FieldPath, parts: Sequence[Filter], field: str) -> list[Filter]:
-    """Merge the conditions `parts` on the value at `path`, and return the remaining conditions.
+    """Merge the conditions `parts` on the value at `path`. Return the merged conditions.
 
     All bounds become one range. All `$eq` and `$in` become one `$in`, which has only the values that are in each of
     their lists and within the range. Other conditions stay unchanged.

@@ -254,7 +254,7 @@ def values_at(metadata: Mapping[str, Any], path: str) -> Iterator[Any]:
 
 
 def texts_at(metadata: Mapping[str, Any], path: str) -> Iterator[str]:
-    """Yield the strings at a dotted path, including those in lists, up to `MAX_TEXTS` characters in total."""
+    """Yield the strings at a dotted path, including strings in lists, up to `MAX_TEXTS` characters in total."""
     left = MAX_TEXTS
     for value in values_at(metadata, path):
         for text in value if isinstance(value, list) else (value,):
@@ -297,7 +297,10 @@ def is_number(value: Any) -> bool:
 
 
 def _scalar(value: Any) -> tuple[bool, Any]:
-    """Return a key. Two scalars have equal keys exactly if they are equal in JSON, in which true differs from 1."""
+    """Return a key for comparisons. Two scalars have the same key exactly if they are equal in JSON.
+
+    In JSON, true differs from 1.
+    """
     return isinstance(value, bool), value
 
 
@@ -331,7 +334,7 @@ class Point(NamedTuple):
 
 
 def point(value: Any) -> Point | None:
-    """Convert a JSON object with valid `lat` and `lon` to a point, ignoring other members. Else return None."""
+    """Convert a JSON object with valid `lat` and `lon` to a point. Return None for any other value."""
     if isinstance(value, Mapping) and _is_within(value.get("lat"), 90) and _is_within(value.get("lon"), 180):
         return Point(value["lat"], value["lon"])
     return None
@@ -349,7 +352,7 @@ def distance(a: Point, b: Point) -> float:
 
 
 def box(center: Point, within_m: float) -> tuple[tuple[float, float], list[tuple[float, float]]]:
-    """Return a range of latitudes, and ranges of longitudes, that contain all points within a distance of `center`.
+    """Return the range of latitudes, and the ranges of longitudes, within `within_m` metres of `center`.
 
     A circle across longitude 180 has two ranges of longitudes. A circle around a pole has all longitudes.
     """

@@ -211,7 +211,7 @@ class Library:
 
         Raises:
             Conflict: see `search`.
-            Invalid: the method needs vectors of tokens, and the corpus's encoder was exported without them. Or
+            Invalid: `reranking.method` needs vectors of tokens, but the corpus's encoder was exported without them. Or
                 `reranking.model` is not a cross-encoder.
             NotFound: there is no model with the name `reranking.model`.
         """
@@ -303,8 +303,8 @@ class Library:
     async def read(self, work: Callable[[Backend], T], of: str = "", *, charged: bool = False) -> T:
         """Run work that changes nothing in a thread. If the caller is cancelled, the call ends immediately.
 
-        If `charged` is True, the CPU time of the work is charged to the API key. This is for work that may read every
-        document.
+        If `charged` is True, the CPU time of the work is charged to the API key. Work that may read every document must
+        be charged.
 
         Raises:
             Overloaded: the work is charged, and the key has a debt for earlier work.
@@ -347,7 +347,7 @@ class Library:
 
         If the index of the corpus is open, the index gives the fingerprint of the encoder. If the index is not open, or
         with `from_store`, a thread reads the fingerprint from the store. At the end of a re-embedding, an open index
-        may still give the old encoder. Use `from_store` if this would be wrong.
+        may still give the old encoder. Callers that must not get the old encoder use `from_store`.
 
         Raises:
             Conflict: the corpus has own vectors, so it has no encoder.
@@ -386,7 +386,7 @@ class Library:
 
 
 async def embed_passages(embedder: Embedder, texts: Sequence[str], names: Callable[[int], str]) -> tuple[Floats, int]:
-    """Return (P, D) vectors of P passages, and the number of truncated passages.
+    """Embed P passages. Return their (P, D) vectors, and the number of truncated passages.
 
     `texts` are the texts of the passages. In errors, `names(i)` is the name of the i-th text. Passages are embedded in
     slices. The API key's rate limit and the queue's limit can refuse only the first slice. Later slices are retried

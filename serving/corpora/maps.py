@@ -76,7 +76,7 @@ class Sampled(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Sampled passages, oldest first, with their (n, D) vectors, and the number `of` all passages in the corpus."""
+    """Sampled passages with their (n, D) vectors. `of` is the number of all passages in the corpus."""
 
     passages: list[Sampled]
     vectors: Floats
@@ -112,7 +112,7 @@ class Unplaced(NamedTuple):
 
 
 def unplaced(store: Store, name: str) -> Unplaced:
-    """Return the vectors of a corpus for a new map. If a map can't have so many, return those of a uniform sample.
+    """Return the vectors of a corpus for a new map, or of a uniform random sample if the corpus is too large.
 
     The caller reads the vectors from the returned blocks. If the generation of the corpus changes meanwhile, the blocks
     may have vectors of several encoders. `Store.keep_map` then refuses the map.

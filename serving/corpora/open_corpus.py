@@ -199,7 +199,7 @@ class _Pending:
 
 @dataclass(frozen=True)
 class IndexedCorpus:
-    """A `Searchable` of a corpus in a local store and its index, restricted to documents that match `where`."""
+    """Implementation of `Searchable` with a local store and an index. `where` restricts the documents."""
 
     store: Store
     name: str

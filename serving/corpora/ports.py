@@ -214,8 +214,12 @@ class Store(NamedCorpora, VectorSource, Protocol):
 
         These are the description, the recall target, the stemming and the word settings.
 
-        If the searched fields change, index the words of all documents again. If the corpus has no fingerprint, set it.
-        If the corpus has another fingerprint, or documents with another stemming, raise `Conflict` and change nothing.
+        If the metadata fields of word search change, index the words of all documents again. If the existing corpus has
+        no fingerprint, set the fingerprint of `corpus`.
+
+        Raises:
+            Conflict: the existing corpus has another fingerprint, or documents with another stemming. Nothing has
+                changed.
         """
 
     def corpus(self, name: str) -> Corpus:
@@ -235,7 +239,7 @@ class Store(NamedCorpora, VectorSource, Protocol):
         """
 
     def damage(self, name: str) -> str:
-        """Return the error of an earlier read or write that found the corpus damaged, or "" without such an error."""
+        """Return the error of an earlier read or write that found the corpus damaged, or "" if there is none."""
 
     def passages(self, name: str, keys: Sequence[int]) -> dict[int, Passage]:
         """Return the passages of `keys`. Keys without a passage are left out."""
@@ -358,7 +362,7 @@ class Searchable(Protocol):
         """Return the passages of `keys`, which come from rankings. Keys without a passage are left out."""
 
     def documents(self, keys: Sequence[int]) -> dict[int, Document]:
-        """Return the documents of `keys`, which come from rankings. Their texts are empty.
+        """Return for each of `keys`, which come from rankings, the document of its passage, with an empty text.
 
         Keys without a passage are left out.
         """

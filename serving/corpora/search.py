@@ -40,7 +40,7 @@ FEWER = "ask for fewer hits or, with rerank, fewer candidates"
 
 
 class Examples(NamedTuple):
-    """Ids of example documents: those that hits should resemble, and those that hits should not resemble."""
+    """Ids of documents that hits should resemble (`positive`), and of documents that they should not (`negative`)."""
 
     positive: Sequence[str]
     negative: Sequence[str] = ()
@@ -57,7 +57,7 @@ class Query(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """Options of a search. They determine which hits are returned, and how they are found."""
+    """Options of a search, which determine the hits, their order and the method of the search."""
 
     k: int = 10
     offset: int = 0
@@ -232,7 +232,11 @@ def resembling(corpus: Searchable, like: Examples, options: SearchOptions) -> tu
 
 
 def _mean(corpus: Searchable, ids: Sequence[str], field: str) -> Floats:
-    """Return the (D,) mean vector of the documents with these ids. See `resembling` for the vector of a document."""
+    """Return the (D,) mean vector of the documents with these ids. See `resembling` for the vector of a document.
+
+    Raises:
+        Invalid: a document is not in the corpus.
+    """
     keys = corpus.keys_of(ids)
     vectors, owners = corpus.vectors(keys), corpus.documents(keys)
     of_document: dict[str, list[Floats]] = {}
@@ -267,7 +271,7 @@ def _highlighted(corpus: Searchable, hits: Sequence[Hit], query: str, options: W
 
 
 def _in_fields(hit: Hit, searched: Collection[str]) -> list[tuple[str, str]]:
-    """Return the name of the field and the text of each string in the `searched` fields of the hit's document."""
+    """Return (field, text) for each string in the `searched` metadata fields of the hit's document."""
     return [(field, text) for field in searched for text in texts_at(hit.passage.document.metadata, field)]
 
 

@@ -146,9 +146,9 @@ class Snapshots:
             fsync(file.parent)
 
     def unpacked_bytes(self, file: BinaryIO, size: int, *, sent: bool = True) -> int:
-        """Return the unpacked size in bytes that the manifest of a snapshot of `size` bytes declares.
+        """Return the unpacked size in bytes that the manifest in a snapshot declares. `restore` enforces this size.
 
-        `restore` enforces the declared size. `sent` is true for a file that a client uploaded.
+        `size` is the size of `file` in bytes. `sent` is true for a file that a client uploaded.
 
         Raises:
             Invalid: `file` does not begin like a snapshot.

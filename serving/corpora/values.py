@@ -34,7 +34,7 @@ fingerprint."""
 
 @dataclass(frozen=True)
 class OwnVectors:
-    """Marker, in place of an encoder's manifest, for a corpus with own vectors, which callers compute.
+    """Marker that replaces the manifest of an encoder, for a corpus with own vectors (vectors that callers computed).
 
     If `dim` is None, the first vector sets the dimension of the corpus.
     """
@@ -280,7 +280,10 @@ class Size(NamedTuple):
 
 
 class FacetValue(NamedTuple):
-    """A value, and the number of documents with this value, or None if there are too many documents to count."""
+    """A value, and the number of documents with this value.
+
+    The number is None if there are too many documents to count.
+    """
 
     value: Scalar
     documents: int | None
@@ -340,7 +343,7 @@ class Map(NamedTuple):
 
 
 class Facets(NamedTuple):
-    """Metadata fields of a corpus. `complete` is True if `fields` has all of them."""
+    """Metadata fields of a corpus. `complete` is True if `fields` has all metadata fields."""
 
     fields: Sequence[Facet]
     complete: bool

@@ -60,8 +60,8 @@ def codec(charset: str) -> str:
 def meta_charset(page: BinaryIO) -> str:
     """Return Python's codec for the charset that an HTML page names in its first bytes. See `codec`.
 
-    If the page names no supported charset, return the codec of UTF-8. Also return it for a page that names UTF-16: the
-    name is written in ASCII, so browsers read such a page as UTF-8.
+    If the page names no supported charset, return the codec of UTF-8. If the page names UTF-16, also return the codec
+    of UTF-8, as browsers do: the name is written in ASCII, so the page is not UTF-16.
     """
     found = _META.search(page.read(META_BYTES))
     try:

@@ -105,7 +105,7 @@ class _Tokens:
         return self._starts[bisect_left(self._clean, token)]
 
     def end(self, begin: int, tokens: int) -> int:
-        """Return the exclusive end of the passage of up to `tokens` tokens that begins at the token `begin`."""
+        """Return the exclusive end token of a passage of up to `tokens` tokens that begins at the token `begin`."""
         most = begin + tokens
         if most >= self._count:
             return self._count
@@ -129,9 +129,9 @@ class _Tokens:
         return end
 
     def _tokens_at(self, places: Iterable[int]) -> list[int]:
-        """Return the tokens that correspond to the character offsets in `places`, sorted.
+        """Convert character offsets to tokens before which the text may be split. Return the tokens sorted.
 
-        For each offset, this is the first token at or after the offset before which the text may be split.
+        Each offset in `places` is converted to the first such token that begins at the offset or after it.
         """
         found = (bisect_left(self._starts, place) for place in places)
         return sorted({self._clean[i] for i in found if i < len(self._clean)})

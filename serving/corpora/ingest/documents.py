@@ -65,7 +65,7 @@ def checked(given: Iterable[Row], settings: Settings, naming: Naming, rule: Vect
 
 
 def unrepeated(rows: Iterable[Checked]) -> Iterator[Checked]:
-    """Yield `rows`. If an earlier row has a document with the same id, replace the row's document by an error."""
+    """Yield `rows`. If a document has the id of an earlier document, replace the later document by an error."""
     places = dict[str, str]()
     for row in rows:
         if row.document and (place := places.setdefault(row.document.id, row.place)) != row.place:

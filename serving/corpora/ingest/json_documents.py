@@ -2,7 +2,7 @@
 
 The parser finds the end of each document before it parses the document.
 
-No available library streams and also gives the guarantees of `parse_exact`: exact 64-bit integers, and errors that name
+No available library both streams and gives the guarantees of `parse_exact`: exact 64-bit integers, and errors that name
 the field of a NaN or a lone surrogate.
 """
 
@@ -152,7 +152,7 @@ class _Text:
         self._at += 1
 
     def items(self, begin: bytes, end: bytes) -> Iterator[None]:
-        """Yield before each item of the list or object between `begin` and `end`. Skip the marks around the items."""
+        """Yield before each item of a list or object between `begin` and `end`. Skip brackets, braces and commas."""
         self.skip(begin)
         if self.peek() != end:
             yield

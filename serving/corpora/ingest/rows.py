@@ -49,9 +49,9 @@ def listed(names: Iterable[str]) -> str:
 
 
 def absent(wanted: str, names: Collection[str], what: str, option: str = "text_column") -> str:
-    """Return a message that none of `names` is `wanted`. The names are those of fields or columns, as `what` says.
+    """Return a message that there is no field or column `wanted`. `what` is `field` or `column`.
 
-    The message lists the names, suggests a similar name, and names the `option` that selects another field or column.
+    The message lists `names`, suggests a similar name, and names the `option` that selects another field or column.
     """
     known = {name.casefold(): name for name in islice(names, COMPARED)}
     short = [folded for folded in known if len(folded) <= COMPARED_LENGTH]

@@ -69,11 +69,13 @@ class Columns(NamedTuple):
     ) -> Self:
         """Find the columns in a header. A name may end in a type, as in Meilisearch: `year:number`, `day:date`.
 
-        A type in `types`, except `auto`, overrides the type in the header. A type in `found` is only used if the header
-        has no type. The default type is string. An unknown suffix stays part of the name. Text, id and time of expiry
-        are strings, and their columns are also found in upper or lower case. White space around a name is removed.
-        Columns without a name are left out, because spreadsheets write empty columns at the end, and pandas writes its
-        index at the beginning. `place` is the place of the header in error messages.
+        `types` has requested types of columns, and `found` has inferred types. A requested type, except `auto`,
+        overrides the type in the header. An inferred type is used only if the header has no type. The default type is
+        string. An unknown suffix stays part of the name.
+
+        Text, id and time of expiry are strings. The names of their columns may differ in upper and lower case. White
+        space around a name is removed. Columns without a name are left out, because spreadsheets write empty columns at
+        the end, and pandas writes its index at the beginning. `place` is the place of the header in error messages.
 
         Raises:
             Invalid: a column occurs twice, the text column or the requested id column is missing, or `types` has a
@@ -292,7 +294,7 @@ def csv_rows(
 
     The separator is the comma, semicolon or tab, whichever is most frequent in the header. A line `sep=;` before the
     header, which Excel writes and reads, names another separator. `text_column` defaults to `text`, and `id_column` to
-    `id` if it exists. All other columns are metadata; see `Columns`, also for `types` and `found`. Empty rows are
+    `id` if this column exists. All other columns are metadata. See `Columns.of` for `types` and `found`. Empty rows are
     skipped.
 
     Raises:

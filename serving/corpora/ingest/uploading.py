@@ -190,7 +190,8 @@ def rows(file: BinaryIO, options: Options, settings: Settings, most: int | None 
             must discard all rows, because later rows may not have these types.
 
     Raises:
-        Malformed, Invalid, Empty, TooLarge: the error is not limited to one row, or an option is wrong.
+        Malformed, Invalid, Empty, TooLarge: the file has an error that is not limited to one row, or an option is
+            wrong.
     """
     for option in ("text_column", "id_column"):
         if getattr(options, option) == "":
