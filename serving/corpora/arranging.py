@@ -1,7 +1,7 @@
 """Orders of documents and passages: fused rankings, order by metadata, diversity, groups and sorted lists.
 
-An arrangement reorders the best `CANDIDATES` passages of a search. It reads only the ids and the metadata of these
-candidates. The texts of the chosen passages are read afterwards.
+An arrangement (sort, diversity or groups) chooses passages from the candidates, which are the best passages of a
+search. An arrangement does not read the texts of the candidates. The texts of the chosen passages are read afterwards.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from serving.operations.threads import check_cancelled
 
 P = TypeVar("P", int, str)
 CANDIDATES = 1000
-"""Number of best passages of a search that an arrangement may choose from."""
+"""Number of best passages of a search from which an arrangement chooses. To find enough groups, a search may examine
+more passages."""
 DIVERSE = 200
-"""Number of best passages that diversity may choose from. It is smaller than `CANDIDATES`, because each of these
-passages is compared with each chosen passage."""
+"""Number of best passages of a search from which diversity chooses. The number is smaller than `CANDIDATES`, because
+each of these passages is compared with each chosen passage."""
 
 
 def read_sorts(given: Sequence[str | Sort]) -> list[Sort]:
     """Parse orders such as `year:desc`. Orders that are already parsed are returned unchanged.
 
     Raises:
-        Invalid: an order has no field or no direction.
+        Invalid: an order has no field, or its direction is neither `asc` nor `desc`.
     """
     sorts = []
     for i, one in enumerate(given):
@@ -51,9 +52,9 @@ def read_sorts(given: Sequence[str | Sort]) -> list[Sort]:
 
 
 def value_at(document: Document, path: str) -> Scalar:
-    """Return the first string, number or boolean at `path`, or None if there is none.
+    """Return the first string, number or boolean at `path` in the metadata, or None if there is none.
 
-    If the value at `path` is a list, its elements are searched. The path `$id` is the document's id.
+    If the value at `path` is a list, its elements are searched. For the path `$id`, return the document's id.
     """
     found = elements_at(with_id(document.metadata, document.id), path)
     return next((value for value in found if isinstance(value, str | int | float | bool)), None)
@@ -66,7 +67,10 @@ def elements_at(metadata: Mapping[str, Any], path: str) -> Iterator[Any]:
 
 
 def sort_value(document: Document, order: Sort) -> Scalar:
-    """Return the value by which `order` sorts: a scalar or, with `near`, the metres to the nearest point."""
+    """Return the value by which `order` sorts `document`, or None if the document has no such value.
+
+    With `order.near`, the value is the distance in metres from `order.near` to the nearest point at `order.path`.
+    """
     if order.near is None:
         return value_at(document, order.path)
     elements = elements_at(document.metadata, order.path)
@@ -76,8 +80,8 @@ def sort_value(document: Document, order: Sort) -> Scalar:
 def sorted_by(documents: Sequence[Document], orders: Sequence[Sort]) -> list[int]:
     """Sort `documents` by `orders`, and return their positions in `documents`. The first order has priority.
 
-    Numbers come before strings, and false before true. Documents without the field come last in both directions. Equal
-    documents keep their order.
+    In ascending order, false comes before true, booleans before numbers, and numbers before strings. Documents without
+    a value come last, both in ascending and in descending order. Documents with equal values keep their order.
     """
     positions = list(range(len(documents)))
     for order in reversed(orders):
@@ -96,7 +100,8 @@ def _sortable(value: Scalar) -> tuple[int, Any] | None:
 # The following functions return pages of a sorted list of documents.
 
 COMPARED = 256
-"""Maximum characters of a string that a sorted list compares, because a cursor contains these characters."""
+"""Number of characters at the beginning of a string that a sorted list compares. A cursor contains these characters,
+so their number is limited."""
 
 
 def first_sorted(
@@ -104,8 +109,9 @@ def first_sorted(
 ) -> list[P]:
     """Sort documents by `orders`. Return the positions of the first `limit` documents after the place `after`.
 
-    The orders are those of `sorted_by`, except that only the first `COMPARED` characters of strings are compared. Equal
-    documents are ordered by their positions.
+    `listed` yields each document with its position in the unsorted list. Documents are sorted as in `sorted_by`, with
+    two differences: only the first `COMPARED` characters of strings are compared, and documents with equal values are
+    ordered by their positions.
     """
     behind = None if after is None else (_key(after.values, orders), after.position)
     keyed = ((_key(place_values(document, orders), orders), position) for position, document in listed)
@@ -125,10 +131,10 @@ def written_place(place: Place, orders: Sequence[Sort]) -> str:
 
 
 def read_place(text: str, orders: Sequence[Sort], position: type[int] | type[str]) -> Place:
-    """Return the place that `written_place` wrote. The position in the place must be of the type `position`.
+    """Parse a place in a sorted list, as written by `written_place`. Its position must be of the type `position`.
 
     Raises:
-        Invalid: the text is not a place, or belongs to another order.
+        Invalid: `text` is not a place, its position has another type, or the place belongs to a list in another order.
     """
     try:
         *of, values, found = orjson.loads(base64.urlsafe_b64decode(f"{text}=="))
@@ -193,11 +199,11 @@ def diverse(relevance: Floats, vectors: Floats, diversity: float, k: int) -> lis
 def grouped(
     documents: Mapping[int, Document], ranking: Ranking, path: str, groups: slice, size: int
 ) -> tuple[list[int], int]:
-    """Group the passages of `ranking`. Return the positions of the chosen passages, and the number of all groups.
+    """Group the passages of `ranking` by the value at `path` in their documents, and choose passages of some groups.
 
-    The passages of a group have documents with the same value at `path`. Passages of documents without a value are left
-    out. Groups are in the order of their best passage. The slice `groups` selects groups, and the first `size` passages
-    of each selected group are chosen.
+    Return the positions of the chosen passages in `ranking`, and the number of all groups. `documents` maps the key of
+    each passage to its document. Passages of documents without a value are left out. Groups are ordered by their best
+    passage. The slice `groups` selects groups, and the first `size` passages of each selected group are chosen.
     """
     found: dict[tuple[type, Scalar], list[int]] = {}
     for i, key in enumerate(ranking.keys.tolist()):
@@ -223,10 +229,12 @@ Fusion = Literal["rrf", "weighted"]
 def fuse(dense: Ranking, lexical: Ranking, k: int, fusion: Fusion, alpha: float) -> Ranking:
     """Return the best `k` passages of the two rankings together, with their fused scores.
 
-    With `rrf`, the fused score is the sum of 1 / (60 + rank) over the rankings that contain the passage. Ranks begin
-    with 1. With `weighted`, it is a weighted sum of scores: `alpha` in [0, 1] is the weight of `dense`, and 1 - `alpha`
-    is that of `lexical`. The scores of each ranking are first scaled by `scaled_to_one`. A passage that is not in a
-    ranking has the score 0 there.
+    With `rrf`, the fused score of a passage is the sum of 1 / (60 + rank) over the rankings that contain the passage.
+    Ranks begin with 1.
+
+    With `weighted`, `scaled_to_one` first scales the scores of each ranking. The fused score of a passage is then
+    `alpha` · (score in `dense`) + (1 - `alpha`) · (score in `lexical`), with `alpha` in [0, 1]. A passage that is not
+    in a ranking has the score 0 in this ranking.
     """
     keys: Keys = union(dense.keys, lexical.keys)
     scores = np.zeros(len(keys))
@@ -240,7 +248,7 @@ def fuse(dense: Ranking, lexical: Ranking, k: int, fusion: Fusion, alpha: float)
 
 
 def continued(ranking: Ranking, others: Ranking, k: int) -> Ranking:
-    """Return the first `k` passages of `ranking` followed by the passages that only `others` contains, with score 0."""
+    """Append to `ranking` the passages that only `others` contains, with score 0. Return the first `k` passages."""
     behind = others.keys[~np.isin(others.keys, ranking.keys)]
     scores = np.concatenate([ranking.scores, np.zeros(len(behind), np.float32)])
     return Ranking(np.concatenate([ranking.keys, behind])[:k], scores[:k])

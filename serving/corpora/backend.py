@@ -41,8 +41,8 @@ from serving.operations.bounds import BOUNDS, Bounds
 READ_TOGETHER = 256
 """Maximum number of documents in a block of `Backend.contents`."""
 UNKNOWN_CHUNKING = Chunking(0, 0)
-"""Chunking of documents that are copied with their passages. No upload has this chunking, so the text of an upload
-never reuses passages of a copied document."""
+"""Chunking of documents that are copied with their passages. No upload has this chunking. An uploaded text therefore
+never gets the stored passages of a copied document."""
 
 
 class Backend(NamedCorpora, Protocol):
@@ -55,20 +55,22 @@ class Backend(NamedCorpora, Protocol):
         """Prepare every corpus for its first search. Skip corpora that can't be read."""
 
     def use_gpu(self) -> str | None:
-        """Move searches to the first CUDA device of this machine. Return None, or the reason why this is impossible."""
+        """Move searches to the first CUDA device. If this is impossible, return the reason, otherwise None."""
 
     def create(self, corpus: Corpus, encoder: Manifest | OwnVectors | None = None, passages: int = 0) -> bool:
         """Create an empty corpus, or update an existing corpus. Return True if the corpus is new.
 
         An update changes only the settings of `corpus` that are not None.
-        `encoder` sets the encoder of a corpus that has none yet. With `OwnVectors`, callers upload the vectors of all
-        documents instead. If `encoder` is None, the first document sets the encoder. `passages` is the expected size of
-        a new corpus, or 0 if it is unknown.
+
+        `encoder` sets the encoder of a corpus that has none yet. With `OwnVectors`, the corpus has no encoder, and
+        callers upload the vectors of all documents. If `encoder` is None, the first document sets the encoder.
+        `passages` is the expected number of passages of a new corpus, or 0 if it is unknown.
 
         Raises:
-            Conflict: the corpus exists with a different encoder, or with vectors of a different kind or width. Or it
-                has documents that were indexed with different stemming.
-            Invalid: the backend can't search by `words`.
+            Conflict: `encoder` or the stemming does not fit an existing corpus. The corpus has a different encoder or
+                dimension, own vectors instead of an encoder, an encoder instead of own vectors, or documents that were
+                indexed with different stemming.
+            Invalid: the backend does not support a setting in `corpus.words`.
         """
 
     def corpus(self, name: str) -> tuple[Corpus, Size]:
@@ -78,9 +80,9 @@ class Backend(NamedCorpora, Protocol):
         """Return a corpus, its size, and the report of its index."""
 
     def build_now(self, name: str) -> Report | None:
-        """Build the index of a corpus, and wait until searches use it.
+        """Build the index of a corpus, and wait until searches use the index.
 
-        Return its report, or None if there are no vectors.
+        Return the report of the index, or None if the corpus has no vectors.
         """
 
     def index_sizes(self) -> dict[str, IndexSize]:
@@ -117,13 +119,14 @@ class Backend(NamedCorpora, Protocol):
         bounds: Bounds = BOUNDS,
         before_commit: Callable[[], None] = lambda: None,
     ) -> int:
-        """Change the metadata and the expiry of documents, and return the number of these documents.
+        """Change the metadata and the expiry of documents, and return the number of changed documents.
 
         `which` has the ids of the documents, or a filter. Unknown ids are skipped. See `delete_where` for
         `before_commit`.
 
         Raises:
-            Invalid, TooLarge: the merged metadata of a document can't be stored. Earlier commits are not undone.
+            Invalid, TooLarge: the merged metadata of a document are invalid or too large. Earlier commits are not
+                undone.
         """
 
     def remove_expired(self) -> None:
@@ -140,32 +143,33 @@ class Backend(NamedCorpora, Protocol):
         where: Filter | None = None,
         sort: Sequence[Sort] = (),
     ) -> DocumentPage:
-        """Return a page of documents. With `limit` 0, the page has no documents, only their total number.
+        """Return a page of documents. With `limit` 0, the page has no documents, but the total number of documents.
 
         With `sort`, documents are in the order of `arranging.first_sorted`. To return such a page, the method reads the
         metadata of all documents that match `where`.
 
         Raises:
-            Invalid: `after` is not a cursor, belongs to another order, or belongs to another generation of the corpus.
+            Invalid: `after` is not a cursor, or it belongs to a list in another order or to an earlier generation of
+                the corpus (see `Corpus.generation`).
         """
 
     def contents(self, name: str) -> Iterator[Content]:
-        """Yield all documents of a corpus in blocks, with their spans and vectors."""
+        """Yield all documents of a corpus in blocks, with the spans and vectors of their passages."""
 
     def sample(self, name: str, size: int, field: str | None) -> Sample:
-        """Return up to `size` passages, each with its vector and the value of `field`."""
+        """Return up to `size` passages, each with its vector and its document's value of the metadata field `field`."""
 
     def check_maps(self) -> None:
         """Raise `Unsupported` if this backend can't store maps."""
         return
 
     def unplaced(self, name: str) -> Unplaced:
-        """Return the vectors for a new map."""
+        """Return the vectors of a corpus from which a new map is computed. See `maps.unplaced`."""
 
     def placed(self, name: str, size: int, field: str | None) -> Placed | None:
-        """Return up to `size` passages of the stored map, each with the value of `field`.
+        """Return up to `size` passages of the stored map of a corpus, with their positions on the map.
 
-        If there is no map, return None.
+        Each passage has its document's value of the metadata field `field`. If no map is stored, return None.
         """
 
     def search(
@@ -175,8 +179,9 @@ class Backend(NamedCorpora, Protocol):
 
         Raises:
             Conflict: the corpus was not embedded by the bundle `fingerprint`, which computed the query vectors.
-            Invalid: the backend can't search with `options`, the query vectors have a wrong dimension, or the previous
-                page belongs to an earlier generation.
+            Invalid: the backend can't search with `options`, the query vectors have a wrong dimension, or the cursor in
+                `options` belongs to an earlier generation of the corpus. Or see `search.find`.
+            TooLarge: see `search.find`.
         """
 
     def index_fingerprint(self, name: str) -> str | None:
@@ -186,21 +191,26 @@ class Backend(NamedCorpora, Protocol):
         """
 
     def stale(self, name: str, fingerprint: str, limit: int) -> Sequence[tuple[PassageKey, str]]:
-        """Return key and text of up to `limit` passages that the encoder `fingerprint` has not embedded yet."""
+        """Return the keys and texts of up to `limit` passages that the encoder `fingerprint` has not embedded yet."""
 
     def refresh(self, name: str, fingerprint: str, keys: Sequence[PassageKey], vectors: Floats) -> None:
-        """Store (N, D) new vectors of a re-embedding. Searches still use the old vectors."""
+        """Store the (N, D) new vectors of the passages `keys` in a re-embedding.
+
+        Searches use the old vectors until `swap`.
+        """
 
     def read_fresh(self, name: str) -> Read | None:
-        """Read the new vectors of a re-embedding for an index. If this would save no time, return None.
+        """Read the new vectors of a re-embedding before `swap`, so that `swap` opens the new index faster.
 
-        Pass the result to `swap` as `beside`, and call its `discard` at the end.
+        If this would save no time, return None. Pass the result to `swap` as `beside`. After `swap`, call the result's
+        `discard`.
         """
 
     def swap(self, name: str, fingerprint: str, beside: Read | None = None) -> bool:
         """Replace the old vectors by the new vectors of a re-embedding in one commit, and return True.
 
-        If some passages have no new vector yet, change nothing and return False.
+        If some passages have no new vector yet, change nothing and return False. `beside` is the result of
+        `read_fresh`.
         """
 
     def check_snapshots(self) -> None:
@@ -208,9 +218,15 @@ class Backend(NamedCorpora, Protocol):
         return
 
     def adopt(self, name: str, file: Path, stop: Stop = never, bounds: Bounds = BOUNDS) -> None:
-        """Serve the corpus in `file`, which `copy` has written, under `name`.
+        """Serve the corpus in `file` under `name`. Replace an existing corpus of this name.
 
-        An existing corpus of this name is replaced.
+        `file` is a file that `copy` has written.
+
+        Raises:
+            StoreError: `file` is not a complete corpus, or exceeds `bounds`.
+            Conflict, NotFound: the corpus `name` was created or deleted during the call.
+            InsufficientStorage, Unhealthy: the disk is full, or fails.
+            Stopped: `stop` returned True before the replacement.
         """
 
     def listing(self) -> list[tuple[Corpus, Size]]:
@@ -238,8 +254,8 @@ class Backend(NamedCorpora, Protocol):
     def encoder(self, name: str, served: Sequence[str]) -> str:
         """Return the fingerprint of the served encoder that embeds the texts and queries of the corpus.
 
-        This is the encoder that embedded the corpus. If the corpus is empty and its encoder is not served, the first
-        served encoder is used instead.
+        `served` has the fingerprints of all served encoders. Return the fingerprint of the encoder that embedded the
+        corpus. If the corpus is empty and this encoder is not served, return the first fingerprint in `served`.
 
         Raises:
             Stale: the corpus was embedded by a bundle that is not served.
@@ -261,14 +277,14 @@ class Backend(NamedCorpora, Protocol):
 
 @dataclass(frozen=True)
 class Description:
-    """A corpus with its size, its index and its damage."""
+    """A corpus with its size and the report of its index, or with the reason why it can't be served."""
 
     corpus: Corpus
     size: Size
     index: Report | None
     """The report of the index. None if the corpus has no index yet, or can't be served."""
     damage: str | None = None
-    """Reason why the corpus can't be served. None if it can."""
+    """Reason why the corpus can't be served. None if the corpus can be served."""
 
 
 class DocumentCursor(NamedTuple):
@@ -295,10 +311,10 @@ class Stale(Conflict):
 
 
 def by_document(passages: Iterable[tuple[Passage, Floats]], fingerprint: str) -> Iterator[Content]:
-    """Yield the documents of `passages` in blocks, with their vectors.
+    """Yield the documents of `passages` in blocks, with the vectors of their passages.
 
-    The passages of a document must be adjacent and in the order of the text. Each passage has a vector (D,). Split and
-    unsplit documents are in separate blocks.
+    The passages of a document must be adjacent and in the order of the text. Each passage has a vector (D,) of the
+    encoder `fingerprint`. A block has only documents that are split into passages, or only documents that are not.
     """
     together = groupby(passages, key=lambda one: one[0].document.id)
     documents = (list(own) for _, own in together)
@@ -319,7 +335,9 @@ def is_stale(corpus: Corpus, size: Size, served: Collection[str]) -> bool:
 
 
 def check_generation(seen: str, now: str) -> None:
-    """Raise an error unless a cursor belongs to the corpus's current generation. Keys change between generations.
+    """Raise an error if the generation `seen` of a cursor differs from the corpus's current generation `now`.
+
+    A cursor contains a key, and keys have another meaning in another generation.
 
     Raises:
         Invalid: after the cursor was created, the corpus was recreated, restored or embedded again.

@@ -53,13 +53,13 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 REMOVED_TOGETHER = 500
-"""Maximum documents removed or patched in one commit. Other reads and writes run between two commits."""
+"""Maximum number of documents that one commit removes or patches. Other reads and writes run between two commits."""
 NAP_SECONDS = 0.001
-"""Pause between two such commits. Without it, the thread that has released the lock of the corpus often gets the lock
-again, before a waiting thread wakes up."""
+"""Pause between two commits of a long deletion or change. Without the pause, the thread that has released the lock of
+the corpus often gets the lock again before a waiting thread wakes up."""
 GIVEN_BACK_FROM = 1 << 20
-"""Minimum number of bytes that a deletion must free before the space is returned to the disk. Returning space takes
-another commit."""
+"""Value of `least` in `Store.give_back` after a deletion, in bytes. Returning less space is usually not worth another
+commit."""
 MAX_DIGITS = 18
 """Maximum digits of a cursor's key."""
 
@@ -88,7 +88,7 @@ class Corpora(Backend):
         """Lock for all changes of `_open`."""
 
     def named(self, name: str) -> OpenCorpus:
-        """Return the open corpus, or raise `NotFound`."""
+        """Return the open corpus of this name, or raise `NotFound`."""
         if corpus := self._open.get(name):
             return corpus
         raise NotFound(f"there is no corpus {name!r}")
@@ -212,7 +212,11 @@ class Corpora(Backend):
     def _in_commits(
         self, name: str, where: Filter, before_commit: Callable[[], None], write: Callable[[list[str]], Removal | Patch]
     ) -> int:
-        """Delete or change the documents that match, in several commits. Return their number."""
+        """Delete or change the documents that match `where`, in several commits. Return the number of these documents.
+
+        `write` converts the ids of the documents of one commit to a write. See `Backend.delete_where` for
+        `before_commit`.
+        """
         before_commit()
         corpus, written = self.named(name), 0
         found = self._store.ids_matching(name, where)
@@ -246,7 +250,7 @@ class Corpora(Backend):
         self._store.give_back(name, least=GIVEN_BACK_FROM)
 
     def _matches(self, name: str, document: str, where: Filter) -> bool:
-        """Return whether the document still matches. It may have been replaced since it was found."""
+        """Return whether the document still matches `where`. The document may have been replaced meanwhile."""
         with suppress(NotFound):
             return where.matches(with_id(self._store.document(name, document).metadata, document))
         return False
@@ -309,7 +313,7 @@ class Corpora(Backend):
             failure = error
         with self.named(name).locked() as now:
             if now is not corpus or now.removals != removals:
-                # The search may have missed a document that was replaced meanwhile, so it is repeated under the lock.
+                # Repeat the search under the lock, because it may have missed a document that was replaced meanwhile.
                 index = self._searched_index(name, now, queries, fingerprint)
                 generation = self._generation(name, index, options)
                 found = self._find(name, index, queries, options)
@@ -358,12 +362,12 @@ class Corpora(Backend):
     def _replaced(self, name: str, stop: Stop, vectors: Blocks) -> Iterator[None]:
         """Lock a corpus while the `with` block replaces its file, and then open the index of the new file.
 
-        `vectors` are the vectors of the new file. They are read before the corpus is locked.
-
-        Writes and searches wait while the corpus is locked. They then continue with the new corpus.
+        `vectors` are the vectors of the new file. They are read before the corpus is locked. Writes and searches wait
+        while the corpus is locked, and then continue with the new corpus.
 
         Raises:
             Conflict, NotFound: the corpus was created or deleted while the vectors were read.
+            InsufficientStorage, Unhealthy: the disk is full, or fails.
             Stopped: `stop` returned True before the file was replaced.
         """
         with ExitStack() as held:
@@ -384,7 +388,7 @@ class Corpora(Backend):
                 self._indexes.erase(name)
             yield
             opened = before or OpenCorpus(self._store, name, self._indexes)
-            held.enter_context(opened.locked())  # before others find it, because they could write or open its index
+            held.enter_context(opened.locked())  # before other threads find the corpus, and write or open its index
             opened.damage = None
             self._open[name] = opened
             opened.warm(beside)
@@ -392,7 +396,7 @@ class Corpora(Backend):
     def _find(
         self, name: str, index: LiveIndex | None, queries: Sequence[Query], options: SearchOptions
     ) -> list[list[Hit]]:
-        """Return the hits of each query. `index` is None if the corpus has no vectors."""
+        """Return the hits of each query. If `index` is None, the corpus has no vectors, and no query has hits."""
         return (
             [[] for _ in queries] if index is None else find(IndexedCorpus(self._store, name, index), queries, options)
         )
@@ -400,7 +404,12 @@ class Corpora(Backend):
     def _searched_index(
         self, name: str, corpus: OpenCorpus, queries: Sequence[Query], fingerprint: str | None
     ) -> LiveIndex | None:
-        """Return the index to search, or None if the corpus has no vectors."""
+        """Return the index to search, or None if the corpus has no vectors.
+
+        Raises:
+            Conflict: the corpus was not embedded by the encoder `fingerprint`, which computed the query vectors.
+            Invalid: the query vectors have a wrong dimension.
+        """
         index = corpus.index()
         if index is None or (fingerprint is not None and index.identity.fingerprint != fingerprint):
             if fingerprint is not None and self.corpus(name)[1].documents:
@@ -413,7 +422,7 @@ class Corpora(Backend):
         return index
 
     def _generation(self, name: str, index: LiveIndex | None, options: SearchOptions) -> str:
-        """Return the generation of the corpus. Refuse a cursor of another generation."""
+        """Return the generation of the corpus. Raise `Invalid` if the cursor in `options` has another generation."""
         generation = self._store.corpus(name).generation if index is None else index.identity.generation
         if options.after:
             check_generation(options.after.generation, generation)

@@ -22,8 +22,8 @@ class DiskQuota:
 
     The usage is the sum of the sizes of corpora, waiting uploads, stored answers, and the contents of `folders`. In
     each of these folders, the entry with the name of a corpus contains the index, the snapshots or the adapted encoder
-    of this corpus. `uploaded` returns the bytes of all waiting uploads except those of one job. `answers` returns the
-    bytes of a key's answers.
+    of this corpus. `uploaded` returns the bytes of the waiting uploads to the accepted corpora, without the upload of
+    the given job. `answers` returns the bytes of the stored answers of the key with a given name.
     """
 
     corpora: Backend
@@ -34,10 +34,11 @@ class DiskQuota:
     def check(self, job: str = "", restored: str = "", unpacked: int = 0) -> None:
         """Raise an error if the key of the current request has used up its quota. The upload of `job` does not count.
 
-        With `restored`, a snapshot of `unpacked` bytes is to replace the corpus of this name.
+        If `restored` is not empty, also check whether the quota has room for a restore. The restore replaces the corpus
+        with the name `restored` by a snapshot of `unpacked` bytes.
 
         Raises:
-            NoRoom: the whole quota is used, or the restored corpus would exceed it.
+            NoRoom: the key has used its whole quota, or the restored corpus would exceed the quota.
             Unhealthy: the disk fails.
         """
         if caller := current_caller():
@@ -48,9 +49,9 @@ class DiskQuota:
     def used(self, sees: Sees, job: str = "") -> int:
         """Return the usage of all corpora whose names `sees` accepts, in bytes.
 
-        Stored answers are not included. Snapshots of deleted corpora are included. A corpus counts with its size in the
-        list of corpora. This size excludes the write-ahead log, which shrinks at the next checkpoint. A corpus that is
-        damaged or can't be served counts as 0.
+        Stored answers and the upload of `job` are not included. Snapshots of deleted corpora are included. The size of
+        a corpus is the size that the list of corpora shows. This size excludes the write-ahead log, which shrinks at
+        the next checkpoint. A corpus that is damaged or can't be served counts as 0.
         """
         stored = sum(self._stored(name) for name in self.corpora.names() if sees(name))
         return stored + sum(self._beside(sees)) + self.uploaded(sees, job)

@@ -2,8 +2,8 @@
 
 Examples are `{"field": value}`, `{"field": {"$gt": 3}}`, `$and`, `$or` and `$not`. A dotted path leads into objects,
 and into the objects in lists. A list matches if one of its elements passes every test of a condition. As in MongoDB,
-`null` matches an absent field, `$ne` and `$nin` are negations, and `$elemMatch` matches a list with an element that
-matches a whole filter. `$near` matches points within a distance. `$id` is the id of the document.
+`null` matches an absent field, and `$ne` and `$nin` negate `$eq` and `$in`. `$elemMatch` matches a list if one of its
+elements matches a whole filter. `$near` matches points within a distance. `$id` is the id of the document.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ MAX_VALUES = 100_000
 """Maximum number of values inside lists and objects, in all operands of a filter together. The values of one level of
 nesting are checked in one step, which blocks other threads."""
 LARGE = 1000
-"""Maximum number of values in a filter that is compiled in the event loop. With more values, the compilation takes more
-than a millisecond, so a thread compiles the filter."""
+"""Maximum number of values in a filter that the event loop compiles. The compilation of more values takes more than a
+millisecond, so a thread compiles larger filters."""
 MAX_NAME = 65_536
-"""Maximum characters in the name of a field or operator. Error messages repeat the names of all enclosing
-conditions."""
+"""Maximum number of characters in the name of a field or operator. Names are limited, because an error message repeats
+the names of all enclosing conditions."""
 OPERATORS = ("$eq", "$ne", *ORDER, "$in", "$nin", *SUBSTRING, "$exists", "$elemMatch", "$near", "$not")
 _LOGIC = ("$and", "$or", "$not")
 _MEANT = {name.strip("$").lower(): name for name in OPERATORS}
@@ -56,10 +56,10 @@ _MEANT |= {"=": "$eq", "==": "$eq", "!=": "$ne", ">": "$gt", ">=": "$gte", "<": 
 
 
 def compile_filter(condition: Any, field: str = "filter") -> Filter:
-    """Compile a JSON value into a filter.
+    """Compile a JSON value into a filter. In errors, `field` is the name of the filter.
 
     Raises:
-        Invalid: `condition` is not a filter; the message has the path of the error.
+        Invalid: `condition` is not a filter, or is too large. The error names the path of the wrong part.
     """
     return _Compiler(field).filter(condition, field, 0)
 
@@ -69,7 +69,7 @@ def is_large(condition: Any) -> bool:
 
 
 def read_filter(text: str, field: str = "filter") -> Filter:
-    """Compile a JSON text into a filter. See `compile_filter`."""
+    """Compile a JSON text into a filter. If `text` is not JSON, raise `Invalid`. See `compile_filter`."""
     try:
         return compile_filter(orjson.loads(text), field)
     except orjson.JSONDecodeError as error:
@@ -77,7 +77,7 @@ def read_filter(text: str, field: str = "filter") -> Filter:
 
 
 class _Compiler:
-    """Compiler of one filter. It counts conditions and values, and stops as soon as there are too many."""
+    """Compiler of one filter. It counts conditions and values, and raises `Invalid` as soon as there are too many."""
 
     def __init__(self, field: str) -> None:
         self._field = field
@@ -199,7 +199,7 @@ class _Compiler:
 
 
 def _check_logic(key: str, value: Any, field: str) -> None:
-    """Raise an error for a field name that looks like a misspelt `$and`, `$or` or `$not`."""
+    """Raise `Invalid` if `key` looks like a misspelt `$and`, `$or` or `$not` with a filter or filters as `value`."""
     if (meant := f"${key.lower()}") not in _LOGIC:
         return
     objects = value if isinstance(value, list) else [value]
@@ -209,9 +209,9 @@ def _check_logic(key: str, value: Any, field: str) -> None:
 
 
 def _check_operators(value: Any, field: str) -> None:
-    """Raise an error for an object whose keys look like misspelt operators.
+    """Raise `Invalid` if `value` is an object whose keys look like misspelt operators.
 
-    Otherwise the object would be compared as a value.
+    Without this check, the field would be compared with the whole object.
     """
     if isinstance(value, dict) and value and all(key.lower() in _MEANT for key in value):
         key = next(iter(value))
@@ -220,7 +220,11 @@ def _check_operators(value: Any, field: str) -> None:
 
 
 def _of_ids(name: str, operand: Any, field: str) -> Filter:
-    """Return a filter on document ids. An integer matches the id that is its decimal string."""
+    """Return a filter on document ids for the operator `name`. An integer matches the id that is its decimal string.
+
+    Raises:
+        Invalid: the operator is neither `$eq` nor `$in`, or `operand` does not consist of ids.
+    """
     if name not in ("$eq", "$in"):
         raise Invalid("$id supports only $eq, $ne, $in, $nin and $not", field=field)
     options = [operand] if name == "$eq" else operand
@@ -236,7 +240,14 @@ def _all(parts: Iterable[Filter]) -> Filter:
 
 
 def _of_one_value(path: FieldPath, parts: Sequence[Filter], field: str) -> list[Filter]:
-    """Merge conditions on the same value. All bounds become one range. `$in` keeps only values within the range."""
+    """Merge the conditions `parts` on the value at `path`. Return the merged conditions.
+
+    All bounds become one range. All `$eq` and `$in` become one `$in`, which has only the values that are in each of
+    their lists and within the range. Other conditions stay unchanged.
+
+    Raises:
+        Invalid: the bounds mix numbers and strings.
+    """
     bounds = tuple(bound for part in parts if isinstance(part, Compares) for bound in part.bounds)
     if len({is_number(operand) for _, operand in bounds}) > 1:
         raise Invalid("no value can be within these bounds, because they mix numbers and strings", field=field)
@@ -254,7 +265,7 @@ def _of_one_value(path: FieldPath, parts: Sequence[Filter], field: str) -> list[
 def _tests_a_value(condition: Any) -> bool:
     """Return True if the keys of `condition` are operators that test a value, False if they are names of fields.
 
-    For `$not`, the result depends on its operand.
+    If `$not` is the only operator, test the keys of its operand instead.
     """
     while isinstance(condition, dict):
         operators = {key for key in condition if key.startswith("$")} - {"$and", "$or", ID}

@@ -25,7 +25,7 @@ _DATE = re.compile(
 )
 _FIRST, _DAY = datetime(1, 1, 1, tzinfo=UTC), 86_400
 MAX_TEXTS = 1000
-"""Maximum characters of a field that keyword search reads."""
+"""Maximum number of characters that keyword search reads from one metadata field."""
 ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "$gt": operator.gt,
     "$gte": operator.ge,
@@ -47,7 +47,7 @@ def instant(text: str) -> bytes | None:
 
     Return None for any other text.
 
-    A date without a time means midnight. A time without an offset is in UTC, as in Qdrant.
+    A date without a time means midnight in UTC. A time without an offset is in UTC, as in Qdrant.
     """
     if not (found := _DATE.fullmatch(text)):
         return None
@@ -56,7 +56,7 @@ def instant(text: str) -> bytes | None:
         minute = datetime.fromisoformat(f"{found['day']}T{found['minute'] or '00:00'}{found['offset'] or 'Z'}".upper())
     except ValueError:  # the calendar does not have this day
         return None
-    seconds = _DAY + (minute - _FIRST) // timedelta(seconds=1) + second  # the offset may lead to a year before 1
+    seconds = _DAY + (minute - _FIRST) // timedelta(seconds=1) + second  # an offset may lead to a time before `_FIRST`
     # Without trailing zeros, the digits of a fraction sort in the order of the fractions.
     return seconds.to_bytes(6) + (found["fraction"] or "").rstrip("0").encode()
 
@@ -70,7 +70,7 @@ class _Named:
 
     @cached_property
     def name(self) -> str:
-        """The filter as text. It is cached, because computing it for a large filter blocks all other threads."""
+        """The filter as text. The text is cached, because the computation of a long text blocks all other threads."""
         return repr(self)
 
 
@@ -137,9 +137,9 @@ class In(_Named):
 class Compares(_Named):
     """Filter that matches if a value at `path`, or an element of a list at `path`, satisfies all `bounds`.
 
-    Each bound is an operator, in `ORDER` or `SUBSTRING`, with its operand. A numeric operand matches
-    only finite numbers. If all operands are dates and no operator is in `SUBSTRING`, strings are compared as points in
-    time. In all other cases, strings are compared by code point.
+    Each bound is an operator, in `ORDER` or `SUBSTRING`, with its operand. A numeric operand matches only finite
+    numbers. If all operands are dates and no operator is in `SUBSTRING`, strings are compared as points in time, and
+    strings that are no dates never match. In all other cases, strings are compared by code point.
     """
 
     path: FieldPath
@@ -164,7 +164,7 @@ class Compares(_Named):
 
     @cached_property
     def placed(self) -> list[tuple[str, int | float | str | bytes]]:
-        """The bounds. Dates are replaced by their `instant`."""
+        """The bounds. If strings are compared as points in time, each operand is replaced by its `instant`."""
         return [(name, _placed(operand, self.kind)) for name, operand in self.bounds]
 
 
@@ -182,8 +182,8 @@ class Exists(_Named):
 class Element(_Named):
     """Filter that matches if an element of a list at `path` matches `part`.
 
-    With `itself`, `part` tests the element as a value. Without it, `part` tests the fields of the element, which must
-    be an object.
+    If `itself` is True, `part` tests the element as a value. If `itself` is False, only elements that are objects can
+    match, and `part` tests their fields.
     """
 
     path: FieldPath
@@ -217,7 +217,7 @@ class Near(_Named):
 
     @cached_property
     def box(self) -> Filter:
-        """A simpler filter, which matches every document that this filter matches, and possibly others."""
+        """A simpler filter that matches every document that this filter matches, and possibly more documents."""
         lat, lons = box(self.center, self.within_m)
         within = (_range(f"{self.path}.lat", lat), AnyOf(tuple(_range(f"{self.path}.lon", lon) for lon in lons)))
         return All(within)
@@ -254,7 +254,7 @@ def values_at(metadata: Mapping[str, Any], path: str) -> Iterator[Any]:
 
 
 def texts_at(metadata: Mapping[str, Any], path: str) -> Iterator[str]:
-    """Yield the strings at a dotted path, including those in lists, up to `MAX_TEXTS` characters in total."""
+    """Yield the strings at a dotted path, including strings in lists, up to `MAX_TEXTS` characters in total."""
     left = MAX_TEXTS
     for value in values_at(metadata, path):
         for text in value if isinstance(value, list) else (value,):
@@ -264,13 +264,16 @@ def texts_at(metadata: Mapping[str, Any], path: str) -> Iterator[str]:
 
 
 def _at(found: Any, path: FieldPath) -> list[Any]:
-    """Return the values at `path`. Raise `Stopped` if the current work was cancelled."""
+    """Return the values at `path` in `found`, or `found` itself if `path` is None.
+
+    If the current work was cancelled, raise `Stopped`.
+    """
     check_cancelled()
     return [found] if path is None else list(values_at(found, path))
 
 
 def _candidates(found: Any, path: FieldPath) -> list[Any]:
-    """Return the values at a path, and the elements of each list at the path. An absent field has the value null."""
+    """Return the values at `path`, and the elements of each list at `path`. An absent field has the value null."""
     values = _at(found, path)
     if path is None:
         return values
@@ -294,7 +297,10 @@ def is_number(value: Any) -> bool:
 
 
 def _scalar(value: Any) -> tuple[bool, Any]:
-    """Return a key that is equal only for scalars that are equal in JSON, where true differs from 1."""
+    """Return a key for comparisons. Two scalars have the same key exactly if they are equal in JSON.
+
+    In JSON, true differs from 1.
+    """
     return isinstance(value, bool), value
 
 
@@ -328,7 +334,7 @@ class Point(NamedTuple):
 
 
 def point(value: Any) -> Point | None:
-    """Convert a JSON object to a point, ignoring its other members. If it is not a point, return None."""
+    """Convert a JSON object with valid `lat` and `lon` to a point. Return None for any other value."""
     if isinstance(value, Mapping) and _is_within(value.get("lat"), 90) and _is_within(value.get("lon"), 180):
         return Point(value["lat"], value["lon"])
     return None
@@ -346,7 +352,7 @@ def distance(a: Point, b: Point) -> float:
 
 
 def box(center: Point, within_m: float) -> tuple[tuple[float, float], list[tuple[float, float]]]:
-    """Return a range of latitudes, and ranges of longitudes, that contain all points within a distance.
+    """Return the range of latitudes, and the ranges of longitudes, within `within_m` metres of `center`.
 
     A circle across longitude 180 has two ranges of longitudes. A circle around a pole has all longitudes.
     """

@@ -66,7 +66,8 @@ class Library:
     ) -> None:
         """Create the library.
 
-        `remedy` returns a message that says how to make a corpus searchable again after its encoder has changed.
+        `admitted` opens a context for work on a request, and raises `Unhealthy` if the server is not ready. `remedy`
+        returns a message that says how to make a corpus searchable again after its encoder has changed.
         """
         self.corpora = corpora
         self.threads = CorpusThreads()
@@ -86,18 +87,23 @@ class Library:
         after_commit: Callable[[], None] = lambda: None,
         before_commit: Callable[[], None] = lambda: None,
     ) -> UploadResult:
-        """Embed and store either all documents or none. Documents that have vectors are not embedded.
+        """Embed documents, and store either all of them or none. Documents that have vectors are not embedded.
 
         `embedded_by` is the fingerprint of the encoder that computed the documents' vectors. This encoder must be the
-        corpus's encoder. As a check, the first document is embedded again and compared. If documents have vectors and
-        `embedded_by` is empty, the corpus must have own vectors.
+        corpus's encoder. As a check, the first document is embedded again, and the two vectors are compared. If
+        documents have vectors and `embedded_by` is empty, the corpus must have own vectors.
 
         When this method returns, the documents survive a power failure, and every later search finds them.
 
         A text that the corpus already contains is not embedded again. Documents of a `job` are skipped if another
-        request wrote or removed them since the job was accepted. `before_commit` prevents the commit by raising an
-        exception. `after_commit` is called after the commit, in any thread. If the caller is cancelled too late to
+        request wrote or removed them since the job was accepted. If `before_commit` raises an exception, nothing is
+        committed. `after_commit` is called after the commit, in any thread. If the caller is cancelled too late to
         prevent the commit, `after_commit` is still called.
+
+        Raises:
+            Conflict: the corpus's encoder did not compute the documents' vectors. Or the documents have no vectors, but
+                the corpus has own vectors.
+            Stale: the corpus's encoder is not served.
         """
 
         def put(content: Content) -> None:
@@ -144,7 +150,7 @@ class Library:
             return UploadResult(truncated, sum(len(one.vectors) for one in made))
 
     async def _check_embedded(self, corpus: str, document: Document, embedded_by: str) -> None:
-        """Raise `Conflict` unless the corpus's encoder computed the vector of a document."""
+        """Raise `Conflict` if `embedded_by` is not the corpus's encoder, or did not compute the document's vector."""
         assert document.vector is not None, "the caller has checked that the document has a vector"
         async with self.encoder_of(corpus, from_store=True) as embedder:
             manifest = embedder.manifest
@@ -165,9 +171,9 @@ class Library:
                 )
 
     async def vector_rule(self, corpus: str) -> VectorRule:
-        """Return the rule for the vectors of uploaded documents.
+        """Return the rule that says which uploaded documents of the corpus must have a vector.
 
-        If the index is open and an encoder embeds the corpus, the store is usually not read.
+        If the backend knows the fingerprint of the corpus's encoder without waiting, the store is not read.
         """
         with self._admitted():
             if self.corpora.index_fingerprint(corpus) not in (None, OWN):
@@ -176,7 +182,7 @@ class Library:
             return VectorRule(corpus, described.own_vectors, described.dim)
 
     async def upload_rule(self, corpus: str, chunking: Chunking | None, embedded_by: str = "") -> VectorRule:
-        """Check that the `chunking` and `embedded_by` of an upload fit the corpus. Return the rule for its vectors.
+        """Check that `chunking` and `embedded_by` of an upload fit the corpus. Return the rule for uploaded vectors.
 
         Raises:
             Conflict: the corpus has own vectors, but `embedded_by` names an encoder.
@@ -205,8 +211,9 @@ class Library:
 
         Raises:
             Conflict: see `search`.
-            Invalid: the corpus's encoder was exported without the vectors of tokens.
-            NotFound: the named cross-encoder does not exist.
+            Invalid: `reranking.method` needs vectors of tokens, but the corpus's encoder was exported without them. Or
+                `reranking.model` is not a cross-encoder.
+            NotFound: there is no model with the name `reranking.model`.
         """
         if reranking.method == "cross_encoder":
             with self._admitted(), self._encoders.cross_encoder(reranking.model).ready_embedder.held() as embedder:
@@ -221,8 +228,9 @@ class Library:
         """Return the best passages for each text, or for one `Query` that needs no encoder.
 
         Raises:
-            Conflict: the queries and the corpus were embedded by different bundles, or the queries need an encoder, but
-                the corpus has none, because callers computed its vectors.
+            Conflict: the queries and the corpus were embedded by different encoders. Or the queries are texts, but the
+                corpus has no encoder, because callers computed the vectors of its documents.
+            Stale: the corpus's encoder is not served.
         """
         if isinstance(queries, Query) or options.mode == "lexical":
             with self._admitted():
@@ -286,19 +294,21 @@ class Library:
     async def run(self, work: Callable[[Backend], T], of: str = "", on_cancel: Callable[[], None] = lambda: None) -> T:
         """Run blocking work in a thread. If the server is not ready, raise `Unhealthy`.
 
-        `of` is the name of the work's corpus, if any. If the caller is cancelled, `on_cancel` is called. Even then, the
-        call returns only after the work has ended.
+        `of` is the name of the work's corpus, if any. If the caller is cancelled, `on_cancel` is called, and the call
+        still waits until the work has ended.
         """
         with self._admitted():
             return await self.threads.run(of, lambda: work(self.corpora), on_cancel)
 
     async def read(self, work: Callable[[Backend], T], of: str = "", *, charged: bool = False) -> T:
-        """Run work that changes nothing. If the caller is cancelled, the call ends immediately.
+        """Run work that changes nothing in a thread. If the caller is cancelled, the call ends immediately.
 
-        Work that may read every document is `charged`: its CPU time is charged to the API key.
+        If `charged` is True, the CPU time of the work is charged to the API key. Work that may read every document must
+        be charged.
 
         Raises:
             Overloaded: the work is charged, and the key has a debt for earlier work.
+            Unhealthy: the server is not ready.
         """
         if charged:
             check_no_debt()
@@ -311,9 +321,9 @@ class Library:
         return await self.read(lambda corpora: corpora.unmatched(name, where), of=name)
 
     async def prepare(self, work: Callable[[], T], of: str, *, large: bool) -> T:
-        """Run `work`, which prepares a request. For a `large` request, `work` runs in a thread.
+        """Run `work`, which prepares a request. If the request is `large`, run `work` in a thread.
 
-        The thread keeps the event loop free. Its CPU time is charged to the API key.
+        The thread keeps the event loop free. The CPU time of the thread is charged to the API key.
         """
         if not large:
             return work()
@@ -321,9 +331,10 @@ class Library:
             return await self.threads.read(of, work, charged=True)
 
     async def stoppable(self, work: Callable[[Backend], T], of: str, *, charged: bool = False) -> T:
-        """Run long work that calls `check_cancelled`, such as a deletion in several commits. See `read`.
+        """Run long work that calls `check_cancelled`, such as a deletion in several commits.
 
-        If the caller is cancelled, the work is stopped, and the caller waits until the work has stopped.
+        If the caller is cancelled, the work is stopped, and the call ends after the work has stopped. See `read` for
+        `charged` and for errors.
         """
         if charged:
             check_no_debt()
@@ -332,11 +343,15 @@ class Library:
 
     @asynccontextmanager
     async def encoder_of(self, corpus: str, *, from_store: bool = False) -> AsyncIterator[Embedder]:
-        """Keep the encoder of a corpus open while the `with` block runs.
+        """Yield the encoder of a corpus, and keep it open while the `with` block runs.
 
-        An open index knows its encoder. If the index is not open, or with `from_store`, a thread reads the encoder's
-        fingerprint from the store. All encoders stay open during this read. At the end of a re-embedding, the open
-        index may still have vectors of the old encoder. Use `from_store` if the encoder must be right even then.
+        If the index of the corpus is open, the index gives the fingerprint of the encoder. If the index is not open, or
+        with `from_store`, a thread reads the fingerprint from the store. At the end of a re-embedding, an open index
+        may still give the old encoder. Callers that must not get the old encoder use `from_store`.
+
+        Raises:
+            Conflict: the corpus has own vectors, so it has no encoder.
+            Stale: the corpus's encoder is not served.
         """
         with self._admitted(), ExitStack() as holding:
             served: dict[str, Embedder] = {}
@@ -347,7 +362,7 @@ class Library:
                 with known.held() as embedder:
                     yield embedder
                 return
-            for embedder in served.values():
+            for embedder in served.values():  # the encoder must stay open until its fingerprint has been read
                 holding.enter_context(embedder.held())
             try:
                 fingerprint = await self.threads.read(corpus, lambda: self.corpora.encoder(corpus, list(served)))
@@ -371,11 +386,11 @@ class Library:
 
 
 async def embed_passages(embedder: Embedder, texts: Sequence[str], names: Callable[[int], str]) -> tuple[Floats, int]:
-    """Return (P, D) vectors of P passages, and the number of truncated passages.
+    """Embed P passages. Return their (P, D) vectors, and the number of truncated passages.
 
-    In errors, `names(i)` is the name of the i-th text. Passages are embedded in slices. The key's rate limit and the
-    queue's limit can refuse only the first slice. Later slices are retried until the queue accepts them, because a
-    refusal would waste the earlier slices.
+    `texts` are the texts of the passages. In errors, `names(i)` is the name of the i-th text. Passages are embedded in
+    slices. The API key's rate limit and the queue's limit can refuse only the first slice. Later slices are retried
+    until the queue accepts them, because a refusal would waste the embeddings of the earlier slices.
     """
     vectors, truncated = [np.empty((0, embedder.manifest.dim), np.float32)], 0
     for part, rows in enumerate(_slices(texts)):
@@ -402,7 +417,7 @@ async def _embedded_part(embedder: Embedder, texts: Sequence[str], at: At, part:
 async def _embedded(
     embedder: Embedder, texts: Sequence[str], fresh: Sequence[int], chunking: Chunking | None
 ) -> tuple[list[KnownText], int]:
-    """Embed the texts with the indices `fresh`. Return them, and the number of truncated passages."""
+    """Embed the texts with the indices `fresh`. Return the embedded texts, and the number of truncated passages."""
     spans: list[Sequence[Span] | None] = [None] * len(fresh)
     if chunking:
         cuts = await asyncio.to_thread(_cut, embedder, [texts[i] for i in fresh], chunking)

@@ -36,8 +36,8 @@ def project(vectors: NDArray[np.float32]) -> Projection:
     """Project (N, D) `vectors`, minus their mean, onto their first two right singular vectors (Pearson 1901).
 
     The singular vectors are computed in float64, as eigenvectors of the (D, D) scatter matrix. The time of this
-    decomposition does not depend on N. The sign of each axis makes the largest loading positive, so equal vectors
-    always get equal coordinates. If the vectors do not vary, all coordinates are 0.
+    decomposition does not depend on N. On each axis, the loading with the largest absolute value is made positive. The
+    same vectors therefore always get the same coordinates. If the vectors do not vary, all coordinates are 0.
     """
     points, explained = np.zeros((len(vectors), AXES)), np.zeros(AXES)
     if not vectors.size:
@@ -59,8 +59,8 @@ SEED = 0
 READ_TOGETHER = 64
 """Maximum number of passages that are read in one step. The whole document of each passage is then in memory."""
 MAX_NUMBERS = MAX_POINTS * 1024
-"""Maximum number of components of all vectors of a new map together. If vectors have more than 1024 dimensions, the map
-has fewer than `MAX_POINTS` points."""
+"""Maximum total number of components of the vectors from which a map is computed. If vectors have more than 1024
+dimensions, the map has fewer than `MAX_POINTS` points."""
 EXCERPT = 200
 """Maximum characters of a passage in a sample."""
 
@@ -69,14 +69,14 @@ class Sampled(NamedTuple):
     """A passage of a sample, shortened to `EXCERPT` characters."""
 
     document: str
-    """The id of its document."""
+    """Id of the passage's document."""
     excerpt: str
     value: object
     """Value of the requested metadata field. None if the document does not have the field."""
 
 
 class Sample(NamedTuple):
-    """Passages in the order in which they were written, their (n, D) vectors, and the number of all passages."""
+    """Sampled passages with their (n, D) vectors. `of` is the number of all passages in the corpus."""
 
     passages: list[Sampled]
     vectors: Floats
@@ -84,7 +84,7 @@ class Sample(NamedTuple):
 
 
 def sampled(store: Store, name: str, size: int, field: str | None = None) -> Sample:
-    """Return a random sample of up to `size` passages, each with its value of `field`.
+    """Return a random sample of up to `size` passages, each with its document's value of the metadata field `field`.
 
     If the corpus is re-embedded meanwhile, the sampling starts again, so that all vectors come from the same encoder.
     """
@@ -112,9 +112,10 @@ class Unplaced(NamedTuple):
 
 
 def unplaced(store: Store, name: str) -> Unplaced:
-    """Return the vectors of a corpus for a new map. If there are too many, return those of a uniform sample.
+    """Return the vectors of a corpus for a new map, or of a uniform random sample if the corpus is too large.
 
-    If the generation of the corpus changes during the read, the blocks may have vectors of several encoders.
+    The caller reads the vectors from the returned blocks. If the generation of the corpus changes meanwhile, the blocks
+    may have vectors of several encoders. `Store.keep_map` then refuses the map.
     """
     corpus, created, keys = store.corpus(name), time.time(), _keys(store, name)
     dim = corpus.dim or 1
@@ -124,7 +125,7 @@ def unplaced(store: Store, name: str) -> Unplaced:
 
 
 class Placed(NamedTuple):
-    """Passages on the stored map, in the order in which they were written."""
+    """Passages on the stored map, oldest first, with their coordinates and the state of the map."""
 
     passages: list[Sampled]
     places: NDArray[np.float64]
@@ -176,7 +177,7 @@ def _version(store: Store, name: str) -> tuple[str, str | None]:
 
 
 def _sampled_passages(store: Store, name: str, keys: Sequence[int], field: str | None) -> Iterator[tuple[int, Sampled]]:
-    """Yield the passages of the sorted `keys`. Keys whose passage no longer exists are skipped."""
+    """Yield the sorted `keys`, each with its passage. Keys whose passage no longer exists are skipped."""
     for start in range(0, len(keys), READ_TOGETHER):
         for key, passage in sorted(store.passages(name, keys[start : start + READ_TOGETHER]).items()):
             document = passage.document

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 class OpenCorpus:
-    """An open corpus. Its lock covers both commits and index updates, so the index is updated in the order of commits.
+    """An open corpus. A lock covers both commits and index updates, so the index is updated in the order of commits.
 
     The thread that has the lock commits all waiting writes. Concurrent uploads therefore share one wait for the disk.
     """
@@ -63,17 +63,17 @@ class OpenCorpus:
         """Lock for copies of the file, which take long. To replace or drop the file, take this lock before the
         corpus's main lock. Reads and writes then never wait for a copy."""
         self.live: LiveIndex | None = None
-        """The open index. None if it is not open. A corpus that has never had a document has no index."""
+        """The open index, or None if it is not open. A corpus has no index until its dimension is known."""
         self.removals = 0
-        """Number of writes that removed passages or changed metadata. If it changes between two reads, the results of
-        the reads may not fit together."""
+        """Number of writes that removed passages or changed metadata. If this number changes between two reads, the
+        results of the reads may not fit together."""
         self.damage: str | None = None
-        """Reason why the index can't be opened, if the corpus's file is damaged. Writes are then refused, because
+        """If the corpus's file is damaged, the reason why the index can't be opened. Writes are then refused, because
         searches would not find the documents."""
 
     @contextmanager
     def locked(self) -> Iterator[OpenCorpus]:
-        """Hold the lock while the `with` block runs.
+        """Yield this corpus, and hold its lock while the `with` block runs.
 
         Other threads commit no write meanwhile, so an open index contains every committed write.
 
@@ -89,7 +89,9 @@ class OpenCorpus:
         """Commit `write` together with other waiting writes. When this method returns, later searches see the write.
 
         Raises:
+            NotFound: the corpus was deleted.
             Damaged: the index can't be opened, so no search would find the write.
+            ServiceError: the store refused the write. See `Store.write`.
         """
         mine = _Pending(write)
         self._pending.append(mine)
@@ -103,9 +105,14 @@ class OpenCorpus:
         return mine.outcome
 
     def index(self, beside: Read | None = None) -> LiveIndex | None:
-        """Return the index. Open it if necessary. The caller must hold the lock.
+        """Return the index, and open it if necessary. The caller must hold the lock.
 
-        `beside` has vectors that were already read, so that opening takes almost no time.
+        If the dimension of the vectors is not known yet, return None. `beside` has vectors that were already read, so
+        that opening takes almost no time.
+
+        Raises:
+            Damaged: the file of the corpus is damaged.
+            InsufficientStorage, Unhealthy: the disk is full, or fails.
         """
         if self.live is None:
             try:
@@ -120,9 +127,9 @@ class OpenCorpus:
         return self.live
 
     def warm(self, beside: Read | None = None) -> None:
-        """Open the index. See `index` for `beside`. If the index can't be opened, log the error.
+        """Open the index. See `index` for `beside`.
 
-        The next request that needs the index then tries again.
+        If the index can't be opened, log the error. The next request that needs the index then tries again.
         """
         try:
             with self.locked():
@@ -192,7 +199,7 @@ class _Pending:
 
 @dataclass(frozen=True)
 class IndexedCorpus:
-    """A corpus of a local store, and its index."""
+    """Implementation of `Searchable` with a local store and an index. `where` restricts the documents."""
 
     store: Store
     name: str
@@ -276,7 +283,7 @@ class Indexes:
         """Read `vectors` for an index that is opened later; see `open`. Return None if there are no vectors.
 
         Raises:
-            InsufficientStorage, Unhealthy: the disk fails.
+            InsufficientStorage, Unhealthy: the disk is full, or fails.
         """
         first = next(vectors, None)
         if first is None:
@@ -288,10 +295,11 @@ class Indexes:
     def open(self, store: Store, corpus: Corpus, beside: Read | None = None) -> LiveIndex:
         """Open the index of `corpus`, whose dimension must be known.
 
-        `beside` is a result of `read`, if the vectors were already read.
+        If the vectors were already read, `beside` is the result of `read`.
 
         Raises:
-            InsufficientStorage, Unhealthy: the disk fails.
+            Damaged: the file of the corpus is damaged.
+            InsufficientStorage, Unhealthy: the disk is full, or fails.
         """
         assert corpus.fingerprint is not None and corpus.dim is not None
         identity = Identity(corpus.generation, corpus.fingerprint, corpus.dim)

@@ -38,12 +38,11 @@ from serving.operations.bounds import BOUNDS, Bounds
 
 
 class Ranking(NamedTuple):
-    """Hits of one query, best first. Equal scores are ordered oldest first."""
+    """Hits of one query, best first. Hits with equal scores are ordered oldest first."""
 
     keys: Keys
     scores: NDArray[np.floating[Any]]
-    """Scores of vectors are float32. BM25 scores are float64, because float32 would make some different scores
-    equal."""
+    """Cosines are float32. BM25 scores are float64, because float32 would make some different scores equal."""
 
     def without(self, hidden: Keys, k: int) -> Ranking:
         if not len(hidden):
@@ -66,7 +65,7 @@ RESERVED_BYTES = 4 << 20
 
 Replacing = Callable[[Blocks], AbstractContextManager[None]]
 Stop = Callable[[], bool]
-"""Function that returns True if the caller of long work has left. The work then raises `Stopped`, and changes
+"""Function that returns True if the caller of long work was cancelled. The work then raises `Stopped`, and changes
 nothing."""
 
 
@@ -75,7 +74,7 @@ def never() -> bool:
 
 
 class StoreError(RuntimeError):
-    """The folder of the corpora, or a file in the folder, can't be used. The message names the folder or file."""
+    """Error for a folder of corpora, or a file in it, that can't be used. The message names the folder or file."""
 
 
 class NamedCorpora(Protocol):
@@ -116,20 +115,24 @@ class NamedCorpora(Protocol):
     def embedded(
         self, name: str, texts: Sequence[str], chunking: Chunking | None, fingerprint: str
     ) -> list[KnownText | None]:
-        """Return the stored vectors of each text, if the corpus has the fingerprint `fingerprint`.
+        """Return for each of `texts` its stored spans and vectors, or None if the text must be embedded.
 
-        Return None for a text that is not stored, or that was split with another chunking. If the corpus has another
-        fingerprint, return None for all texts.
+        A text must be embedded if it is not stored, or was split with another chunking. If the corpus has another
+        fingerprint than `fingerprint`, all texts must be embedded.
         """
 
     def document(self, name: str, document: str) -> Document:
         """Return a document by its id, or raise `NotFound`."""
 
     def unmatched(self, name: str, where: Filter) -> list[str]:
-        """Return a warning for each condition that no document can meet: the field is missing or has other types."""
+        """Return a warning for each condition in `where` that no document can meet.
+
+        There is a warning if no document has the field of the condition, or if all values of the field have types that
+        can't match.
+        """
 
     def facets(self, name: str, values: int) -> Facets:
-        """Return the fields of the metadata, each with up to `values` most frequent values."""
+        """Return statistics of the metadata fields, each with up to `values` of its most frequent values."""
 
     def counts(
         self,
@@ -143,15 +146,15 @@ class NamedCorpora(Protocol):
     ) -> Counts:
         """Count the passages that match, and the values at `paths` in the documents of these passages.
 
-        A passage matches if it contains any word of `query`, and if its document matches `where`. A condition that is
-        None does not apply. Return up to `values` values for each path, most frequent first.
+        A passage matches if it contains any word of `query`, and if its document matches `where`. If `query` or `where`
+        is None, this condition does not apply. Return up to `values` values for each path, most frequent first.
         """
 
     def keep_map(self, name: str, found: Map, generation: str) -> None:
-        """Store a map of the corpus, which replaces the previous map.
+        """Store the map `found` of a corpus, in place of the previous map.
 
         Raises:
-            Conflict: the corpus no longer has this generation.
+            Conflict: the corpus no longer has the generation `generation`.
         """
 
     def copy(self, name: str, to: Path, stop: Stop = never) -> tuple[Corpus, Size]:
@@ -161,7 +164,7 @@ class NamedCorpora(Protocol):
         """
 
     def verify(self, name: str) -> list[str]:
-        """Return one line for each error in the corpus. All of it is read."""
+        """Read the whole corpus, and return one line for each error in it."""
 
     def close(self) -> None:
         """Close all corpora. No method may be called afterwards."""
@@ -207,10 +210,16 @@ class Store(NamedCorpora, VectorSource, Protocol):
         """Create an empty corpus and return True. If the corpus exists, call `describe` and return False."""
 
     def describe(self, corpus: Corpus) -> None:
-        """Update an existing corpus with the description, recall target, stemming and word settings that are not None.
+        """Update an existing corpus with the settings of `corpus` that are not None.
 
-        If the searched fields change, index the words of all documents again. If the corpus has no fingerprint, set it.
-        If the corpus has another fingerprint, or documents with another stemming, raise `Conflict` and change nothing.
+        These are the description, the recall target, the stemming and the word settings.
+
+        If the metadata fields of word search change, index the words of all documents again. If the existing corpus has
+        no fingerprint, set the fingerprint of `corpus`.
+
+        Raises:
+            Conflict: the existing corpus has another fingerprint, or documents with another stemming. Nothing has
+                changed.
         """
 
     def corpus(self, name: str) -> Corpus:
@@ -220,37 +229,38 @@ class Store(NamedCorpora, VectorSource, Protocol):
         """Return the corpus and its size, read in one transaction."""
 
     def write(self, name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:
-        """Apply `writes` in order in one commit. A document replaces an existing document of the same id.
+        """Apply `writes` in order in one commit. A document replaces an existing document with the same id.
 
         Return for each write its change, or the error that refused the write. The error is `Conflict` if the corpus has
-        another fingerprint.
+        another fingerprint than the write.
 
         Raises:
-            Damaged: see `damage`.
+            Damaged: an earlier read or write has found the corpus damaged.
         """
 
     def damage(self, name: str) -> str:
-        """Return the error of an earlier read or write that found the corpus damaged. If there is none, return ""."""
+        """Return the error of an earlier read or write that found the corpus damaged, or "" if there is none."""
 
     def passages(self, name: str, keys: Sequence[int]) -> dict[int, Passage]:
         """Return the passages of `keys`. Keys without a passage are left out."""
 
     def owners(self, name: str, keys: Sequence[int]) -> dict[int, Document]:
-        """Return the documents of the passages of `keys`, with empty texts. Keys without a passage are left out.
+        """Return for each of `keys` the document of its passage, with an empty text. Skip keys without a passage.
 
-        This is much faster than `passages`, because the texts are not read.
+        This method is much faster than `passages`, because it does not read the texts.
         """
 
     def page(self, name: str, after: int, limit: int, where: Filter | None = None) -> Page:
         """Return a page of up to `limit` documents that match `where`, beginning after the position `after`.
 
-        A page of large documents may have fewer than `limit`. It has at least one document, unless none is left.
+        A page of large documents may have fewer than `limit` documents. If documents are left, the page has at least
+        one.
         """
 
     def sorted_page(
         self, name: str, orders: Sequence[Sort], after: Place | None, limit: int, where: Filter | None = None
     ) -> Page:
-        """Return up to `limit` documents in the given orders, beginning after the place `after`. See `page`."""
+        """Return up to `limit` documents, sorted by `orders`, beginning after the place `after`. See `page`."""
 
     def expired(self, name: str) -> Keys:
         """Return the sorted keys of the passages whose documents have expired and are not deleted yet."""
@@ -266,10 +276,11 @@ class Store(NamedCorpora, VectorSource, Protocol):
     ) -> Ranking:
         """Return the best `k` passages by BM25 that contain any word of `query`.
 
-        A greater score is better. Passages of equal score are ordered oldest first. `query` may contain any characters.
-        Its only operator is a pair of double quotes: the phrase between them must occur.
+        A greater score is better. Passages with equal scores are ordered oldest first. `query` may contain any
+        characters. The only operator is a pair of double quotes: the phrase between the quotes must occur.
 
-        A store that can't search with `options` or with the settings of the corpus raises `Invalid`.
+        Raises:
+            Invalid: the store can't search with `options`, or with the word settings of the corpus.
         """
 
     def highlights(
@@ -281,16 +292,17 @@ class Store(NamedCorpora, VectorSource, Protocol):
         """
 
     def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[int, str]]:
-        """Return key and text of up to `limit` passages that the encoder `fingerprint` has not embedded yet."""
+        """Return the keys and texts of up to `limit` passages that the encoder `fingerprint` has not embedded yet."""
 
     def refresh(self, name: str, fingerprint: str, keys: Keys, vectors: Floats) -> None:
-        """Store (N, D) new vectors of a re-embedding. Searches still use the old vectors.
+        """Store the (N, D) new vectors of the passages `keys` in a re-embedding.
 
-        If the previous new vectors have another fingerprint, they are deleted first.
+        Searches use the old vectors until `swap`. If there are new vectors of another encoder than `fingerprint`, first
+        delete these new vectors.
         """
 
     def fresh(self, name: str) -> Blocks:
-        """Yield all new vectors of the re-embedding."""
+        """Yield all new vectors that `refresh` has stored."""
 
     def swap(self, name: str, fingerprint: str) -> bool:
         """Replace the old vectors by the new vectors of a re-embedding in one commit, and return True.
@@ -302,32 +314,32 @@ class Store(NamedCorpora, VectorSource, Protocol):
         """Return the stored map, or None if there is none."""
 
     def give_back(self, name: str, least: int = 0) -> None:
-        """Return unused disk space of old vectors and deleted documents to the system.
+        """Return unused disk space of old vectors and deleted documents to the operating system.
 
-        Other threads may write meanwhile.
-
-        Nothing is returned if the unused space has less than `least` bytes and is a small part of the file.
+        Other threads may write meanwhile. If the unused space has less than `least` bytes and is a small part of the
+        file, nothing is returned.
         """
 
     def adopt(
         self, name: str, file: Path, replacing: Replacing | None = None, stop: Stop = never, bounds: Bounds = BOUNDS
     ) -> None:
-        """Serve a file written by `copy` under `name`, replacing an existing corpus.
+        """Serve the corpus in `file` under `name`. Replace an existing corpus of this name.
 
-        `file` is first checked, which takes long, and then moved. The move happens within the context manager
-        `replacing`, which gets all vectors of `file`.
+        `copy` has written `file`. The store first checks `file`, which takes long, and then moves it. The move happens
+        within the context manager `replacing`, which gets all vectors of `file`.
 
         Raises:
-            StoreError: the file is not a complete corpus, or exceeds `bounds`; nothing has changed.
-            InsufficientStorage: the disk is full.
+            StoreError: `file` is not a complete corpus, or exceeds `bounds`. Nothing has changed.
+            InsufficientStorage, Unhealthy: the disk is full, or fails.
+            Stopped: `stop` returned True. Nothing has changed.
         """
 
 
 class Searchable(Protocol):
     """A corpus that can be searched.
 
-    Its methods return rankings by meaning and by words. For keys in these rankings, they return the passages, the
-    documents and the vectors.
+    Some methods return rankings by meaning and by words. Other methods return the passages, the documents and the
+    vectors for the keys in these rankings.
     """
 
     def filtered(self, where: Filter) -> Searchable:
@@ -350,13 +362,13 @@ class Searchable(Protocol):
         """Return the passages of `keys`, which come from rankings. Keys without a passage are left out."""
 
     def documents(self, keys: Sequence[int]) -> dict[int, Document]:
-        """Return the documents of `keys`, which come from rankings. Their texts are empty.
+        """Return for each of `keys`, which come from rankings, the document of its passage, with an empty text.
 
         Keys without a passage are left out.
         """
 
     def keys_of(self, ids: Sequence[str]) -> list[int]:
-        """Return the keys of all passages of these documents. Unknown ids are left out."""
+        """Return the keys of all passages of the documents with these ids. Unknown ids are left out."""
 
     def vectors(self, keys: Sequence[int]) -> dict[int, Floats]:
         """Return the (D,) vectors of `keys`, which come from rankings."""

@@ -31,7 +31,7 @@ def first_stage(options: SearchOptions, reranking: Reranking) -> SearchOptions:
 async def reranked(
     found: SearchResult, queries: Sequence[str], options: SearchOptions, reranking: Reranking, embedder: Embedder
 ) -> SearchResult:
-    """Order the hits of each query by their new scores, and return the page that `options` describes."""
+    """Score the hits of each query with `embedder`, sort them, and return the page that `options` describes."""
     pages = []
     for query, hits in zip(queries, found.hits, strict=True):
         ordered: list[Hit] = []

@@ -30,17 +30,17 @@ READ_TOGETHER = 1000
 READ_AT_ONCE = 64
 """Number of passages read between two checks of their total length."""
 CANDIDATES = 1000
-"""Number of passages of each ranking that a hybrid search fuses. It does not depend on the requested number of hits,
-because all pages must come from the same fused ranking."""
+"""Number of passages of each ranking that a hybrid search fuses. The number does not depend on the requested number of
+hits, because all pages must come from the same fused ranking."""
 MARKED_TOGETHER = 1_000_000
-"""Maximum number of characters that one search highlights. Highlighting so many takes up to three seconds."""
+"""Maximum number of characters in which one search highlights words. This takes up to three seconds."""
 
 FEWER = "ask for fewer hits or, with rerank, fewer candidates"
-"""Remedy for a search that is too large. All candidates of a reranking are hits of its search."""
+"""Advice in the error for a search that is too large. With `rerank`, every candidate is a hit of the search."""
 
 
 class Examples(NamedTuple):
-    """Ids of example documents: those that hits should resemble, and those that hits should not resemble."""
+    """Ids of documents that hits should resemble (`positive`), and of documents that they should not (`negative`)."""
 
     positive: Sequence[str]
     negative: Sequence[str] = ()
@@ -57,7 +57,7 @@ class Query(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """Options of a search. They determine which hits are returned, and how they are found."""
+    """Options of a search, which determine the hits, their order and the method of the search."""
 
     k: int = 10
     offset: int = 0
@@ -76,8 +76,8 @@ class SearchOptions:
     diversity: float = 0.0
     """Weight of the difference from other hits, in [0, 1]. See `arranging.diverse`."""
     group_by: str | None = None
-    """Path of a metadata field by whose values hits are grouped. Each group has up to `group_size` hits, and `k` counts
-    groups."""
+    """Path of the metadata field whose values group the hits. Each group has up to `group_size` hits, and `k` is the
+    number of groups."""
     group_size: int = 1
     explain: bool = False
     max_characters: int | None = None
@@ -86,7 +86,7 @@ class SearchOptions:
 
     @property
     def arranged(self) -> bool:
-        """True if hits are sorted, diversified or grouped, so that they are chosen from the best candidates."""
+        """True if hits are sorted, diversified or grouped. See `arranging`."""
         return bool(self.sort or self.diversity or self.group_by)
 
 
@@ -179,7 +179,8 @@ def find(corpus: Searchable, queries: Sequence[Query], options: SearchOptions) -
     """Return the hits of each query.
 
     Raises:
-        TooLarge: the documents exceed `options.max_characters`, or highlighting exceeds `MARKED_TOGETHER`.
+        TooLarge: the documents of the hits have more than `options.max_characters` characters, or highlighting would
+            search more than `MARKED_TOGETHER` characters.
         Invalid: an example is not in the corpus, or the examples cancel each other out.
     """
     if queries and queries[0].like:
@@ -214,13 +215,13 @@ def find(corpus: Searchable, queries: Sequence[Query], options: SearchOptions) -
 
 
 def resembling(corpus: Searchable, like: Examples, options: SearchOptions) -> tuple[list[Query], SearchOptions]:
-    """Convert examples to a query by vector, and to options that exclude the examples from the hits.
+    """Convert the examples `like` to a query by vector, and to options that exclude the examples from the hits.
 
-    The vector of a document is the mean of its passages, scaled to length 1. Let p and n be the mean vectors of the
-    positive and of the negative examples. The query is p + (p - n) or, without negative examples, p.
+    The vector of a document is the mean of the vectors of its passages, scaled to length 1. Let p and n be the mean
+    vectors of the positive and of the negative examples. The query is p + (p - n) or, without negative examples, p.
 
     Raises:
-        Invalid: a document is not in the corpus, or the examples cancel each other out.
+        Invalid: an example is not in the corpus, or the examples cancel each other out.
     """
     positive = _mean(corpus, like.positive, "like.positive")
     wanted = 2 * positive - _mean(corpus, like.negative, "like.negative") if like.negative else positive
@@ -231,7 +232,11 @@ def resembling(corpus: Searchable, like: Examples, options: SearchOptions) -> tu
 
 
 def _mean(corpus: Searchable, ids: Sequence[str], field: str) -> Floats:
-    """Return the (D,) mean of the vectors of the documents."""
+    """Return the (D,) mean vector of the documents with these ids. See `resembling` for the vector of a document.
+
+    Raises:
+        Invalid: a document is not in the corpus.
+    """
     keys = corpus.keys_of(ids)
     vectors, owners = corpus.vectors(keys), corpus.documents(keys)
     of_document: dict[str, list[Floats]] = {}
@@ -266,12 +271,12 @@ def _highlighted(corpus: Searchable, hits: Sequence[Hit], query: str, options: W
 
 
 def _in_fields(hit: Hit, searched: Collection[str]) -> list[tuple[str, str]]:
-    """Return the strings of the hit's document in `searched` fields, each with the name of its field."""
+    """Return (field, text) for each string in the `searched` metadata fields of the hit's document."""
     return [(field, text) for field in searched for text in texts_at(hit.passage.document.metadata, field)]
 
 
 def _together(rankings: Sequence[_Ranked]) -> Iterator[list[_Ranked]]:
-    """Yield groups of rankings whose hits are read in one step."""
+    """Split `rankings` into groups. The hits of all rankings in a group are read in one step."""
     together: list[_Ranked] = []
     hits = 0
     for ranked in rankings:
@@ -303,7 +308,7 @@ class _Search:
     def ranked(self, queries: Sequence[Query]) -> list[_Ranked]:
         """Return one page of hits for each query.
 
-        If writes since the previous page have left gaps in the page, search deeper.
+        If a page has too few hits because of writes since the previous page, search for more hits.
         """
         if self._options.arranged:
             return [self._arranged(query) for query in queries]
@@ -320,8 +325,8 @@ class _Search:
     def _passages(self, keys: Sequence[int]) -> dict[int, Passage]:
         """Return the passages of `keys`.
 
-        Above `max_characters`, raise `TooLarge` and read no more passages. A thousand documents may have a thousand
-        megabytes.
+        If their documents have more than `max_characters` characters, raise `TooLarge` before more passages are read.
+        This limits the memory, because a thousand documents may have a thousand megabytes.
         """
         passages: dict[int, Passage] = {}
         left = self._options.max_characters
@@ -374,7 +379,7 @@ class _Search:
             (ranked,) = self._rankings(query, depth)
 
     def _arranged(self, query: Query) -> _Ranked:
-        """Return the page of hits in the order of the options. If there are too few groups, search deeper."""
+        """Return the sorted, diversified or grouped page of hits. If there are too few groups, search for more hits."""
         options = self._options
         page = slice(options.offset, options.offset + options.k)
         depth = arranging.DIVERSE if options.diversity else arranging.CANDIDATES
@@ -423,8 +428,8 @@ class _Search:
     def _fused(self, query: Query, dense: Ranking, depth: int) -> _Ranked:
         """Fuse the dense and the lexical ranking.
 
-        Passages that are in at least one ranking come first. If more passages are needed, others follow in order of
-        their cosine.
+        Passages that are in at least one ranking come first. If more passages are needed, other passages follow in
+        order of their cosine.
 
         Every hit gets its cosine, even if only the lexical ranking contains the hit.
         """
@@ -466,6 +471,6 @@ def _units(queries: Sequence[Query]) -> Floats:
 def shown(score: float) -> float:
     """Round a score to the precision of answers. `min_score` is compared with the rounded score.
 
-    The order of hits by BM25 depends on the scores without rounding.
+    BM25 scores are rounded only after the hits have been ordered.
     """
     return round(score, DECIMALS)

@@ -1,4 +1,4 @@
-"""Snapshots: files with the state of a corpus at one moment, in `tar` and `zstd`.
+"""Snapshots: files with the state of a corpus at one moment, as `tar` archives compressed with `zstd`.
 
 A snapshot is completely verified when it is restored.
 """
@@ -71,7 +71,10 @@ class Snapshot:
 
 
 class Snapshots:
-    """Snapshots of all corpora. Each corpus has its own folder. Methods block. `bounds` limits restored corpora."""
+    """Snapshots of all corpora. Each corpus has its own folder. `bounds` limits restored corpora.
+
+    Methods block. They raise `Unhealthy` if the disk fails.
+    """
 
     def __init__(self, corpora: Backend, folder: Path, bounds: Bounds = BOUNDS) -> None:
         self._corpora = corpora
@@ -81,10 +84,11 @@ class Snapshots:
     def create(self, name: str, progress: Progress) -> Snapshot:
         """Write a snapshot of the current state of a corpus. Other threads may read and write meanwhile.
 
-        Progress counts each byte three times: for copying, hashing and packing.
+        `progress` counts each byte three times: for copying, hashing and packing.
 
         Raises:
             InsufficientStorage, Unhealthy: the disk is full, or fails.
+            Stopped: the work was cancelled by `Progress.leave`.
         """
         with self._beside(name) as copy:
             _, about = self._corpora.corpus(name)
@@ -112,11 +116,7 @@ class Snapshots:
             return _read(file)
 
     def listing(self, name: str) -> list[Snapshot]:
-        """Return the complete snapshots of a corpus, newest first. The corpus may have been deleted.
-
-        Raises:
-            Unhealthy: the disk fails. `path`, `opened` and `delete` raise this error, too.
-        """
+        """Return the complete snapshots of a corpus, newest first. The corpus may have been deleted."""
         found = []
         with disk_errors(self._folder / name):
             for file in (self._folder / name).glob(f"*{SUFFIX}"):
@@ -135,7 +135,7 @@ class Snapshots:
             return file
 
     def opened(self, name: str, id: str) -> BinaryIO:
-        """Open a snapshot, or raise `NotFound`. If it is deleted meanwhile, it can still be read."""
+        """Open a snapshot's file, or raise `NotFound`. If the snapshot is deleted later, the open file can be read."""
         with self._there(name, id) as file:
             return file.open("rb")
 
@@ -146,9 +146,9 @@ class Snapshots:
             fsync(file.parent)
 
     def unpacked_bytes(self, file: BinaryIO, size: int, *, sent: bool = True) -> int:
-        """Return the unpacked size that is declared in a snapshot of `size` bytes.
+        """Return the unpacked size in bytes that the manifest in a snapshot declares. `restore` enforces this size.
 
-        `restore` enforces the declared size. `sent` is true for a file that a client uploaded.
+        `size` is the size of `file` in bytes. `sent` is true for a file that a client uploaded.
 
         Raises:
             Invalid: `file` does not begin like a snapshot.
@@ -167,7 +167,7 @@ class Snapshots:
         return unpacked
 
     def restored_bytes(self, file: Path) -> int:
-        """Return the unpacked size that is declared in the snapshot `file`. See `unpacked_bytes`."""
+        """Return the unpacked size in bytes that the manifest of the snapshot `file` declares. See `unpacked_bytes`."""
         with disk_errors(file), file.open("rb") as opened:
             return self.unpacked_bytes(opened, file.stat().st_size, sent=self._folder not in file.parents)
 
@@ -176,13 +176,14 @@ class Snapshots:
 
         An existing corpus of this name answers requests until the restored corpus is complete.
 
-        Progress counts each byte twice: for unpacking and checking.
+        `progress` counts each byte twice: for unpacking and checking.
 
         Raises:
-            Invalid: `file` is not a complete snapshot, or a value in it is wrong or exceeds its limit; nothing has
+            Invalid: `file` is not a complete snapshot, or contains a value that is wrong or too large. Nothing has
                 changed.
             TooLarge: see `unpacked_bytes`.
             InsufficientStorage, Unhealthy: the disk is full, or fails.
+            Conflict, NotFound, Stopped: see `Backend.adopt`.
         """
         self.restored_bytes(file)
         with self._beside(name) as unpacked:
@@ -200,7 +201,8 @@ class Snapshots:
     def _there(self, name: str, id: str) -> Iterator[Path]:
         """Yield the path of a snapshot's file.
 
-        If the `with` block can't open the file because it does not exist, raise `NotFound`.
+        Raises:
+            NotFound: `id` is not the id of a snapshot, or the `with` block does not find the file.
         """
         with disk_errors(self._folder / name):
             try:
@@ -212,7 +214,7 @@ class Snapshots:
 
     @contextmanager
     def _beside(self, name: str) -> Iterator[Path]:
-        """Yield the path of a temporary file for a corpus, in the folder of its snapshots."""
+        """Yield a path for a temporary file in the folder of a corpus's snapshots. Delete the file at the end."""
         folder = self._folder / name
         file = folder / f".{os.getpid()}-{time.monotonic_ns()}.sqlite"
         with disk_errors(folder):
@@ -223,7 +225,7 @@ class Snapshots:
                 file.unlink(missing_ok=True)
 
     def sweep(self) -> None:
-        """Delete the unfinished files of killed processes."""
+        """Delete the unfinished files that killed processes have left, and empty folders."""
         for left in [*self._folder.glob("*/.*.sqlite*"), *self._folder.glob(f"*/*{SUFFIX}.part")]:
             left.unlink(missing_ok=True)
         for folder in self._folder.glob("*/"):
@@ -276,7 +278,12 @@ def _read(file: Path) -> Snapshot:
 
 
 def _unpack(file: Path, to: Path, progress: Progress) -> int:
-    """Unpack the corpus file, and return its size. Raise `Invalid` if its content differs from the manifest."""
+    """Unpack the corpus in the snapshot `file` to `to`, and return its size in bytes.
+
+    Raises:
+        Invalid: the snapshot is incomplete, its content differs from its manifest, or it contains more files.
+        Stopped: the work was cancelled by `Progress.leave`.
+    """
     with _opened(file) as packed, to.open("wb") as out:
         described = _described(packed)
         expected = described.content
@@ -311,8 +318,12 @@ def _opened(file: Path | BinaryIO) -> Iterator[IO[bytes]]:
 def _content(packed: IO[bytes], name: str, most: int) -> Iterator[bytes]:
     """Yield the next file of the archive in pieces.
 
-    `tarfile` only parses the file's header here. Its own reader would be unsafe, because it follows links and accepts
-    names and extensions of any size.
+    Here, `tarfile` only parses the header of the file. The reader of `tarfile` would be unsafe, because it follows
+    links and accepts names and extensions of any size.
+
+    Raises:
+        Invalid: the next file does not have the name `name`, or has more than `most` bytes.
+        EOFError: the archive ends too early.
     """
     member = tarfile.TarInfo.frombuf(_exactly(packed, tarfile.BLOCKSIZE), "utf-8", "strict")
     if member.name != name or member.type != tarfile.REGTYPE or not 0 <= member.size <= most:
@@ -365,7 +376,7 @@ class Manifest(BaseModel):
 
 
 def read_manifest(raw: bytes) -> Manifest:
-    """Parse a manifest. Raise `Invalid` if its format is unknown, or if a part is missing or wrong."""
+    """Parse a manifest. Raise `Invalid` if the manifest has an unknown format, or if a part is missing or wrong."""
     try:
         return Manifest.model_validate(orjson.loads(raw))
     except orjson.JSONDecodeError as error:
@@ -396,7 +407,7 @@ class Progress:
         self._token = CancelToken(caller=caller)
 
     def run(self, work: Callable[[], T]) -> T:
-        """Run `work` in the current thread. It reports its progress to this object."""
+        """Run `work`, which reports its progress to this object, in the current thread. Return its result."""
 
         def checked_here() -> T:
             with uninterrupted():
@@ -405,11 +416,11 @@ class Progress:
         return self._token.run(checked_here)
 
     def leave(self) -> None:
-        """Cancel the work. It stops at its next call of `add`."""
+        """Cancel the work. The work stops at its next call of `add`."""
         self._token.cancel()
 
     def left(self) -> bool:
-        """Return whether the work was cancelled. First wait as in `CancelToken.give_way`."""
+        """Return whether the work was cancelled, after waiting as in `CancelToken.give_way`."""
         self._token.give_way()
         return self._token.cancelled
 
@@ -431,7 +442,7 @@ class Progress:
 
     @contextmanager
     def growing(self, file: Path) -> Iterator[None]:
-        """Count the bytes of `file` as processed while the `with` block writes the file."""
+        """Count the bytes that are already in `file` as processed while the `with` block writes the file."""
         self._growing = file
         try:
             yield

@@ -34,7 +34,10 @@ fingerprint."""
 
 @dataclass(frozen=True)
 class OwnVectors:
-    """Marker for own vectors, in place of a manifest. If `dim` is None, the first vector sets it."""
+    """Marker that replaces the manifest of an encoder, for a corpus with own vectors (vectors that callers computed).
+
+    If `dim` is None, the first vector sets the dimension of the corpus.
+    """
 
     dim: int | None = None
     fingerprint: str = OWN
@@ -42,7 +45,7 @@ class OwnVectors:
 
 @dataclass(frozen=True)
 class WordSettings:
-    """Settings of word search in a corpus. None means that a setting was never given."""
+    """Settings of word search in a corpus. A setting is None if it was never given."""
 
     synonyms: dict[str, list[str]] | None = None
     """Synonyms. Each key is a word or a phrase. If a query contains the key, the search also looks for the words in
@@ -71,7 +74,10 @@ NO_OPTIONS = WordOptions()
 
 @dataclass(frozen=True)
 class Corpus:
-    """A named collection of documents. One encoder embeds all of them, unless the corpus has own vectors."""
+    """A named collection of documents.
+
+    One encoder embeds all documents of a corpus, or callers upload the documents with own vectors.
+    """
 
     name: str
     description: str | None = None
@@ -79,8 +85,8 @@ class Corpus:
     created: float = 0.0
     """Time of creation, in seconds since the epoch."""
     fingerprint: str | None = None
-    """Fingerprint of the bundle that embeds the corpus, or `OWN`. None before the first document, unless the corpus was
-    created for a bundle."""
+    """Fingerprint of the bundle that embeds the corpus, or `OWN`. None until the creation for a bundle, or the first
+    document, sets the fingerprint."""
     dim: int | None = None
     stemming: Stemming | None = None
     words: WordSettings = NO_SETTINGS
@@ -103,13 +109,13 @@ class Corpus:
 
 
 class Document(NamedTuple):
-    """Text of a caller, with an id and metadata."""
+    """A document of a corpus: a text with an id and metadata."""
 
     id: str
     text: str
     metadata: Mapping[str, Any]
     vector: Floats | None = None
-    """Unit vector (D,) that the caller computed. Only documents that are uploaded with their vectors have it."""
+    """Unit vector (D,) that the caller computed and uploads with the document, if any."""
     expires_at: int | None = None
     """Time at which the document expires, in microseconds since 1970. None if it never expires."""
 
@@ -140,9 +146,9 @@ class Chunking(NamedTuple):
 
 @dataclass(frozen=True)
 class Content:
-    """Documents, with the (P, D) vectors of their passages in order.
+    """Documents, with the (P, D) vectors of all their passages in order.
 
-    `fingerprint` is that of the encoder that computed the vectors.
+    `fingerprint` is the fingerprint of the encoder that computed the vectors.
     """
 
     documents: Sequence[Document]
@@ -168,7 +174,8 @@ class Removal:
 class Expiry:
     """Write that deletes up to `limit` documents that had expired at the time `moment`.
 
-    Unlike a `Removal`, it does not prevent an accepted upload job from writing documents with the same ids.
+    After an `Expiry`, an accepted upload job still writes documents with the same ids. After a `Removal`, the job skips
+    these documents.
     """
 
     moment: int
@@ -181,12 +188,13 @@ class Changes(NamedTuple):
     metadata: Mapping[str, Any] = MappingProxyType({})
     """JSON merge patch of the metadata (RFC 7396)."""
     expires_at: int | Literal["kept"] | None = "kept"
-    """New time of expiry, in microseconds since 1970. With None, the documents never expire. `kept` changes nothing."""
+    """New time of expiry, in microseconds since 1970. None means that the documents never expire. `kept` means that
+    their time of expiry does not change."""
 
 
 @dataclass(frozen=True)
 class Patch:
-    """Write that changes documents. Unknown ids are skipped."""
+    """Write that changes the metadata and the expiry of documents. Unknown ids are skipped."""
 
     ids: Sequence[str]
     changes: Changes
@@ -229,11 +237,11 @@ class Place(NamedTuple):
     values: Sequence[Scalar]
     """Values of the document, one for each order."""
     position: int | str
-    """Position of the document in the unsorted list. It orders documents with equal values."""
+    """Position of the document in the unsorted list. Documents with equal values are ordered by their positions."""
 
 
 class Page(NamedTuple):
-    """A page of documents, each with its position. All come from one snapshot of the corpus.
+    """A page of documents, each with its position. The whole page was read in one transaction.
 
     The documents are oldest first, except on a page of `Store.sorted_page`.
     """
@@ -300,7 +308,7 @@ class Facet(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Number of passages that a search chooses from, and the values of some fields in their documents."""
+    """Number of passages from which a search chooses, and the values of some fields in their documents."""
 
     passages: int
     values: Mapping[str, Sequence[FacetValue]]
@@ -335,7 +343,7 @@ class Map(NamedTuple):
 
 
 class Facets(NamedTuple):
-    """Metadata fields of a corpus, and whether the list has all of them."""
+    """Metadata fields of a corpus. `complete` is True if `fields` has all metadata fields."""
 
     fields: Sequence[Facet]
     complete: bool

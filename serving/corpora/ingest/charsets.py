@@ -21,7 +21,7 @@ BOMS = {
 _CODECS = {
     **dict.fromkeys(("utf-8", "ascii"), ""),
     "utf-16": "utf-16-le",
-    "iso8859-1": "cp1252",  # as in browsers, files with these four labels are read by a superset
+    "iso8859-1": "cp1252",  # as in browsers, these four labels select a superset of the charset
     "shift_jis": "cp932",
     "gb2312": "gbk",
     "euc_kr": "cp949",
@@ -58,9 +58,10 @@ def codec(charset: str) -> str:
 
 
 def meta_charset(page: BinaryIO) -> str:
-    """Return Python's codec for the charset that an HTML page names in its first bytes, as browsers do.
+    """Return Python's codec for the charset that an HTML page names in its first bytes. See `codec`.
 
-    A page that names UTF-16 is UTF-8, because the name is written in ASCII.
+    If the page names no supported charset, return the codec of UTF-8. If the page names UTF-16, also return the codec
+    of UTF-8, as browsers do: the name is written in ASCII, so the page is not UTF-16.
     """
     found = _META.search(page.read(META_BYTES))
     try:
@@ -73,9 +74,11 @@ def meta_charset(page: BinaryIO) -> str:
 def in_utf8(begun: Callable[[], BinaryIO], charset: str) -> BinaryIO:
     """Return the content of a file as a stream in UTF-8. A byte order mark overrides `charset`.
 
+    Reading the stream raises `Malformed` at the first byte that is invalid in `charset`. UTF-8 is not checked.
+
     Args:
-        begun: opens the file at its beginning.
-        charset: as `codec` returns it.
+        begun: function that opens the file at its beginning.
+        charset: Python's codec of the file, as `codec` returns it.
     """
     start = begun().read(max(map(len, BOMS)))
     charset = next((name for mark, name in BOMS.items() if start.startswith(mark)), charset)

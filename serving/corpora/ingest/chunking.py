@@ -26,10 +26,10 @@ _WORDS = re.compile(r"\s+")
 
 
 def asked_chunking(tokens: int | None, overlap: int | None) -> Chunking | None:
-    """Return the requested chunking. Return None if texts are not split.
+    """Return the requested chunking, or None if texts are not split.
 
     Raises:
-        Invalid: passages would be too short, or mostly overlap.
+        Invalid: `tokens` is too small, `overlap` is negative or more than half of `tokens`, or there is only `overlap`.
     """
     if tokens is None:
         if overlap is not None:
@@ -47,8 +47,9 @@ def cut(texts: Sequence[str], chunking: Chunking, pieces: Pieces) -> list[list[S
 
     A passage has at most `chunking.tokens` tokens. If possible, it ends at the last blank line in the second half of
     these tokens. If this half has no blank line, the passage ends at the last sentence end in this half. If this half
-    has no sentence end either, the passage ends between two words or, if that is impossible, between two tokens. It
-    never ends within a character, so a passage of a single character may have more than `chunking.tokens` tokens.
+    has no sentence end either, the passage ends between two words or, if that is impossible, between two tokens. A
+    passage never ends within a character. If a single character has more than `chunking.tokens` tokens, the passage
+    consists of this character.
 
     A passage begins between two words if possible, at most `chunking.overlap` tokens before the end of the previous
     passage. Only white space between passages is lost.
@@ -85,7 +86,7 @@ class _Tokens:
         stops = list(accumulate((piece.stop or 0 for piece in pieces), max))
         self._count = len(pieces)
         self._length = len(text)
-        # A character such as an emoji may have several tokens. All but the first begin before the first one ends.
+        # A character such as an emoji may have several tokens. The later tokens begin before the first token ends.
         self._clean = [0, *(i for i in range(1, len(pieces)) if starts[i] >= stops[i - 1])]
         self._starts = [starts[i] for i in self._clean]
         self._paragraphs = self._tokens_at(match.start() for match in _PARAGRAPHS.finditer(text))
@@ -104,7 +105,7 @@ class _Tokens:
         return self._starts[bisect_left(self._clean, token)]
 
     def end(self, begin: int, tokens: int) -> int:
-        """Return the exclusive end token of the passage that begins at the token `begin`."""
+        """Return the exclusive end token of a passage of up to `tokens` tokens that begins at the token `begin`."""
         most = begin + tokens
         if most >= self._count:
             return self._count
@@ -119,7 +120,7 @@ class _Tokens:
         return self._clean[place] if place < len(self._clean) else self._count
 
     def begin(self, before: int, end: int, chunking: Chunking) -> int:
-        """Return the first token of the passage that follows the passage from `before` to `end`."""
+        """Return the first token of the passage that follows the passage of the tokens from `before` to `end`."""
         least = max(end - chunking.overlap, before + max(1, chunking.tokens // ADVANCE))
         for borders in (self._words, self._clean):
             first = bisect_left(borders, least)
@@ -128,9 +129,9 @@ class _Tokens:
         return end
 
     def _tokens_at(self, places: Iterable[int]) -> list[int]:
-        """Return the sorted tokens at which a passage may begin.
+        """Convert character offsets to tokens before which the text may be split. Return the tokens sorted.
 
-        These are, for each offset in `places`, the first token that begins at the offset or after it.
+        Each offset in `places` is converted to the first such token that begins at the offset or after it.
         """
         found = (bisect_left(self._starts, place) for place in places)
         return sorted({self._clean[i] for i in found if i < len(self._clean)})
@@ -139,7 +140,7 @@ class _Tokens:
 def _sentence_ends(text: str) -> Iterator[int]:
     """Yield the character offsets of sentence ends and line ends.
 
-    A full stop ends a sentence only before white space.
+    A full-width mark, such as `。`, always ends a sentence. Any other mark ends a sentence only before white space.
     """
     for match in _SENTENCES.finditer(text):
         if match[0] == "\n":

@@ -65,7 +65,7 @@ def checked(given: Iterable[Row], settings: Settings, naming: Naming, rule: Vect
 
 
 def unrepeated(rows: Iterable[Checked]) -> Iterator[Checked]:
-    """Yield the same rows. If the id of a document has occurred before, replace the document by an error."""
+    """Yield `rows`. If a document has the id of an earlier document, replace the later document by an error."""
     places = dict[str, str]()
     for row in rows:
         if row.document and (place := places.setdefault(row.document.id, row.place)) != row.place:
@@ -81,12 +81,12 @@ def read_upload(
 ) -> Upload | None:
     """Read an upload that is small enough to be stored at once, without a job.
 
-    Return its documents and, with `skip_errors`, its bad rows. If the upload has too many documents or too many
+    Return the documents and, with `skip_errors`, the invalid rows. If the upload has too many documents or too many
     characters, return None.
 
     Raises:
         Empty: there are no rows.
-        ServiceError: a row is bad, and `skip_errors` is false. The error is that of the first bad row.
+        ServiceError: a row is invalid, and `skip_errors` is false. This is the error of the first invalid row.
     """
     upload, characters = Upload(), 0
     for row in unrepeated(checked(given, settings, naming, rule)):
@@ -109,7 +109,7 @@ def empty() -> Empty:
 
 
 def document_of(row: Row, settings: Settings, number: int, naming: Naming, rule: VectorRule) -> Document:
-    """Return the document of a row.
+    """Return the document of a row. `number` is the number of the row, from which `naming` computes a missing id.
 
     Raises:
         Invalid, TooLarge, Malformed, Conflict: the row is not a valid document of the corpus. The error's field begins

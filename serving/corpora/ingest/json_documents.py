@@ -2,7 +2,7 @@
 
 The parser finds the end of each document before it parses the document.
 
-No available library streams and also gives the guarantees of `parse_exact`: exact 64-bit integers, and errors that name
+No available library both streams and gives the guarantees of `parse_exact`: exact 64-bit integers, and errors that name
 the field of a NaN or a lone surrogate.
 """
 
@@ -34,12 +34,12 @@ _SCALAR = re.compile(rb"[^\s,\]}\[{\":]++")
 def json_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
     """Yield the documents as rows with the places `documents.0`, `documents.1` and so on.
 
-    Other fields of the body are skipped, except `OPTIONS`, which are refused.
+    Other fields of the body are skipped. The fields in `OPTIONS` are refused.
 
     Raises:
         Malformed: the body is empty, or the parts of the body between the documents are not JSON.
-        Invalid: there is no list of documents, or the body contains an option.
-        TooLarge: a document is too long; the rest is not read.
+        Invalid: there is no list of documents, there are two lists, or the body has a field in `OPTIONS`.
+        TooLarge: a document or another value is too long. The rest of the body is not read.
     """
     text = _Text(stream, row_bytes(settings))
     if not (first := text.peek()):
@@ -58,10 +58,10 @@ def json_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
 def json_media(begun: Callable[[], BinaryIO], settings: Settings) -> str | None:
     """Return the content type of a file that contains documents as JSON, or None for any other file.
 
-    Only the first document is read.
+    The file is read up to the first document.
 
     Args:
-        begun: opens the file at its beginning.
+        begun: function that opens the file at its beginning.
     """
     try:
         first = next(ndjson_rows(begun(), settings), None)
@@ -130,13 +130,13 @@ class _Text:
         self._buffer = b""
         self._at = 0
         self._passed = 0
-        """Number of bytes that were read before the buffer."""
+        """Number of bytes of the stream before the buffer."""
         while len(self._buffer) < len(BOM) and self._more():
             pass
         self._at = len(BOM) if self._buffer.startswith(BOM) else 0
 
     def peek(self) -> bytes:
-        """Return the next byte that is not white space, or an empty string at the end."""
+        """Return the next byte that is not white space, or an empty string at the end. The byte is not skipped."""
         while True:
             space = _SPACE.match(self._buffer, self._at)
             assert space is not None
@@ -152,7 +152,7 @@ class _Text:
         self._at += 1
 
     def items(self, begin: bytes, end: bytes) -> Iterator[None]:
-        """Yield before each item of a list or object, and skip the marks around the items."""
+        """Yield before each item of a list or object between `begin` and `end`. Skip brackets, braces and commas."""
         self.skip(begin)
         if self.peek() != end:
             yield
@@ -168,7 +168,7 @@ class _Text:
             self.fail("the end" + " (for one document per line, use application/x-ndjson)" * (following == b"{"))
 
     def value(self, place: str) -> bytes:
-        """Return the bytes of the next value. The caller must parse the bytes, because they may be invalid JSON."""
+        """Return the bytes of the next value, which may be invalid JSON. In errors, `place` names the value."""
         first = self.peek()
         if not first:
             self.fail("a value")

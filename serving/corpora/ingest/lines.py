@@ -21,10 +21,10 @@ NOT_LINES = (
 
 
 def lines(stream: BinaryIO, limit: int) -> Iterator[tuple[int, bytes | TooLarge]]:
-    """Yield each line, including its line end, with its number, counted from 1. A byte order mark is removed.
+    """Yield the number of each line, counted from 1, and the line with its line end. A byte order mark is removed.
 
-    A line of more than `limit` bytes is replaced by an error. The rest of such a line is skipped, and is never in
-    memory.
+    A line of more than `limit` bytes is replaced by an error. The rest of such a line is skipped in pieces, so the
+    whole line is never in memory.
 
     Raises:
         Stopped: the current work was cancelled.
@@ -44,7 +44,7 @@ def lines(stream: BinaryIO, limit: int) -> Iterator[tuple[int, bytes | TooLarge]
 def ndjson_rows(stream: BinaryIO, settings: Settings, text_field: str = "text") -> Iterator[Row]:
     """Yield one JSON document per line, skipping blank lines.
 
-    A line with `{"documents": [...]}` is an error, unless it has the `text_field` of a document.
+    A line is an error if it is a list, or an object with a list `documents` and without the field `text_field`.
     """
     for number, line in lines(stream, row_bytes(settings)):
         if isinstance(line, ServiceError):
@@ -67,15 +67,15 @@ def text_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
             yield Row(f"line {number}", {"text": text})
 
 
-# Fields of a JSON object are the text, the id, the vector and the time of expiry. All other fields are metadata, as in
-# a table.
+# A JSON object may have fields for the text, the id, the vector and the time of expiry. All other fields are metadata,
+# as in a table.
 
 
 def read_fields(row: Row, text_field: str | None, id_field: str | None) -> Row:
-    """Return a row of JSON as a raw document. Return a row with an error if the object is invalid.
+    """Return a row with the raw document of a JSON object. If the object is invalid, return a row with an error.
 
     Args:
-        row: the row, whose value should be an object. Other values are returned unchanged.
+        row: the row, whose value should be an object. A row with another value is returned unchanged.
         text_field: name of the field with the text, `text` by default.
         id_field: name of the field with the id, `id` by default. If `id_field` is given, each object must have this
             field. If `text_field` is `id`, `id_field` has no default.
@@ -98,9 +98,9 @@ def read_fields(row: Row, text_field: str | None, id_field: str | None) -> Row:
 
 
 def with_metadata(row: Row, more: dict[str, Any]) -> Row:
-    """Return a raw document with additional metadata from `more`. A row without a document is returned unchanged.
+    """Return `row` with the additional metadata `more` in its raw document. A row without a document stays unchanged.
 
-    If the document's own metadata have a field of the same name, return an error.
+    If the document's own metadata have a field with the same name, return a row with an error.
     """
     if not isinstance(row.value, dict):
         return row
@@ -111,10 +111,10 @@ def with_metadata(row: Row, more: dict[str, Any]) -> Row:
 
 
 def _together(metadata: Any, others: dict[str, Any]) -> Any:
-    """Merge `others` into `metadata`. If `metadata` is not an object, return it unchanged; a later check reports it.
+    """Merge `others` into `metadata`. If `metadata` is not an object, return it unchanged; a later check refuses it.
 
     Raises:
-        Invalid: a field is in both, or can't be stored.
+        Invalid: a field is in both `metadata` and `others`, or a field in `others` can't be stored.
     """
     if not isinstance(metadata, dict):
         return metadata

@@ -1,6 +1,6 @@
 """Reading of files that need a parser.
 
-A child process (`serving.readers`) reads them, within limits on memory and CPU time.
+A child process (`serving.readers`) reads these files, within limits on memory and CPU time.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from serving.settings import Settings
 MEMORY_BYTES = 1 << 30
 """Maximum bytes of memory for the process that reads a file."""
 CPU_SECONDS = {"markdown": 60, "html": 60, "pdf": 60, "docx": 60}
-"""Maximum CPU seconds of the process that reads a file, by format. Tables have no limit, because their rows are
-stored while they are read."""
+"""Maximum CPU seconds of the process that reads a file, by format. Tables have no limit, because the server already
+stores the first rows while the process reads the next rows."""
 PACKAGES = {
     "parquet": ("pyarrow", "data"),
     "arrow": ("pyarrow", "data"),
@@ -42,10 +42,9 @@ _ERRORS: dict[str, type[ServiceError]] = {one.__name__: one for one in (Malforme
 
 
 def check_installed(format: str) -> None:
-    """Raise an error if the package for a format is not installed.
+    """Raise `UnsupportedMedia` if the package that reads a format is not installed.
 
-    Raises:
-        UnsupportedMedia: the message names the extra to install.
+    The message names the extra to install.
     """
     package, extra = PACKAGES.get(format, ("", ""))
     if package and find_spec(package) is None:
@@ -56,7 +55,7 @@ def check_installed(format: str) -> None:
 
 
 def read(stream: BinaryIO, format: str, settings: Settings, *, source: str, split: str) -> Iterator[Row]:
-    """Yield the documents of a file as rows. A child process reads the file.
+    """Yield the documents of a file as rows. A child process reads the file. See `Options` for `source` and `split`.
 
     Raises:
         Malformed, Invalid, TooLarge, Empty: the file can't be read, or can't be read within the limits.

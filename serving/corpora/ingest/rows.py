@@ -15,8 +15,8 @@ from serving.settings import Settings
 VECTOR = "vector"
 EXPIRES_AT = "expires_at"
 MAX_CONTAINERS = 4000
-"""Maximum number of lists and objects in a row. 256 rows with this number reach about the limit of a request
-(`json_body.MAX_CONTAINERS`)."""
+"""Maximum number of lists and objects in a row. A job processes blocks of 256 rows. A block therefore has at most about
+as many lists and objects as a request may have (`json_body.MAX_CONTAINERS`)."""
 MAX_DEPTH = 200
 """Maximum nesting of a row. Metadata have a lower limit, so only an attack has deeper nesting."""
 COMPARED, COMPARED_LENGTH = 100, 40
@@ -44,14 +44,14 @@ class Row(NamedTuple):
 
 
 def listed(names: Iterable[str]) -> str:
-    """Quote the first `names`, up to a length that fits into a message."""
+    """List the first of `names` in quotes, shortened to a length that fits into a message."""
     return ", ".join(repr(name[:300]) for name in islice(names, 100))[:300]
 
 
 def absent(wanted: str, names: Collection[str], what: str, option: str = "text_column") -> str:
-    """Return a message that no field has the name `wanted`.
+    """Return a message that there is no field or column `wanted`. `what` is `field` or `column`.
 
-    The message lists the fields, and the `option` that selects another field.
+    The message lists `names`, suggests a similar name, and names the `option` that selects another field or column.
     """
     known = {name.casefold(): name for name in islice(names, COMPARED)}
     short = [folded for folded in known if len(folded) <= COMPARED_LENGTH]
@@ -64,10 +64,10 @@ def absent(wanted: str, names: Collection[str], what: str, option: str = "text_c
 
 
 def row_bytes(settings: Settings) -> int:
-    """Return the maximum bytes of one row.
+    """Return the maximum number of bytes of one row.
 
-    This is three times the limits on text and metadata together, which count bytes of UTF-8. JSON may escape a
-    character of two bytes, such as `é`, in six bytes.
+    This is three times the sum of the limits on text and metadata. These limits count bytes of UTF-8, but JSON may
+    escape a character of two bytes, such as `é`, in six bytes.
     """
     return 3 * (settings.max_text_bytes + settings.max_metadata_bytes)
 

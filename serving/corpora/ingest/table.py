@@ -69,14 +69,17 @@ class Columns(NamedTuple):
     ) -> Self:
         """Find the columns in a header. A name may end in a type, as in Meilisearch: `year:number`, `day:date`.
 
-        A type in `types`, except `auto`, overrides the type in the header. A type in `found` is only used if the header
-        has no type. The default type is string. An unknown suffix stays part of the name. Text, id and time of expiry
-        are strings. The case of the names of their columns does not matter. White space around a name is removed.
-        Columns without a name are left out, because spreadsheets write empty columns at the end, and pandas writes its
-        index at the beginning.
+        `types` has requested types of columns, and `found` has inferred types. A requested type, except `auto`,
+        overrides the type in the header. An inferred type is used only if the header has no type. The default type is
+        string. An unknown suffix stays part of the name.
+
+        Text, id and time of expiry are strings. The names of their columns may differ in upper and lower case. White
+        space around a name is removed. Columns without a name are left out, because spreadsheets write empty columns at
+        the end, and pandas writes its index at the beginning. `place` is the place of the header in error messages.
 
         Raises:
-            Invalid: a column occurs twice, a requested column is missing, or `types` has a column that is not metadata.
+            Invalid: a column occurs twice, the text column or the requested id column is missing, or `types` has a
+                column that is not metadata.
         """
         columns = [_typed(name.strip()) for name in header]
         names = [name for name, _ in columns]
@@ -110,7 +113,7 @@ class Columns(NamedTuple):
     def value(self, fields: Sequence[str]) -> dict[str, Any] | Invalid:
         """Return a row as a raw document, or the error of the row.
 
-        An empty id counts as missing, and so does an empty time of expiry.
+        An empty id and an empty time of expiry count as missing.
         """
         if len(fields) < self.width or any(map(str.strip, fields[self.width :])):
             return Invalid(f"has {len(fields)} fields, but the header has {self.width}")
@@ -128,9 +131,9 @@ class Columns(NamedTuple):
 
 
 def _place(wanted: str, names: Sequence[str]) -> int | None:
-    """Return the index of the column with this name.
+    """Return the index of the column with the name `wanted`.
 
-    If no name is equal, ignore case. If no name or several names then match, return None.
+    If there is no such name, ignore case. If no name, or more than one name, then matches, return None.
     """
     if wanted in names:
         return names.index(wanted)
@@ -166,7 +169,11 @@ def _boolean(field: str) -> bool | None:
 
 
 def _date(field: str) -> str | None:
-    """Check a date, and return it without white space around it. Return None for an empty field."""
+    """Return a date without white space around it, or None for an empty field.
+
+    Raises:
+        ValueError: the field is not a date.
+    """
     if not (given := field.strip()):
         return None
     if instant(given) is None:
@@ -178,7 +185,7 @@ _TYPES: dict[str, Callable[[str], Any]] = {"number": _number, "boolean": _boolea
 
 
 def types_of(found: Iterable[Row]) -> dict[str, str]:
-    """Return the type of each column: the first of `_TYPES` that fits all non-empty fields of the column."""
+    """Return the type of each metadata column: the first of `_TYPES` that fits all non-empty fields of the column."""
     possible = dict[str, list[str]]()
     for row in found:
         for name, value in row.value["metadata"].items() if isinstance(row.value, dict) else ():
@@ -189,10 +196,12 @@ def types_of(found: Iterable[Row]) -> dict[str, str]:
 
 
 def read_column_types(text: str) -> ColumnTypes:
-    """Parse the requested column types: `header` or `auto` (case is ignored), or a JSON object with types of columns.
+    """Parse the requested column types: `header`, `auto`, or a JSON object with the types of some columns.
+
+    The case of `header`, `auto` and types is ignored.
 
     Raises:
-        Invalid: the text is neither.
+        Invalid: `text` is none of these, or a type is unknown.
     """
     if word := _WORDS.get(text.lower()):
         return word
@@ -242,12 +251,12 @@ class _Feed:
         self._bytes, self.bad, self.begins = 0, None, self.number + 1
 
     def check(self) -> None:
-        """Raise an error if a line of the current row has one. The error names the row's first line."""
+        """If a line of the current row is invalid, raise its error. The field of the error is the row's first line."""
         if self.bad:
             raise type(self.bad)(self.bad.message, field=f"line {self.begins}")
 
     def written(self) -> str | None:
-        """Begin a new row, and return its first line that is not blank. At the end of the table, return None."""
+        """Skip blank lines, begin a new row, and return its first line. At the end of the table, return None."""
         self.next_row()
         while (line := next(self, None)) and line.isspace():
             self.next_row()
@@ -259,7 +268,7 @@ class _Feed:
     def __next__(self) -> str:
         try:
             self.number, line = next(self._lines)
-        except TooLarge as error:  # The compressed body unpacks to too much.
+        except TooLarge as error:  # the compressed body unpacks to too many bytes
             raise TooLarge(error.message, field=f"line {self.begins}") from None
         self._bytes += 0 if isinstance(line, ServiceError) else len(line)
         if isinstance(line, ServiceError) or self._bytes > self._limit:
@@ -285,14 +294,14 @@ def csv_rows(
 
     The separator is the comma, semicolon or tab, whichever is most frequent in the header. A line `sep=;` before the
     header, which Excel writes and reads, names another separator. `text_column` defaults to `text`, and `id_column` to
-    `id` if it exists. All other columns are metadata; see `Columns`, also for `types` and `found`. Empty rows are
+    `id` if this column exists. All other columns are metadata. See `Columns.of` for `types` and `found`. Empty rows are
     skipped.
 
     Raises:
         Empty: there is no header.
         Malformed: the header is not CSV in UTF-8.
         Invalid: see `Columns.of`.
-        TooLarge: the header or a row is too long. A quote may be left open in such a row, so no later row can be found.
+        TooLarge: the header or a row is too long. Later rows are not read, because a quote may be left open in the row.
     """
     feed = _Feed(stream, row_bytes(settings))
     first = feed.written()
@@ -302,7 +311,7 @@ def csv_rows(
     feed.check()
     if first is None:
         raise Empty("must begin with a header that names the columns", field=place)
-    names = "".join(first.split('"')[::2])  # what is outside quotes
+    names = "".join(first.split('"')[::2])  # the text outside of quotes
     delimiter = separator[1] if separator else max(DELIMITERS, key=names.count)
     _, *others = names.split(delimiter)
     # If a space follows each separator, `csv` must also ignore the space before a quote, as in `1, "a, b"`.

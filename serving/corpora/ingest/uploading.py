@@ -27,7 +27,7 @@ Format = Literal["json", "ndjson", "csv", "text", "parquet", "arrow", "markdown"
 TABLES: frozenset[Format] = frozenset(("parquet", "arrow"))
 """Tables in binary formats. Their rows have named fields, as JSON documents do."""
 FILES: frozenset[Format] = frozenset(("markdown", "html", "pdf", "docx"))
-"""Formats of files for people. The sections or pages of such a file become documents."""
+"""Formats of files that people read. The sections or pages of such a file become documents."""
 TEXTS: frozenset[Format] = frozenset(("csv", "text", "markdown", "html"))
 """Formats that may have any charset. JSON is always UTF-8 (RFC 8259)."""
 BINARY: frozenset[Format] = TABLES | frozenset(("pdf", "docx"))
@@ -94,8 +94,8 @@ class Options(BaseModel):
     """Fingerprint of the encoder that computed the documents' vectors. If it is empty, the documents are embedded,
     except in a corpus with own vectors."""
     naming: str = ""
-    """UUID namespace for the ids of rows without ids, from the idempotency key. If it is empty, the id of the job is
-    used. It is not part of the job's digest."""
+    """UUID namespace for the ids of rows without ids, from the idempotency key. If the namespace is empty, the job's id
+    is used instead. The namespace is not part of the job's digest."""
 
     @classmethod
     def of_media(cls, media: str, charset: str | None = None, **others: Any) -> Self:
@@ -134,6 +134,9 @@ class Options(BaseModel):
 
         The file's name selects the format, because browsers often send a wrong content type. If the suffix is unknown,
         the content type selects the format.
+
+        Raises:
+            UnsupportedMedia: both the suffix and the content type are unknown; or see `of_format`.
         """
         if suffix_of(name) in SUFFIXES or media not in MEDIA:
             return cls.of_file(name, charset, **others)
@@ -162,7 +165,7 @@ class Options(BaseModel):
 
 
 def suffix_of(name: PurePath) -> str:
-    """Return the suffix of a file name that selects the format."""
+    """Return the suffix that selects the format, in lower case. Suffixes of compression such as `.gz` are ignored."""
     return (name.with_suffix("") if name.suffix.lower() in PACKED else name).suffix.lower()
 
 
@@ -187,7 +190,8 @@ def rows(file: BinaryIO, options: Options, settings: Settings, most: int | None 
             must discard all rows, because later rows may not have these types.
 
     Raises:
-        Malformed, Invalid, Empty, TooLarge: the error is not limited to one row, or an option is wrong.
+        Malformed, Invalid, Empty, TooLarge: the file has an error that is not limited to one row, or an option is
+            wrong.
     """
     for option in ("text_column", "id_column"):
         if getattr(options, option) == "":

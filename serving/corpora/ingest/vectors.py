@@ -35,8 +35,8 @@ class VectorRule:
         """Return the unit vector (D,) of a document, or None if the corpus's encoder embeds the document.
 
         Raises:
-            Conflict: the document has a vector although the corpus's encoder embeds the document, or lacks a required
-                vector.
+            Conflict: the document has a vector, but the corpus's encoder embeds the document. Or a required vector is
+                missing.
             Invalid: `given` is not a vector, or has another dimension than the corpus.
         """
         if not (self.own or self.embedded_by):
@@ -65,7 +65,7 @@ def unit_vector(given: Any, field: str = VECTOR) -> Floats:
     The numbers are scaled in float64, so that no finite vector overflows.
 
     Raises:
-        Invalid: `given` is not a list of finite numbers, is too long, or is a zero vector.
+        Invalid: `given` is not a list of finite numbers, is too long or empty, or is a zero vector.
     """
     if not isinstance(given, list) or not {*map(type, given)} <= {int, float}:
         raise Invalid("must be a list of numbers", field=field)
