@@ -158,7 +158,7 @@ class Service:
     async def drain(self) -> bool:
         """Admit no more requests, and wait up to `drain_seconds` until the admitted requests are answered.
 
-        Return whether all of them finished in time.
+        Return whether all admitted requests finished in time.
         """
         self.health = Health("draining", "the server is shutting down")
         log.info(
@@ -265,7 +265,7 @@ class Service:
 
     @contextmanager
     def encoder(self, model: str | None = None) -> Iterator[Embedder]:
-        """Admit a request, and yield its encoder.
+        """Admit a request, and yield the encoder with the name `model`, by default the first encoder.
 
         If a reload replaces this encoder, the old encoder stays usable until the `with` block ends.
 

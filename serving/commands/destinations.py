@@ -299,7 +299,7 @@ def _messages(errors: Iterable[Mapping[str, Any]], count: int) -> list[str]:
 
 
 def _form(file: BinaryIO, media: str) -> tuple[Iterable[bytes], str]:
-    """Return the body of a form with this file, and the content type of the form.
+    """Return the body of a form that contains `file`, and the content type of the form.
 
     Text files are sent in a form, because the server refuses JSON in a body of the type text/plain. In a form, the
     server accepts each line of JSON as a text.

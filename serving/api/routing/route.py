@@ -193,7 +193,7 @@ class Shortcut:
 
 
 def parsed(model: type[Model], raw: Any) -> Model:
-    """Validate a body against its model, or raise `Invalid` with a description of the first error."""
+    """Return the JSON value `raw` as a `model`, or raise `Invalid` with a description of the first error."""
     try:
         return model.model_validate(raw)
     except ValidationError as error:
