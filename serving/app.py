@@ -88,7 +88,8 @@ def routes(
 ) -> FastAPI:
     """Create the application with its routes and its OpenAPI document.
 
-    The application has no service yet, so it can't answer requests.
+    `lifespan` provides the service. Without `lifespan`, the application only has its OpenAPI document, and can't answer
+    requests. With `asks_for_keys`, the document says that requests need an API key.
     """
     app = FastAPIOffline(  # serves the scripts of /docs itself, so that browsers load nothing from other servers
         docs_url=None,  # `pages` serves /docs, so that it works behind a proxy that adds a prefix
@@ -114,7 +115,11 @@ def routes(
 
 
 def _collector(endpoint: HttpUrl | None) -> Collector | None:
-    """Return the collector of traces, or None if neither `endpoint` nor OpenTelemetry's environment names one."""
+    """Return the collector of traces, or None if neither `endpoint` nor OpenTelemetry's environment names one.
+
+    Raises:
+        TracingError: the extra `otel` is not installed.
+    """
     if endpoint is None and not any(os.environ.get(name) for name in ENVIRONMENT):
         return None
     try:

@@ -10,7 +10,7 @@ Kind = Literal[
 
 
 MAX_FIELD, MAX_MESSAGE = 300, 2000
-"""Maximum characters of an error's field and of its message. Both may quote the request, and both may be stored."""
+"""Maximum characters of the field and of the message of an error. Both may quote the request, and may be stored."""
 
 
 class ServiceError(Exception):
@@ -79,7 +79,7 @@ class Conflict(ServiceError, status=409, kind="Conflict"):
 
 
 class TooLarge(ServiceError, status=413, kind="Validation"):
-    """The request has too many bytes, texts, tokens or documents."""
+    """The request or its answer is too large: it has too many bytes, texts, tokens, documents or hits."""
 
 
 class UnsupportedMedia(ServiceError, status=415, kind="Validation"):
@@ -99,7 +99,7 @@ class Overloaded(ServiceError, status=429, kind="Overloaded"):
 
 
 class Unsupported(ServiceError, status=501, kind="Backend"):
-    """The store of the corpora does not support this operation."""
+    """The store of the corpora, or this installation, does not support the operation."""
 
 
 class Unhealthy(ServiceError, status=503, kind="Unhealthy"):
@@ -123,7 +123,7 @@ class InsufficientStorage(ServiceError, status=507, kind="Unhealthy"):
 
 
 class NoRoom(InsufficientStorage):
-    """The corpora of this API key have used up its disk quota.
+    """The corpora of this API key have used up the disk quota of the key.
 
     The owner must delete data. A retry does not help.
     """

@@ -158,7 +158,7 @@ class Service:
     async def drain(self) -> bool:
         """Admit no more requests, and wait up to `drain_seconds` until the admitted requests are answered.
 
-        Return whether all of them finished in time.
+        Return whether all admitted requests finished in time.
         """
         self.health = Health("draining", "the server is shutting down")
         log.info(
@@ -167,8 +167,8 @@ class Service:
         if self._loading:
             self._loading.cancel()
         self.encoders.stop_changing()
-        # Nothing may be awaited between the change of `health` and this loop, which ends the bodies that are arriving.
-        # Bodies that begin later expire at once, because `health` is "draining".
+        # This loop ends the bodies that are arriving. Nothing may be awaited between the change of `health` and this
+        # loop. Bodies that begin later expire at once, because `health` is "draining".
         for patience in self._receiving:
             patience.reschedule(asyncio.get_running_loop().time())
         await self.jobs.stop()
@@ -265,7 +265,7 @@ class Service:
 
     @contextmanager
     def encoder(self, model: str | None = None) -> Iterator[Embedder]:
-        """Admit a request, and yield its encoder.
+        """Admit a request, and yield the encoder with the name `model`, by default the first encoder.
 
         If a reload replaces this encoder, the old encoder stays usable until the `with` block ends.
 
@@ -300,9 +300,9 @@ class Service:
         model: str | None = None,
         max_tokens: int | None = None,
     ) -> Relevance:
-        """Score N texts for a query. See `serving.inference.relevance`.
+        """Score the relevance of N texts for a query. See `serving.inference.relevance`.
 
-        At most `max_tokens` of each text are read. Texts that are cut by this limit count as truncated.
+        The model reads at most `max_tokens` tokens of each text. Texts that are cut by this limit count as truncated.
 
         Raises:
             TooLarge: `options` forbid truncation, but a text is too long.

@@ -355,7 +355,7 @@ def _split(origins: str) -> tuple[str, ...]:
 def read_settings(arguments: Sequence[str], others: Iterable[str] = ()) -> Settings:
     """Read the settings. Command-line options have priority over environment variables.
 
-    The message of an unknown option suggests the most similar option, of the settings or of `others`.
+    The error message for an unknown option suggests the most similar option among the settings and `others`.
 
     Raises:
         SettingsError: an option is unknown, or its value is not valid; the message names the option.
@@ -373,7 +373,7 @@ def read_settings(arguments: Sequence[str], others: Iterable[str] = ()) -> Setti
 
 
 def parser_of_settings() -> ArgumentParser:
-    """Return a parser with all settings as options. Callers read its help text and its options, but do not parse."""
+    """Return a parser with all settings as options. It is only for reading the help text and the options."""
     parser: ArgumentParser = CliSettingsSource(Settings).root_parser
     return parser
 

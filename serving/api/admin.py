@@ -1,6 +1,7 @@
 """Administration routes.
 
-With API keys, they need a key with the scope `admin`. Without API keys, they accept only callers on the same machine.
+If the server requires API keys, these routes need a key with the scope `admin`. Otherwise, they accept only callers on
+the same machine.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class LoadRequest(ClosedBody):
 
 
 class LoadAnswer(BaseModel):
-    """Name of the loaded model in requests, and fingerprint of its bundle."""
+    """Name by which requests select the loaded model, and fingerprint of the model's bundle."""
 
     id: str
     fingerprint: str
@@ -82,9 +83,9 @@ async def reload(
 ) -> ReloadAnswer:
     """Reload the bundles from disk, and answer when the new bundles are served.
 
-    The old bundles answer requests until then. 409 while another reload is running. 422 if a bundle is incomplete. 424
-    if a bundle does not run correctly. After an error, the old bundles stay in use, and the message gives the reason.
-    The signal SIGHUP also reloads the bundles.
+    The old bundles answer requests until then. 409 while another reload or a load is running. 422 if a bundle is
+    incomplete. 424 if a bundle does not run correctly. After an error, the old bundles stay in use, and the message
+    gives the reason. The signal SIGHUP also reloads the bundles.
     """
     first, *others = await service.reload(model)
     changed = {one.name: Fingerprints(old=one.old, new=one.new) for one in others}
@@ -95,8 +96,8 @@ async def reload(
 async def load(body: LoadRequest, service: ServiceDep) -> LoadAnswer:
     """Load a bundle, and answer when it is served.
 
-    403 if the folder is not in an allowed place. 409 if the name is taken. 422 if the bundle is incomplete. 424 if the
-    bundle does not run correctly.
+    403 if `bundle` is not in one of the allowed folders. 409 if the name of the bundle is taken, or while a reload or
+    another load is running. 422 if the bundle is incomplete. 424 if the bundle does not run correctly.
     """
     with service.admitted():
         served = await service.encoders.add(body.bundle)
@@ -107,7 +108,7 @@ async def load(body: LoadRequest, service: ServiceDep) -> LoadAnswer:
 async def unload(id: Annotated[str, PathParameter(description="Name of the model.")], service: ServiceDep) -> None:
     """Stop serving a model after its admitted requests are answered.
 
-    409 for the default model, which is the first model.
+    409 for the default model, which is the first model. 409 while a reload or a load is running.
     """
     with service.admitted():
         service.encoders.remove(id)

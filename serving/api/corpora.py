@@ -44,9 +44,9 @@ async def create(
     searched fields change, the words of all documents are indexed again before the answer. `model` selects the encoder
     for a corpus that has none yet. With `vectors: own`, each uploaded document has its own vector instead.
 
-    409 if the corpus already has documents and the request gives another stemming. 409 if the corpus has another model,
-    another origin of vectors, or vectors of another width. 409 if the corpus is being deleted. 409 if the request gives
-    values while the corpus is being restored, because the restore would overwrite these values.
+    409 if the corpus already has documents and the request gives another stemming. 409 if the request gives a model, an
+    origin of vectors or a width of vectors that differs from the corpus. 409 if the corpus is being deleted. 409 if the
+    request gives values while the corpus is being restored, because the restore would overwrite these values.
     """
     wanted = body or CorpusRequest()
     given = wanted.model_dump(exclude_none=True, exclude_defaults=True)
@@ -157,7 +157,7 @@ async def delete(name: CorpusName, service: ServiceDep) -> None:
 
 
 def unknown(otherwise: ASGIApp) -> ASGIApp:
-    """Return a handler of unknown paths. It checks the corpus name, and then calls the handler `otherwise`.
+    """Return a handler of unknown paths. The handler checks the corpus name, and then calls the handler `otherwise`.
 
     If the corpus name in a path below /corpora/ is illegal, the returned handler raises the error for illegal names. An
     example is the empty name in `/corpora//documents`.

@@ -96,7 +96,7 @@ def describe(app: FastAPI) -> None:
 
 
 def _complete(document: dict[str, Any]) -> dict[str, Any]:
-    """Add errors, parameters and headers to every operation of `document` in place, and return it."""
+    """Add errors, parameters and headers to every operation of `document` in place. Return `document`."""
     components = document["components"]
     _, bodies = models_json_schema(
         [(body, "serialization") for body in _BODIES.values()], ref_template=_reference("schemas", "{model}")["$ref"]
@@ -120,9 +120,9 @@ def _complete(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _may_answer(status: int | str, method: str, path: str) -> bool:
-    """Return whether a route may answer with `status`.
+    """Return whether the route of `method` and `path` may answer with the error `status`.
 
-    Errors of bodies, keys and deadlines are possible on every route.
+    Every route may answer with the errors about bodies, API keys and deadlines.
     """
     match status:
         case 404:

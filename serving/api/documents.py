@@ -130,9 +130,10 @@ async def patch(name: CorpusName, id: DocumentId, body: DocumentPatchRequest, se
 
 
 async def _patched(name: str, which: Sequence[str] | Filter, body: DocumentPatchRequest, service: ServiceDep) -> int:
-    """Change the documents whose ids `which` lists, or that match the filter `which`. Return their number.
+    """Change the documents whose ids `which` lists, or that match the filter `which`.
 
-    If `expires_at` is absent, the expiry stays the same. If it is null, the documents never expire.
+    Return the number of changed documents. If `body` has no `expires_at`, the expiry stays the same. If `expires_at` is
+    null, the documents never expire.
     """
     if not body.model_fields_set & {"metadata", "expires_at"}:
         raise Invalid("give metadata, expires_at or both", field="metadata")

@@ -115,8 +115,8 @@ async def infer(body: InferenceRequest, service: ServiceDep, request: Request) -
 async def tokenize(body: TokenizeRequest, service: ServiceDep) -> Response:
     """Return all tokens of each text.
 
-    The tokens include those that /embed would truncate. `start` and `stop` are positions of characters in the text with
-    its prompt.
+    The tokens include those that /embed would truncate. If a prompt is given, it is put before each text. `start` and
+    `stop` are positions of characters in the text including the prompt.
     """
     options = EmbedOptions(prompt=body.prompt, prompt_name=body.prompt_name)
     with service.encoder(body.model) as encoder:
@@ -153,8 +153,8 @@ async def sentence_similarity(id: ModelName, body: SimilarityRequest, service: S
 async def rerank(body: RerankRequest, service: ServiceDep) -> Response:
     """Rank texts by their relevance to a query, best first.
 
-    Query and texts get the encoder's prompts for queries and documents, unless the request names another prompt. A
-    cross-encoder reads each text together with the query.
+    By default, the query gets the encoder's prompt for queries, and each text gets the encoder's prompt for documents.
+    The request can give another prompt. A cross-encoder reads each text together with the query.
     """
     found = await service.relevance(
         body.query, body.texts, body.options(), "texts", method=body.method, model=body.model

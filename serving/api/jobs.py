@@ -127,7 +127,11 @@ async def submitted(
 
 
 async def _job(id: Annotated[str, Path(description="Id of the job.")], service: ServiceDep, request: Request) -> Job:
-    """Return the job. Jobs of corpora to which the key has no access look like missing jobs."""
+    """Return the job with this id.
+
+    Raises:
+        NotFound: there is no such job, or the API key has no access to the corpus of the job.
+    """
     job, key = await service.jobs.job(id), key_of(request)
     if key and not key.sees(job.corpus):
         raise NotFound(f"there is no job {id[:80]!r}")

@@ -116,8 +116,8 @@ async def mapped(
 ) -> Response:
     """Return the stored map, or a PCA map if no map is stored.
 
-    `POST` computes the stored map. Positions on the stored map do not change when documents are added or removed.
-    `stored` counts the passages added or removed after the map was computed.
+    `POST` computes the stored map. Positions on the stored map do not change when documents are added or removed. In
+    the answer, `stored` has the numbers of passages that were added and removed after the map was computed.
     """
     started = time.perf_counter()
 
@@ -146,7 +146,7 @@ def _check_possible(corpora: Backend) -> None:
 
 
 def _about(corpora: Backend, name: str, stored: Placed | None) -> dict[str, Any]:
-    """Return the fields `stored` and `hint` of the answer."""
+    """Return the fields `stored` and `hint` of `MapAnswer`. The parameter `stored` is None if no map is stored."""
     told = stored and {
         "created": stored.origin.created,
         "current": stored.current,

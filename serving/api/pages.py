@@ -59,7 +59,7 @@ loaded the module that imports it."""
 
 @router.get("/", response_model=None)
 async def index(request: Request, view: str = "search") -> Response:
-    """Return the web page with preload links for its modules.
+    """Return the web page with preload links for the modules that `view` needs.
 
     If the web page is not installed, return a short page with a link to the documentation.
     """

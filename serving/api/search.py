@@ -196,10 +196,11 @@ async def _counts(service: Service, names: Sequence[str], body: SearchRequest, o
 async def _warnings(
     service: Service, name: str, options: SearchOptions, found: SearchResult, counts: Counts | None
 ) -> dict[str, Any]:
-    """Return the warnings of the answer: conditions of the filter that no document can meet, and unknown fields.
+    """Return the field `warnings` of the answer.
 
-    A field of `sort`, `group_by` or `facets` is looked up only if no hit has a value for it, so that most searches need
-    no lookup.
+    The warnings name conditions of the filter that no document can meet, and metadata fields that no document has. A
+    field of `sort` or `group_by` is looked up only if no hit has a value for the field. A field of `facets` is looked
+    up only if no value was counted. Most searches therefore need no lookup.
     """
     hits = [hit for of_query in found.hits for hit in of_query]
     unused = {
@@ -252,9 +253,10 @@ def _check_options(body: SearchRequest) -> None:
 
 
 def _queries(body: SearchRequest, most: int) -> list[str] | Query:
-    """Return the texts to search for. For a vector or examples, return a `Query` instead, which needs no encoder.
+    """Return the texts to search for. If the request has a vector or examples, return a `Query` instead.
 
-    This function refuses illegal texts, because lexical search has no encoder that would refuse them.
+    A `Query` needs no encoder. This function refuses illegal texts and texts of more than `most` bytes, because lexical
+    search has no encoder that would refuse them.
     """
     given = [name for name in ("query", "queries", "vector", "like") if getattr(body, name) is not None]
     if given == ["query", "vector"]:
@@ -312,7 +314,8 @@ def _reranking(body: SearchRequest) -> Reranking | None:
 def _results(found: SearchResult, orders: Sequence[str], body: SearchRequest, most: int) -> list[dict[str, Any]]:
     """Return the hits of each query as JSON, with a cursor if there may be more hits.
 
-    Hits are written one at a time, so that hits of more than `most` bytes are refused early.
+    `orders` has the digest of each query from `_orders`. Hits are written one at a time. As soon as all written hits
+    together have more than `most` bytes, the request is refused.
     """
     unpaged = body.rerank or body.sort or body.diversity or body.group_by or getattr(body, "corpora", None)
     results, size = list[dict[str, Any]](), 0

@@ -128,9 +128,9 @@ async def reembed(name: CorpusName, service: ServiceDep, body: ReembedRequest | 
 async def adapt(name: CorpusName, service: ServiceDep, body: AdaptRequest | None = None) -> Response:
     """Start a job that trains the encoder `model`, by default the first encoder, on the corpus's texts without labels.
 
-    The job compares the old and the new encoder on passages that were not used for training. In its `result`, `bundle`
-    is the folder of the new encoder, or null if the new encoder is not better. `next` has the requests that load the
-    new encoder and embed the corpus with it. The served encoders do not change.
+    The job compares the old and the new encoder on passages that were not used for training. In the
+    `result` of the job, `bundle` is the folder of the new encoder, or null if the new encoder is not better. `next` has
+    the requests that load the new encoder and embed the corpus with it. The served encoders do not change.
 
     Only one adaptation runs at a time, and it takes minutes. 409 if the server already keeps the maximum number of
     adapted encoders for the corpus, if the corpus has no documents, or if the vectors came with the documents. 501 if

@@ -53,8 +53,9 @@ async def report(
 ) -> Response:
     """Return the promotion report of the model's bundle as JSON or as HTML.
 
-    The page is returned for `Accept: text/html` or `?format=html`. 404 if the bundle has no report; the message names
-    the command that creates a report.
+    Without `format`, the answer is HTML if `Accept` names `text/html` and the bundle has an HTML page, else JSON. 404
+    if the bundle has no report, or no HTML page for `format=html`. If there is no report, the message names the command
+    that creates a report.
     """
     model = service.encoders.named(id).model
     if model.report is None:

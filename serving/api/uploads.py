@@ -237,13 +237,13 @@ async def add(
 ) -> Response:
     """Store documents.
 
-    Up to 256 documents are stored before the answer. Either all of them are stored or none. After the answer 200, they
-    are durable and searchable. A larger upload becomes a job. A document with a known id replaces the old document. A
-    document without an id gets an id.
+    Up to 256 documents (`--max-upload-documents`) are stored before the answer. Either all of them are stored or none.
+    After the answer 200, the documents are durable and searchable. A larger upload becomes a job. A document with a
+    known id replaces the old document. A document without an id gets a new id.
 
     The content type names the format of the body. In multipart/form-data, the name of the file shows the format. The
-    body may be compressed with gzip or zstd. `x-truncated-inputs` is the number of texts or passages that exceed the
-    model's maximum length. These are stored completely, but only their beginning is embedded.
+    body may be compressed with gzip or zstd. The header `x-truncated-inputs` is the number of texts or passages that
+    exceed the model's maximum length. Such a text is stored completely, but only its beginning is embedded.
     """
     assert isinstance(request, BoundedRequest), "StreamedRoute passes a BoundedRequest"
     key = None if idempotency_key is None else check_key(idempotency_key)
@@ -299,8 +299,8 @@ async def _small(
 ) -> Upload | None:
     """Return the documents of an upload, or None if there are too many to store before the answer.
 
-    If the format needs a parser, a child process parses the file, and the CPU time is charged to the key. Other
-    formats are read in the key's threads.
+    If the format needs a parser, a child process parses the file, and the CPU time is charged to the API key. Other
+    formats are read in the threads of the API key.
     """
 
     def small() -> Upload | None:

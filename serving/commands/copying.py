@@ -43,11 +43,11 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, text: str, name: str = "") -> Place:
-        """Parse `STORE#NAME`. If the text has no name, the corpus is called `name`.
+        """Parse `text`, which has the form `STORE#NAME`. If `text` has no name, the corpus is called `name`.
 
         Raises:
-            Refused: the text names no store or no corpus.
-            Invalid: the name is not legal.
+            Refused: `text` names no store or no corpus, or has an unescaped # in a user or a password.
+            Invalid: the name of the corpus is not legal.
         """
         store, _, named = text.partition("#")
         if "@" in named:
@@ -58,12 +58,15 @@ class Place(NamedTuple):
 
 
 def _public(place: str) -> str:
-    """Return the place without a user and a password. The address of a Milvus has no `@` after them."""
+    """Return `place` without the user and the password of a Milvus server.
+
+    The last `@` ends the password, because the rest of the address has no `@`.
+    """
     return re.sub("(?<=://).*@", "", place)
 
 
 class Sum(NamedTuple):
-    """Size of a corpus, and a digest of its passages. The digest does not depend on the order of the passages."""
+    """Number of documents and passages, and a digest that does not depend on the order of the passages."""
 
     documents: int = 0
     passages: int = 0
@@ -77,7 +80,7 @@ class Sum(NamedTuple):
 
 
 class Sums:
-    """The sums of the documents that expire in each hour, and the sum of those that never expire.
+    """One `Sum` for the documents that expire in each hour, and one for the documents that never expire.
 
     Documents that have expired can't be read any more. Two corpora that were read at different times are therefore
     compared without the documents that expired meanwhile.
@@ -102,7 +105,10 @@ class Sums:
             self._by_hour[hour] = self._by_hour[hour].plus(Sum(1, len(spans), digest))
 
     def after(self, hour: float) -> Sum:
-        """Return the sum of the documents that expire after this hour, or never."""
+        """Return the `Sum` of the documents that never expire or that expire after `hour`.
+
+        `hour` is in hours since the epoch.
+        """
         return reduce(Sum.plus, (sum for at, sum in self._by_hour.items() if at > hour), Sum())
 
 
@@ -177,14 +183,17 @@ def _settings_of(settings: Settings, store: str) -> Settings:
 
 
 def _leading_to(settings: Settings, place: Place) -> Place:
-    """Replace an alias in `place` by the name of its corpus. Other names stay."""
+    """Replace an alias in `place` by the name of its corpus. Other names stay the same."""
     return place._replace(name=corpus_of(_settings_of(settings, place.store), place.name))
 
 
 def _opened(settings: Settings, store: str, held: ExitStack, *, new: bool = False) -> Backend:
     """Open the corpora in a data folder, or the corpora on Milvus with a temporary data folder.
 
-    With `new`, the data folder need not have corpora yet.
+    The exit of `held` closes the corpora. With `new`, the data folder need not have corpora yet.
+
+    Raises:
+        Refused: the data folder has no corpora.
     """
     opened = _settings_of(settings, store)
     if opened.on_milvus:

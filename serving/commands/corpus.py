@@ -36,7 +36,7 @@ from serving.settings import Settings, SettingsError, read_settings
 
 PAGE = 1000
 FAILURES = (Failed, EngineFailed, Unhealthy, InsufficientStorage, Overloaded, Expired, TooSlow)
-"""Errors that no other input or option avoids."""
+"""Errors that the user can't avoid by another input or another option."""
 
 
 def run(verb: str, given: argparse.Namespace, rest: Sequence[str]) -> int:
@@ -118,7 +118,10 @@ def _documents(corpora: Backend, name: str, where: Filter | None) -> Iterator[tu
 
 
 def _with_vectors(corpora: Backend, name: str, where: Filter | None) -> Iterator[tuple[Document, dict[str, Any]]]:
-    """Yield the documents with the vectors that callers computed, which the server can't compute again."""
+    """Yield each document that matches `where`, and a dict with the vector of the document.
+
+    Callers computed these vectors, so the server can't compute them again.
+    """
     for content in corpora.contents(name):
         for document, vector in zip(content.documents, content.vectors, strict=True):
             if where is None or where.matches(with_id(document.metadata, document.id)):

@@ -61,13 +61,13 @@ async def prepare(service: Service) -> None:
 
 
 async def fill(service: Service) -> None:
-    """Upload the documents in a job, and wait until the job ends.
+    """Upload the documents of the demo corpus in a job, and wait until the job ends.
 
-    Upload them only if the demo corpus is empty and had no upload, or if the last upload of these documents failed.
+    Do this only if the demo corpus is empty and had no upload, or if the last upload of these documents failed.
 
-    If a kill interrupts the upload, the next server process resumes it. If the encoder has changed, the resumed upload
-    fails. The upload is then repeated after the corpus is embedded again. Texts that are already stored are not
-    embedded again.
+    If a kill interrupts the upload, the next server process resumes it. If the encoder has changed meanwhile, the
+    resumed upload fails. The upload is then repeated after the corpus is embedded again. Texts that are already stored
+    are not embedded again.
     """
     try:
         for corpus, size in service.library.corpora.listing():
@@ -144,7 +144,7 @@ def _documents() -> Iterator[Document]:
 def _paragraphs() -> Iterator[tuple[Section, str]]:
     """Yield the first `MAX_PARAGRAPHS` paragraphs of each docstring, and all paragraphs of the language reference.
 
-    Of these paragraphs, those with fewer than `MIN_CHARACTERS` are left out.
+    Then leave out paragraphs of fewer than `MIN_CHARACTERS` characters.
     """
     for section in sections():
         kept = None if section.module == "topics" else MAX_PARAGRAPHS

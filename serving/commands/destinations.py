@@ -54,7 +54,8 @@ PIECE = 1 << 20
 PAGE = 1000
 POLL_SECONDS = 0.2
 PATIENCE = 600.0
-"""Timeout for an answer of the server, and for repeated requests for a job that can't be reached, in seconds."""
+"""Maximum seconds to wait for an answer of the server. After temporary errors, requests for a job are repeated for up
+to the same time."""
 CREATED, ACCEPTED = 201, 202
 REFUSED = (Malformed, Empty, TooLarge, UnsupportedMedia, Invalid, Overloaded, InsufficientStorage)
 """Errors after which certainly no document of a file is stored, and no job stores one later."""
@@ -99,7 +100,8 @@ class Destination(Protocol):
         repetition with the same `key` stores no document twice.
 
         Raises:
-            ServiceError: the file was refused, or the answer of the server was lost; see `REFUSED`.
+            ServiceError: the file was refused, or the answer of the server was lost. After an error of `REFUSED`, no
+                document is stored. After other errors, documents may be stored.
         """
 
     async def remove(self, where: Mapping[str, Any]) -> None:
@@ -287,15 +289,20 @@ def _tell_followed(duplicate: Duplicate) -> None:
 
 
 def _messages(errors: Iterable[Mapping[str, Any]], count: int) -> list[str]:
-    """Return the messages of a job's errors. Of more errors than a job keeps, the last message is their number."""
+    """Return the messages of a job's `errors`.
+
+    A job keeps only the first errors, and `count` is the number of all errors. If some errors were not kept, the last
+    message gives their number.
+    """
     kept = [str(error["error"]) for error in errors]
     return kept if count == len(kept) else [*kept, f"and {count - len(kept)} more errors"]
 
 
 def _form(file: BinaryIO, media: str) -> tuple[Iterable[bytes], str]:
-    """Return the body of a form with this file, and the content type of the form.
+    """Return the body of a form that contains `file`, and the content type of the form.
 
-    Lines of JSON are accepted as texts in a form, but are refused in a body of the type text/plain.
+    Text files are sent in a form, because the server refuses JSON in a body of the type text/plain. In a form, the
+    server accepts each line of JSON as a text.
     """
     mark = uuid.uuid4().hex
     head = f'--{mark}\r\ncontent-disposition: form-data; name="file"; filename="a.txt"\r\ncontent-type: {media}\r\n\r\n'
@@ -306,7 +313,8 @@ def _form(file: BinaryIO, media: str) -> tuple[Iterable[bytes], str]:
 def _error_of(answer: urllib.error.HTTPError) -> ServiceError:
     """Convert an HTTP error to a `ServiceError` with the same status and message.
 
-    Statuses above 500 that the server never sends come from a proxy that does not reach the server.
+    A conflict with an equal job becomes `Duplicate`. A status above 500 that the server never sends comes from a proxy
+    that does not reach the server, so the status becomes `Unhealthy`.
     """
     try:
         body = json.loads(answer.read())

@@ -50,7 +50,7 @@ class Round:
     """Error messages of skipped rows."""
 
     def __str__(self) -> str:
-        """Return the counts of the round as one line of text."""
+        """Return the counts as one line of text."""
         return f"{self.added} files with {self.documents} documents added or replaced, {self.removed} files removed"
 
 
@@ -92,7 +92,7 @@ class Folder:
             async with places:
                 try:
                     await self._add(file, digest, round)
-                except RETRIED as error:  # the documents of its earlier content are still there
+                except RETRIED as error:  # the documents of the file's earlier content are still there
                     round.failed.append(f"{file}: {error}")
 
         changed = {file: digest for file, digest in present.items() if self._tried.get(file) != digest}
@@ -110,8 +110,8 @@ class Folder:
     async def watch(self, tell: Callable[[Round], None]) -> None:
         """Synchronise the folder repeatedly. This method never returns.
 
-        `tell` is called after each round that added, removed or failed to add a file. Files with temporary errors are
-        tried again. A failure that repeats in consecutive rounds is reported once.
+        `tell` is called after each synchronisation that added, removed or failed to add a file. Files with temporary
+        errors are tried again. A failure that repeats in consecutive synchronisations is reported once.
         """
         told: list[str] = []
         while True:
@@ -141,7 +141,7 @@ class Folder:
         round.added += 1
 
     async def _store(self, file: str, digest: str, round: Round) -> bool:
-        """Store the documents of a file. Return whether this succeeded, with or without skipped rows.
+        """Store the documents of a file. Return True if this succeeded, even if invalid rows were skipped.
 
         If the job of the file fails or is cancelled, remove the documents that it has stored. After a temporary error,
         some documents may be stored. The next attempt with the same content has the same idempotency key, so it does
@@ -174,9 +174,10 @@ class Folder:
         return {f"{WATCHED}.folder": self._name, f"{WATCHED}.file": file}
 
     def _look(self, age: float, round: Round) -> tuple[dict[str, str], set[str]]:
-        """Return the digests of files that can be ingested, and the files that are unreadable or may be incomplete.
+        """Return the digests of the files that can be ingested, by file name, and the names of the skipped files.
 
-        The errors of unreadable files are added to `round`.
+        A skipped file is unreadable, or changed less than `age` seconds ago and may be incomplete. The errors of
+        unreadable files are added to `round`.
         """
         present, unsettled = dict[str, str](), set[str]()
         for path in self._files():

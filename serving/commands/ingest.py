@@ -63,7 +63,7 @@ async def _ingest_file(settings: Settings, given: argparse.Namespace, file: Bina
 
 
 async def _ingest_folder(settings: Settings, given: argparse.Namespace) -> int:
-    """Add new and changed files of a folder, and remove deleted files. Repeat this with `--watch`."""
+    """Add new and changed files of a folder, and remove deleted files. With `--watch`, repeat this endlessly."""
     async with _destination(settings, given) as destination:
         await destination.create(given.stemming, own_vectors=given.own_vectors)
         folder = Folder(given.file, destination, partial(_options, given))
@@ -91,7 +91,11 @@ async def _destination(settings: Settings, given: argparse.Namespace) -> AsyncIt
 
 
 def _options(given: argparse.Namespace, file: Path, watched: dict[str, Any] | None = None) -> Options:
-    """Return the options for a file. In a folder, options that do not fit the file's format are ignored."""
+    """Return the options for a file.
+
+    For a file in a folder, `watched` is metadata for the documents of the file, and options that do not fit the file's
+    format are ignored.
+    """
     others = {
         "text_column": given.text_column,
         "id_column": given.id_column,

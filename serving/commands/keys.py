@@ -22,11 +22,14 @@ LIMITS = {
     "unread_bytes": "bytes unread",
     "jobs": "jobs",
 }
-"""Limits of a key, each with its unit in a list of keys."""
+"""Limits of a key, each with the unit that `isosphere keys list` prints."""
 
 
 def keys(arguments: Sequence[str]) -> int:
-    """Run the command. Return the exit status: 2 after a mistake of the user, with one line on stderr."""
+    """Run the command and return its exit status.
+
+    After a mistake of the user, the status is 2, and stderr has one line about the mistake.
+    """
     given = keys_parser().parse_args(arguments)
     path: Path | None = given.api_keys_file
     try:

@@ -27,14 +27,15 @@ Opened = tuple[Settings, Sequence[Model]]
 def begin(settings: Settings) -> Future[Opened]:
     """Configure the log, and open the bundles in the background. Then load the first encoder, also in the background.
 
-    The future has a result when the bundles are open. Its errors are those of `with_bundles` and `opened_models`. The
-    first encoder is already being loaded then. The first call of its model's `load` waits until it is loaded.
+    Return a future of the new settings and the opened models. The future ends when the bundles are open and the loading
+    of the first encoder has begun. The first call of the first model's `load` waits until this encoder is loaded. The
+    future raises the errors of `with_bundles` and `opened_models`.
     """
     logs.configure(settings.log_format)
     _limit_tokenizers(settings)  # here, because the environment must not change while other threads read it
     if settings.engine in ("auto", OpenVino.name) and settings.device != "cuda":
         with suppress(RuntimeUnavailable):  # another engine may serve; otherwise `opened_models` raises this error
-            OpenVino.facts()  # opens OpenVINO in this thread, because Python runs signal handlers in it
+            OpenVino.facts()  # opens OpenVINO in this thread, because Python runs signal handlers here
 
     def opened() -> Opened:
         own = with_bundles(settings)

@@ -48,8 +48,9 @@ LOOK_SECONDS = 0.2
 def serve(opening: Future[Opened]) -> int:
     """Serve the bundles that `opening` opens, until a signal stops the server. Return the exit status.
 
-    If an option, a bundle, the key file or the address can't be used, the status is 2. If an export failed,
-    for example because the disk is full, the status is 1. In both cases, stderr has one line with the reason.
+    If an option, a bundle, the data folder, the key file or the address can't be used, the status is 2. If an encoder
+    could not be exported to a bundle, for example because the disk is full, or if Milvus can't be reached, the status
+    is 1. In both cases, stderr has one line with the reason.
     """
     try:
         settings, models = opening.result()

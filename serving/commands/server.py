@@ -126,7 +126,7 @@ class Server(uvicorn.Server):
     """Server that serves one service on its sockets.
 
     Raises:
-        KeysError: the key file can't be used.
+        KeysError, TracingError: see `create_app`.
     """
 
     def __init__(self, service: Service) -> None:
@@ -284,7 +284,10 @@ class Connection(HttpToolsProtocol):
             super().on_message_complete()
 
     def on_headers_complete(self) -> None:
-        """Check the size of the head. If other data arrived with it, its size is computed from its fields."""
+        """Check the size of the head.
+
+        If other data arrived together with the head, the size of the head is computed from its fields.
+        """
         if self.parser.should_upgrade():
             return  # `read_without_upgrade` will parse this head again
         self._stop()

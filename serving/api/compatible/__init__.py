@@ -1,1 +1,1 @@
-"""Routes of other servers, for their clients: OpenAI, Azure, Cohere and Ollama."""
+"""Routes for clients of other APIs: OpenAI, Azure, Cohere and Ollama."""

@@ -19,8 +19,8 @@ router = APIRouter(tags=["cohere"], route_class=DirectRoute)
 async def embed(body: CohereEmbedRequest, service: ServiceDep) -> Response:
     """Embed texts.
 
-    If the server has only one model, `model` may have any value. With `base64`, vectors are little-endian float32. The
-    route refuses images, both in `images` and in `inputs`.
+    If the server has only one model, `model` may have any value. For the type `base64` in `embedding_types`, vectors
+    are little-endian float32. The route refuses images, both in `images` and in `inputs`.
     """
     texts = body.all_texts()
     read = service.encoders.requested(body.model).model.manifest.max_length

@@ -76,7 +76,7 @@ async def tags(service: ServiceDep) -> OllamaModels:
 
 @router.post("/show", summary="Describe a model (Ollama)")
 async def show(body: OllamaShowRequest, service: ServiceDep) -> OllamaDescription:
-    """Describe a model. `model_info` has its maximum length and the dimensions of its vectors."""
+    """Describe a model. `model_info` has the model's maximum length, and the number of dimensions of its vectors."""
     served = _named(body.model, service)
     manifest, model = served.model.manifest, _model(served)
     family = model.details.family

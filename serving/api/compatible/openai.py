@@ -62,7 +62,8 @@ async def deployment_embeddings(
 ) -> Response:
     """Embed texts or token ids for clients of Azure, as `/v1/embeddings` does.
 
-    The deployment is the name of a model in `/v1/models`. Clients of Azure send the API key in the header `api-key`.
+    The deployment in the path is the name of a model in `/v1/models`. Clients of Azure send the API key in the header
+    `api-key`.
     """
     return await embeddings(body.model_copy(update={"model": id}), service, request)
 
@@ -77,7 +78,7 @@ async def models(service: ServiceDep) -> OpenAIModels:
 @router.get("/v1/models/{id:any}", summary="Describe a model")
 @router.get("/models/{id:any}", include_in_schema=False)
 async def model(id: ModelName) -> OpenAIModel:
-    """Describe the model of this name in `/v1/models`."""
+    """Describe the model that `/v1/models` lists under this name."""
     return _model(id)
 
 

@@ -62,12 +62,13 @@ class Edge:
     """Pure ASGI middleware: request ids, the access log, CORS for `origins`, and answers to unexpected errors.
 
     Every response has the header `x-request-id`. An id that the caller sent is kept if it has up to 128 visible ASCII
-    characters. Other requests get a new id. Log lines name the route by its template, because a path may contain the id
-    of a document. CORS headers are also added to error answers, so that browsers can read these answers.
+    characters. Otherwise, the request gets a new id. Log lines name the route by its template, because a path may
+    contain the id of a document. CORS headers are also added to error answers, so that browsers can read these
+    answers.
     """
 
     def __init__(self, app: ASGIApp, origins: tuple[str, ...] = ()) -> None:
-        """Wrap `app`. Pages from `origins` may send any header and read any header.
+        """Wrap `app`. Pages from `origins` may send any header, and read any header of an answer.
 
         Cookies are not allowed, because browsers send cookies by themselves. Pages must authenticate with API keys.
         """

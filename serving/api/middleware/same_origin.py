@@ -21,8 +21,8 @@ class SameOrigin:
     """Pure ASGI middleware that refuses requests of foreign web pages.
 
     Any web page can make its reader's browser send requests to a server that the reader's machine can reach. Simple
-    requests, such as those of a form, need no CORS preflight. Servers with API keys need no such protection, because
-    browsers never send API keys by themselves.
+    requests, such as those of a form, need no CORS preflight, so CORS does not stop them. Servers with API keys need no
+    such protection, because browsers never send API keys by themselves.
 
     The middleware recognises foreign requests as Go's `http.CrossOriginProtection` does: by `Sec-Fetch-Site`, or by
     `Origin` and `Host`. DNS rebinding can make a browser treat a foreign page as a page of the same origin. With

@@ -30,7 +30,7 @@ SECONDS_TO_SEND = 5.0
 
 
 class Collector:
-    """Sender of spans in the background. If its queue is full, spans are dropped.
+    """Background sender of spans. If its queue is full, spans are dropped.
 
     The headers, timeout, certificates and sampling come from OpenTelemetry's environment variables.
     """
@@ -47,7 +47,8 @@ class Collector:
     def request(self, name: str, headers: Mapping[str, str]) -> Iterator[Span]:
         """Record the run of the `with` block as the span of a request.
 
-        The request's headers `traceparent` and `tracestate` give the trace (W3C Trace Context).
+        The request's headers `traceparent` and `tracestate` name the trace to which the span belongs (W3C Trace
+        Context).
         """
         began = time.perf_counter()
         epoch = time.time_ns() - round(1e9 * began)  # all spans of a trace need the same epoch

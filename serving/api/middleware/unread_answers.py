@@ -18,15 +18,16 @@ UNCOUNTED = 65_536
 """Answers of at most this many bytes do not count towards the limit. Small answers are therefore always sent, even if
 other clients leave many bytes unread."""
 PIECE = 1 << 18
-"""Maximum bytes of an answer that the server sends at once. It sends more when the client has read most of them."""
+"""Maximum bytes of an answer that the server sends at once. The server sends more when the client has read most of
+these bytes."""
 
 
 class UnreadLimit:
     """Pure ASGI middleware that limits the bytes of unread answers.
 
     It runs after authentication, because an API key can have its own limit. A large answer counts until the client has
-    read it. An error replaces the answer to a read if the answer exceeds the limit. The answer to a write is always
-    sent, because the write has already happened.
+    read it. An error replaces the answer to a read if the unread bytes would exceed the limit. The answer to a write
+    is always sent, because the write has already happened.
     """
 
     def __init__(self, app: ASGIApp, limit: int) -> None:

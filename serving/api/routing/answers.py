@@ -62,7 +62,10 @@ def wants_raw(request: Request) -> bool:
 
 
 def _quality(accept: str, media: str) -> float:
-    """Return the weight of the type `media` in an `Accept` header (RFC 9110, 12.5.1), or 0 if it is not named."""
+    """Return the weight of the type `media` in an `Accept` header (RFC 9110, 12.5.1).
+
+    Return 0 if the header does not name `media`.
+    """
     for one in accept.lower().split(","):
         name, *parameters = (part.strip() for part in one.split(";"))
         if name == media:
@@ -113,7 +116,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def retry_headers(seconds: float) -> dict[str, str]:
-    """Return the headers for a retry.
+    """Return headers that tell the client to retry after `seconds`.
 
     The time is in whole seconds for HTTP clients, and in milliseconds for OpenAI's clients.
     """

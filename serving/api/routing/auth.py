@@ -34,9 +34,10 @@ class Authentication:
         self._keyring = keyring
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward public requests and allowed requests. The scope's state of an allowed request contains the key.
+        """Forward public requests and requests with a valid key. Store the key in the state of the ASGI `scope`.
 
-        Answer 401 if the key is missing or unknown, 403 if the key lacks the scope, and 429 if the key is over a limit.
+        Answer 401 if the key is missing or unknown, 403 if the key lacks the scope that the request needs, and 429 if
+        the key is over a limit.
         """
         if scope["type"] != "http" or _is_public(scope["method"], scope["path"]):
             await self._app(scope, receive, send)
@@ -81,7 +82,10 @@ def allowed_corpus(name: str, request: Request) -> str:
 
 
 def scope_for(method: str, path: str) -> KeyScope:
-    """Return the scope that a request needs. Inference and search need the scope `read`, whatever their method."""
+    """Return the scope that the API key of a request needs.
+
+    Inference and search need the scope `read`, whatever their method.
+    """
     if path == "/admin" or path.startswith("/admin/"):
         return "admin"
     if method in SAFE or (method == "POST" and _SEARCH.fullmatch(path)):
@@ -98,7 +102,8 @@ def _is_public(method: str, path: str) -> bool:
 def _secret(scope: Scope) -> str:
     """Return the API key in the headers of a request.
 
-    Some clients leave out `Bearer`. Clients of Azure send the header `api-key`.
+    `Bearer` is optional, because some clients leave it out. Clients of Azure send the header `api-key` instead of
+    `Authorization`.
     """
     headers = Headers(scope=scope)
     sent = headers.get("authorization") or headers.get("api-key", "")

@@ -88,7 +88,7 @@ def install(app: FastAPI) -> None:
 def _on_the_loop(answer: Answering) -> Callable[[Request, Exception], Awaitable[Response]]:
     """Wrap an exception handler so that it runs on the event loop.
 
-    Starlette would run the handler in a thread, which fails if the process has no free file descriptors.
+    Otherwise, Starlette would run the handler in a thread. That fails if the process has no free file descriptors.
     """
 
     async def handle(request: Request, error: Exception) -> Response:
@@ -98,7 +98,7 @@ def _on_the_loop(answer: Answering) -> Callable[[Request, Exception], Awaitable[
 
 
 def invalid(errors: Sequence[Mapping[str, Any]]) -> Invalid:
-    """Convert the first of pydantic's errors to `Invalid`. The error names the field as it is called in the request."""
+    """Convert the first of pydantic's errors to `Invalid`, whose `field` is the path of the field in the request."""
     first = errors[0]
     location = [str(step) for step in first["loc"] if step not in UNION_TAGS]
     message = _SAID.get(first["type"], _SHOULD.sub("must ", str(first["msg"]).removeprefix("Value error, ")))

@@ -48,8 +48,9 @@ class BytesInFlight:
         The `with` block calls the yielded function with the size of the body so far.
 
         Raises:
-            Overloaded: the bytes of all bodies together, or of the key's bodies together, exceed a
-                limit. A limit never refuses the only body that counts towards it.
+            Overloaded: the yielded function raises this error if all bodies together exceed the limit, or if the bodies
+                of one API key together exceed their share of the limit. The only body that counts towards a limit is
+                never refused.
         """
         caller: Caller | None = None
         counted = 0
@@ -82,7 +83,7 @@ class BytesInFlight:
 
 
 class BoundedRequest(Request):
-    """A request whose body is limited while the server reads it. `json_body` parses its JSON."""
+    """A request whose body is limited while the server reads it. The module `json_body` parses the body as JSON."""
 
     held: AsyncExitStack
     """Resources to release after the request is answered. The route sets this attribute."""
@@ -126,8 +127,8 @@ class BoundedRequest(Request):
     async def arrive(self, take: Take, limit: int, in_memory: int) -> None:
         """Pass each received piece of the body to `take`, which keeps at most `in_memory` bytes in memory.
 
-        The maximum size of the body is `limit`, not `max_body_bytes`. The errors are those of `body`, except those of
-        decompression.
+        The maximum size of the body is `limit`, not `max_body_bytes`. The method raises the errors of `body`, except
+        the errors of decompression.
         """
         with self.state.bytes_in_flight.body() as grown:
             await self._arrive(take, limit, lambda size: grown(min(size, in_memory)))

@@ -193,7 +193,7 @@ class Shortcut:
 
 
 def parsed(model: type[Model], raw: Any) -> Model:
-    """Validate a body against its model, or raise `Invalid` with a description of the first error."""
+    """Return the JSON value `raw` as a `model`, or raise `Invalid` with a description of the first error."""
     try:
         return model.model_validate(raw)
     except ValidationError as error:
@@ -221,7 +221,7 @@ def check_counts(body: Any, settings: Settings) -> None:
 
 
 def _bounded(handle: Work, field: Any, *, typed: bool, closed: bool = False) -> Handler:
-    """Wrap a handler with the limits of a request.
+    """Wrap a handler so that it gets the whole body, checked against the limits of a request.
 
     With `typed`, FastAPI parses the body, so a request with a body must have a content type. Without `typed`, a missing
     content type means JSON. With `closed`, a route that reads no body refuses a body.
@@ -248,7 +248,11 @@ def _bounded(handle: Work, field: Any, *, typed: bool, closed: bool = False) -> 
 
 
 def _in_time(answer: Work) -> Handler:
-    """Wrap a handler with the caller's deadline and priority, and with the answer for a caller who has left."""
+    """Wrap a handler so that the deadline and the priority in the request's headers apply.
+
+    The wrapped handler raises `Expired` after the deadline. If the caller has disconnected, it returns a response with
+    the status `CLIENT_LEFT`.
+    """
 
     async def in_time(received: Request) -> Response:
         request = BoundedRequest(received.scope, received.receive)
@@ -282,7 +286,11 @@ def _patience(request: Request) -> float | None:
 
 
 async def while_connected(request: starlette.requests.Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """Run `work`, and cancel it if the caller disconnects. Queued texts of cancelled work are never embedded."""
+    """Run `work` and return its response.
+
+    If the caller disconnects, cancel `work` and return a response with the status `CLIENT_LEFT`. Queued texts of
+    cancelled work are never embedded.
+    """
     working = asyncio.current_task()
     assert working is not None
     left, before = False, working.cancelling()
@@ -303,7 +311,8 @@ async def while_connected(request: starlette.requests.Request, work: Coroutine[A
     try:
         return await work
     except asyncio.CancelledError:
-        # Raise the error if not the caller but another task cancelled this task. That task waits for it to end.
+        # Raise the error if another task, and not the caller, cancelled this task. The other task waits until this task
+        # ends.
         if not left or working.cancelling() > before + 1:
             raise
         return Response(status_code=CLIENT_LEFT)

@@ -110,7 +110,8 @@ class Body(BaseModel):
 
     model_config = ConfigDict(strict=True)
     other_names: ClassVar[Mapping[str, str]] = {}
-    """Fields by their names in other APIs. A field that also has a value under its own name keeps that value."""
+    """Names of fields in other APIs, each with the name of the same field here. If a request has a field under both
+    names, the value under the name here counts."""
 
     @model_validator(mode="before")
     @classmethod
@@ -162,9 +163,9 @@ ALIKE: tuple[tuple[tuple[str, ...], list[Any]], ...] = (
     (("truncation_direction",), ["right"]),
     (("prompt",), []),
 )
-"""Groups of field names with the same meaning in different APIs, such as those of OpenAI, Cohere, Jina, Voyage, Mistral
-and Gemini, and names of one API only. For each group: the names, and the values that every route accepts because they
-change nothing."""
+"""Groups of field names with the same meaning in APIs such as those of OpenAI, Cohere, Jina, Voyage, Mistral and
+Gemini. A group may have a single name. For each group: the names, and the values that every route accepts because these
+values change nothing."""
 NOT_DONE: dict[str, tuple[Any, str]] = {
     "late_chunking": (False, "every text is embedded separately"),
     "return_multivector": (False, "each text gets one vector"),

@@ -1,4 +1,4 @@
-"""Cohere's request and response bodies, which follow the rules of `schemas.Body`."""
+"""Cohere's request and response bodies. The requests are subclasses of `bodies.Body`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Request and response bodies of corpora and documents, which follow the rules of `schemas.ClosedBody`."""
+"""Request and response bodies of corpora and documents. The requests are subclasses of `bodies.ClosedBody`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ Warnings = Annotated[
 
 
 def warnings_of(**parts: Sequence[str]) -> dict[str, Any]:
-    """Return the field `warnings` of an answer, if any. Each warning begins with the name of the request's part."""
+    """Return a dict with the field `warnings` of an answer. Without warnings, return an empty dict.
+
+    The keys of `parts` are fields of the request. Each warning begins with the name of its field.
+    """
     warnings = [f"{part}: {warning}" for part, unmatched in parts.items() for warning in unmatched]
     return {"warnings": warnings} if warnings else {}
 
@@ -284,7 +287,7 @@ class DocumentPatchRequest(ClosedBody):
     @model_validator(mode="before")
     @classmethod
     def _null_is_absent(cls, value: Any) -> Any:
-        """Keep a null `expires_at`, because null is not the same as an absent field here."""
+        """Drop null fields, except `expires_at`. A null `expires_at` means that the document never expires."""
         if not isinstance(value, dict):
             return value
         return {key: one for key, one in value.items() if one is not None or key == "expires_at"}

@@ -1,4 +1,4 @@
-"""OpenAI's request and response bodies, which follow the rules of `schemas.Body`."""
+"""OpenAI's request and response bodies. The requests are subclasses of `bodies.Body`."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ _Role = Annotated[Role | None, BeforeValidator(_role, json_schema_input_type=str
 class OpenAIEmbeddingsRequest(VectorFields):
     """Request of OpenAI's /v1/embeddings.
 
-    `inputs` may replace `input`. Clients can send other fields of /embed in `extra_body`. Azure, Jina, Voyage and
-    Mistral have the same route, with other names for some fields.
+    The field `input` may also be called `inputs`. Clients can send other fields of /embed in `extra_body`. Azure, Jina,
+    Voyage and Mistral have the same route, with other names for some fields.
     """
 
     other_names: ClassVar[Mapping[str, str]] = {"inputs": "input"}

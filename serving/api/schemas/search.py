@@ -1,4 +1,4 @@
-"""Request and response bodies of search, which follow the rules of `schemas.ClosedBody`."""
+"""Request and response bodies of search. The requests are subclasses of `bodies.ClosedBody`."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class StateAnswer(BaseModel):
 
 
 class Pooling(BaseModel):
-    """Pooling method, which combines token vectors to one vector."""
+    """Pooling method, which combines token vectors into one vector."""
 
     pooling: str
 
