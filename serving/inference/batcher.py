@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 FAILURES = 3
 """Consecutive failed batches after which an engine counts as failing."""
 RESERVED_SECONDS = 1.0
-"""Number of seconds that three measures last. After an interactive request, bulk work leaves one of several streams
+"""Duration of three restrictions, in seconds. After an interactive request, bulk work leaves one of several streams
 free. After requests of different keys, interactive batches are small; see `SMALL_PART`. After requests of different
 connections, no batch runs on the event loop; see `ON_THE_LOOP`."""
 BULK_TURN = 8
@@ -40,8 +40,8 @@ KEY_SHARE = 0.75
 no other request in the queue, its request may exceed this share."""
 ON_THE_LOOP = 0.005
 """Maximum estimated seconds of a batch that runs on the event loop instead of in a thread. A thread costs 0.2 ms, to
-start the batch and to wake the event loop afterwards. This is a tenth of a short text's time. An engine that hangs on
-the event loop blocks every request, including `/livez`. An orchestrator then restarts the server."""
+start the batch and to wake the event loop afterwards. Embedding a short text takes ten times as long. An engine that
+hangs on the event loop blocks every request, including `/livez`. An orchestrator then restarts the server."""
 NOBODY: Mapping[Caller | None, int] = {}
 SMALL_PART = 8
 """Divisor of a batch's token budget, to shorten the wait of other requests. It always applies to a batch in the extra
@@ -56,10 +56,11 @@ class Embed(Protocol):
 
 
 class Batcher:
-    """Queue of texts for one engine. `embed` runs in one thread for each stream of the engine.
+    """Queue of texts for one engine.
 
-    An idle stream starts the next batch at once, without a timer. Several idle streams share the waiting texts. A
-    request is admitted with all its texts, or it is refused. Interactive requests and bulk work each have their own
+    An engine with several streams embeds one batch per stream at the same time. `embed` runs in one thread for each
+    stream. An idle stream starts the next batch at once, without a timer. Several idle streams share the waiting texts.
+    A request is admitted with all its texts, or it is refused. Interactive requests and bulk work each have their own
     `FairQueue`. Interactive requests are embedded first. For `RESERVED_SECONDS` after an interactive request, bulk work
     leaves one of several streams free. If interactive requests never stop, bulk work gets one batch after every
     `BULK_TURN` interactive batches. If several engines share the streams of a machine, their batchers must get the same
@@ -124,7 +125,7 @@ class Batcher:
 
     @property
     def queued_texts(self) -> int:
-        """Number of waiting texts. Texts of callers who have left are included, although they will be skipped."""
+        """Number of waiting texts. Texts whose callers have left are counted, although these texts will be skipped."""
         return self._interactive.texts + self._bulk.texts
 
     @property
@@ -140,10 +141,11 @@ class Batcher:
     async def submit(self, texts: Sequence[Tokens], *, bulk: bool = False) -> Answer:
         """Embed N texts, and return their vectors and norms in the same order.
 
-        If the caller is cancelled, its waiting texts are never embedded.
+        With `bulk`, the texts may wait for interactive requests. If the caller is cancelled, its waiting texts are
+        never embedded.
 
         Raises:
-            Overloaded: the queue has no room for all texts; none was admitted.
+            Overloaded: the queue, or the share of the API key, has no room for all texts. No text was admitted.
             Backend: the engine failed on a text.
             Unhealthy: the batcher was closed before all texts were embedded.
         """
@@ -176,16 +178,16 @@ class Batcher:
         return await future
 
     def check_room(self, tokens: int, caller: Caller | None, coming: Mapping[Caller | None, int] = NOBODY) -> None:
-        """Raise `Overloaded` if the queue has no room for `tokens` additional tokens.
+        """Raise `Overloaded` if the queue has no room for `tokens` additional tokens of `caller`.
 
-        `coming` is the number of tokens that each caller will soon submit. The queue's limit counts tokens. The length
-        of a text is rounded up to the engine's `length_step`.
+        `coming` maps callers to the numbers of tokens that these callers will soon submit. The queue's limit is a
+        number of tokens. The length of each text is rounded up to a multiple of the engine's `length_step`.
 
         An interactive request counts with all its tokens until it is answered. By Little's law, the mean wait is then
-        at most the time that the engine needs for a full queue, in any order of the texts. If each embedded text made
-        room at once, more requests would be admitted. Many of them would wait for their last texts, and the mean wait
-        would be several times as long. Bulk work has no limit on its wait, so each embedded text of bulk work makes
-        room.
+        at most the time that the engine needs for a full queue, in whatever order the texts are embedded. If each
+        embedded text made room at once, more requests would be admitted. Many of them would wait for their last texts,
+        and the mean wait would be several times as long. Bulk work has no limit on its wait, so each embedded text of
+        bulk work makes room.
 
         An empty queue admits any request. A key with several requests gets at most `KEY_SHARE` of the room, so that
         other keys find room.
@@ -245,7 +247,7 @@ class Batcher:
                 await self._arrived.wait()
 
     async def _run_next(self) -> bool:
-        """Wait for a free stream, and run a batch on it. Return False if no text was waiting."""
+        """Wait for a free stream, and run the next batch on it. Return False if there was no batch to run."""
         await self._shared.take(self)
         try:
             queue, batch = self._next_batch()
@@ -264,7 +266,11 @@ class Batcher:
             self._shared.give()
 
     def _is_brief(self, request: Request) -> bool:
-        """Return whether the request is the only one, and so short that it may run on the event loop."""
+        """Return whether a request may run on the event loop.
+
+        The request must have a single short text, and no other text may be waiting or running. During the last
+        `RESERVED_SECONDS`, all requests must have come over the same connection.
+        """
         only = self._shared.connection is not None and perf_counter() >= self._shared.several_until
         idle = self._interactive.empty and self._bulk.empty and not (self._shared.busy or self._shared.overtaken)
         single = len(request.texts) == 1 and request.padded[0] <= ON_THE_LOOP * self._tokens_per_second
@@ -285,7 +291,7 @@ class Batcher:
     def _overtake(self) -> None:
         """Start an interactive batch in the extra thread if all streams are busy.
 
-        The batch has only texts of owners that have no text in a running batch.
+        The batch has only texts of API keys that have no text in a running batch.
         """
         if not self._overtaking or self._closed or self._shared.idle or self._shared.overtaken:
             return
@@ -302,7 +308,7 @@ class Batcher:
             await self._run(batch, alone=True)
 
     def _counted(self, batch: Sequence[Item]) -> AbstractContextManager[None]:
-        """Return a context manager that registers the owners of the batch's texts while the batch runs.
+        """Return a context manager that registers the owners (API keys) of the batch's texts while the batch runs.
 
         Without `overtaking`, the context manager does nothing.
         """
@@ -373,7 +379,7 @@ class Batcher:
         return works
 
     def _next_batch(self) -> tuple[FairQueue, list[Item]]:
-        """Choose the next batch. Return its queue and its texts.
+        """Choose the next batch. Return its queue and its texts. Without a batch to run, the list of texts is empty.
 
         Interactive requests come first. After `BULK_TURN` consecutive interactive batches, bulk work comes first.
         """
@@ -432,7 +438,7 @@ class Batcher:
                 future.set_exception(_service_error(error))
 
     def _release(self, request: Request) -> None:
-        """Stop counting a request towards the queue's limit, because it was answered, has failed or was cancelled."""
+        """Stop counting a request towards the queue's limit. The request was answered, has failed or was cancelled."""
         self.queued_tokens -= request.queued
         self._claim(request, -request.claim)
         request.queued = request.claim = 0

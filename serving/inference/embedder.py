@@ -123,9 +123,10 @@ class Embedder:
         that do not count towards the limit on texts, such as the query of a reranking request. `prompts` has one prompt
         for each input.
 
-        A caller may split a large list of texts into several calls. It then numbers the calls from 0, and passes the
-        number as `part`. The key's rate limit can refuse only part 0. The limits on the texts and the tokens of one
-        request do not apply to parts. The caller must repeat later parts that are refused.
+        A caller may split a large list of texts into several calls. The caller numbers the calls from 0, and passes the
+        number as `part`. The rate limit of the API key can refuse only part 0. The limits on the texts and the tokens
+        of one request do not apply to parts. A full queue can refuse any part with `Overloaded`. If a part after part 0
+        is refused, the caller must repeat this part.
         """
         check_kind(self.manifest, ENCODER)
         with self._metrics.request(len(inputs), retried=bool(part) or PATIENT.get()):
@@ -157,7 +158,7 @@ class Embedder:
         beside: int = 0,
         prompts: Sequence[str] | None = None,
     ) -> TokenEmbeddings:
-        """Return the vector of each token of texts or token ids, including special tokens.
+        """Return one vector for each token of the inputs, including the special tokens of texts.
 
         `most` is the maximum number of components in all token vectors together. See `embed` for the other parameters.
         """
@@ -188,7 +189,10 @@ class Embedder:
     async def score(
         self, pairs: Sequence[TextPair], options: EmbedOptions, field: str = "inputs"
     ) -> tuple[Floats, Computed]:
-        """Return the logits (N,) of a cross-encoder for N pairs of texts. Error messages call the pairs `field`."""
+        """Return the logits (N,) of a cross-encoder for N pairs of texts, and facts about the computation.
+
+        In error messages, `field` names the pairs.
+        """
         check_kind(self.manifest, CROSS_ENCODER)
         with self._metrics.request(len(pairs)):
             began = perf_counter()
@@ -210,7 +214,7 @@ class Embedder:
         warning: str | None = None,
         part: int | None = None,
     ) -> tuple[Answer, Computed]:
-        """Charge the tokens of `inputs` to the key, and embed `tokens` with `submit`.
+        """Charge the `tokens` of `inputs` to the API key of the request, and embed these tokens with `submit`.
 
         `began` is the time at which the request arrived. See `embed` for `part`.
         """
@@ -250,7 +254,7 @@ class Embedder:
     async def pieces(
         self, texts: Sequence[str], *, special_tokens: bool, options: EmbedOptions, field: str = "inputs"
     ) -> list[list[Piece]]:
-        """Return all tokens of each text with its prompt, without truncation, and charge them to the key."""
+        """Return all tokens of each text with its prompt, without truncation. Charge these tokens to the API key."""
         check_no_debt()
         found = await self._pieces(texts, special_tokens=special_tokens, options=options, field=field)
         charge(sum(map(len, found)), begun=True)
@@ -283,7 +287,7 @@ class Embedder:
         return found
 
     async def beginnings(self, texts: Sequence[str], tokens: int, field: str) -> tuple[Sequence[str], list[int]]:
-        """Truncate each text to `tokens` tokens. Return the texts and the indices of the truncated texts.
+        """Truncate each text to `tokens` tokens. Return all texts, and the indices of the texts that were truncated.
 
         If the model's maximum length is at most `tokens`, the texts are returned unchanged, without indices. The
         model truncates these texts later.
@@ -367,9 +371,10 @@ class Embedder:
         return vectors
 
     def _checked_options(self, options: EmbedOptions) -> str | None:
-        """Raise an error if the encoder does not support the options.
+        """Raise `Invalid` if the encoder does not support the options.
 
-        Return `NOT_MATRYOSHKA` if the encoder was not trained for the requested dimensions, else None.
+        Return the warning `NOT_MATRYOSHKA` if the encoder had no Matryoshka training for the requested number of
+        dimensions, else None.
         """
         native = self.manifest.dim
         if options.dimensions is not None and not 1 <= options.dimensions <= native:

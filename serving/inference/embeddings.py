@@ -35,9 +35,9 @@ class EmbedOptions:
     prompt_name: str | None = None
     """Name of one of the bundle's prompts."""
     role: Role | None = None
-    """Role of the texts, which selects one of the bundle's prompts, or no prompt if the bundle has none for the role.
-    The server's default prompt is not used, so the vectors of corpora depend only on the bundle. `prompt` and
-    `prompt_name` override the role."""
+    """Role of the texts. The role selects one of the bundle's prompts. If the bundle has no prompt for the role, the
+    texts get no prompt. A role overrides the server's default prompt, so that the vectors of corpora depend only on the
+    bundle. `prompt` and `prompt_name` override the role."""
     dimensions: int | None = None
     """Number of leading dimensions to return. Vectors are truncated first and normalised afterwards. None returns all
     dimensions."""

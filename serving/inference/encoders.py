@@ -38,7 +38,8 @@ class Encoders:
     """The served models, one for each bundle. The first is the default model.
 
     A new encoder is loaded and tested, and then replaces the old encoder in one assignment. Running requests keep the
-    old encoder. It is closed after the last of these requests. Only one change runs at a time.
+    old encoder. The old encoder is closed after the last of these requests. Only one change of the served models runs
+    at a time.
 
     Raises:
         BundleError: two bundles have the same name, or the first model is a cross-encoder.
@@ -97,11 +98,14 @@ class Encoders:
         """Return the model that a request names. None returns the default model.
 
         A server that has never had a second model returns its only model for any name.
+
+        Raises:
+            NotFound: the name is unknown.
         """
         return self.named(name) if self._binding and name is not None else self.default
 
     def encoder(self, name: str | None) -> ServedModel:
-        """Return the requested model, or raise `Invalid` if it is a cross-encoder."""
+        """Return the model that a request names. Raise `Invalid` if this model is a cross-encoder. See `requested`."""
         served = self.requested(name)
         check_kind(served.model.manifest, ENCODER)
         return served
@@ -128,7 +132,10 @@ class Encoders:
     def scorer(self, name: str | None, method: Method | None) -> tuple[ServedModel, Method]:
         """Return the model that scores texts for a query, and the scoring method.
 
-        If `method` is None, a cross-encoder scores pairs of texts, and an encoder uses the cosine.
+        If `method` is None, the method is "cross_encoder" for a cross-encoder, and "cosine" for an encoder.
+
+        Raises:
+            NotFound: the name is unknown, or `method` needs a cross-encoder and the server has none.
         """
         served = self.cross_encoder(name) if method == "cross_encoder" else self.requested(name)
         crosses = served.model.manifest.kind == CROSS_ENCODER
@@ -196,7 +203,7 @@ class Encoders:
 
     @property
     def failing(self) -> str:
-        """Message about the engines whose latest batches all failed, empty if there are none."""
+        """Message that names the models whose latest batches all failed. Empty if there are no such models."""
         return "; ".join(
             f"the last {len(one.batcher.failures)} batches of {one.manifest.name} failed: {one.batcher.failures[-1]}"
             for one in self.loaded
@@ -211,12 +218,12 @@ class Encoders:
                     await embedder.probe()
 
     async def settled(self) -> None:
-        """Wait until no change is running."""
+        """Wait until no change of the served models is running."""
         if self._changing:
             await asyncio.wait([self._changing])
 
     def stop_changing(self) -> None:
-        """Cancel the running change. The server keeps its current encoders."""
+        """Cancel the running change of the served models, if any. The server keeps its current encoders."""
         if self._changing:
             self._changing.cancel()
 
@@ -232,7 +239,12 @@ class Encoders:
             await embedder.close()
 
     async def _change(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run `work` if no other change is running. The work continues even if the caller is cancelled."""
+        """Run `work`, which changes the served models. The work continues even if the caller is cancelled.
+
+        Raises:
+            Conflict: another change is running.
+            Unhealthy: the server began to shut down.
+        """
         self._check_settled()
         task: asyncio.Task[T] = asyncio.create_task(work())
         self._changing = task
@@ -247,7 +259,7 @@ class Encoders:
             raise Conflict("a reload is running, or a bundle is being loaded")
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        """Log and count the result of a change, because its caller may have disconnected."""
+        """Count the result of a change of the served models. Log a failure, because the caller may have left."""
         self._changing = None
         failure = None if task.cancelled() else task.exception()
         self._metrics.reloads.labels("failed" if task.cancelled() or failure else "done").inc()
@@ -285,7 +297,12 @@ class Encoders:
             raise Backend(f"{folder}: {error}") from error
 
     async def _loaded(self, fresh: Sequence[ServedModel], *, beside: Sequence[ServedModel]) -> list[Embedder]:
-        """Load all models of `fresh`. If one fails, close the encoders that were already loaded and raise its error."""
+        """Load all models of `fresh`. If one model fails, close the encoders that were already loaded.
+
+        Raises:
+            Conflict: two models of `fresh` and `beside` have the same name.
+            Backend: a model can't be loaded, or does not reproduce its golden vectors.
+        """
         if said := clash([*fresh, *beside]):
             raise Conflict(said)
         embedders: list[Embedder] = []
@@ -380,15 +397,18 @@ def unfit(default: ServedModel) -> str:
 def in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     """Run `work` in a daemon thread, and return its future.
 
-    A load can't be interrupted. A daemon thread does not delay the exit of the server.
+    The work loads a model, which can't be interrupted. A daemon thread does not delay the exit of the server.
     """
     return asyncio.wrap_future(in_native_thread(work, "loading"))
 
 
 async def _self_test(embedder: Embedder) -> None:
-    """Compare the engine's vectors with the bundle's golden vectors.
+    """Compare the engine's vectors with the bundle's golden vectors, or a cross-encoder's scores with golden scores.
 
     The metrics of batches and of the queue include this test, and the metrics of requests do not.
+
+    Raises:
+        EngineError: the vectors or the scores differ.
     """
     golden = embedder.manifest.golden
     if not golden:

@@ -76,7 +76,7 @@ class Engine(Protocol):
         """
 
     def embed_tokens(self, batch: Sequence[Tokens], *, alone: bool = False) -> list[Floats]:
-        """Return the vectors (L, H) of the tokens of each text, not normalised. `token_dim` must not be None."""
+        """Return the token vectors (L, H) of each text, not normalised. `token_dim` must not be None."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,6 @@ class Mixed(NamedTuple):
 
 
 def places(texts: Sequence[Tokens]) -> Sequence[slice]:
-    """Return a slice for each text, which selects its rows in the concatenated token vectors."""
+    """Return one slice for each text. The slice selects the text's rows in an array of all texts' token vectors."""
     ends = np.cumsum([len(text) for text in texts]).tolist()
     return [slice(end - len(text), end) for end, text in zip(ends, texts, strict=True)]

@@ -94,8 +94,8 @@ class Request:
     def take(self, row: int, vector: Floats, norm: Floats | np.float32) -> int:
         """Store the vector (D,) of one text, or the vectors (L, H) of its tokens, with their norms.
 
-        After the last missing text, complete the answer. Return the number of tokens by which this call shortens the
-        queue.
+        `row` is the index of the text in the request. After the last missing text, complete the answer. Return the
+        number of tokens by which this call shortens the queue.
         """
         if self._answer is None:
             last = self._places[-1]
@@ -138,25 +138,26 @@ class _Line:
 class FairQueue:
     """Fair scheduler of texts. The owner that has waited longest since its last batch leads the next batch.
 
-    An owner leads a batch by one of its requests. The batch starts with this request's longest waiting text. It is
-    filled with texts of nearly the same length from any request, so that there is little padding. Among texts of the
-    same length, the batch prefers texts of the requests whose turn is next.
+    The owner of a request is its API key. An owner leads a batch by one of its requests. The batch starts with this
+    request's longest waiting text. The batch is filled with texts of nearly the same length from any request, so that
+    there is little padding. Among texts of the same length, the batch prefers texts of the requests whose turn is next.
 
     Requests of one owner take turns, oldest first. In its turn, a request may lead several batches. The turn ends when
     the request's own tokens in these batches would fill one batch, including the allowed padding. The request then
     moves to the end of its owner's requests.
 
-    The wait for the first text of a request has two bounds. First, its owner leads at most one batch before this text
-    for each earlier request of the same owner. An earlier request does not count if it led the owner's last batch
-    before the later request arrived. Before each batch of the owner, every other owner leads at most one batch. By this
-    bound, a request of any size delays a later request with a single text by at most one batch.
+    The wait for the first text of a request R has two bounds. The first bound counts the earlier requests that R's
+    owner has in the queue when R arrives. The request that led the owner's last batch is not counted. Before the first
+    text of R, the owner leads at most one batch for each counted request. Before each of these batches, every other
+    owner leads at most one batch. By this bound, a request of any size delays a later request with a single text by at
+    most one batch.
 
-    The second bound holds with a single owner. Let Q be the number of tokens that were queued when the request arrived.
-    The batches before its first text then have at most 2 Q tokens, plus one batch. No sequence of requests delays a
-    text forever.
+    The second bound holds if all requests have the same owner. Let Q be the number of tokens that were queued when R
+    arrived. The batches before the first text of R then have at most 2 Q tokens, plus the tokens of one full batch. No
+    sequence of requests delays a text forever.
 
-    To keep the first bound, a new request may lead a batch out of turn. After a batch led in turn, only requests that
-    arrived before its end may lead out of turn. After them, the next batch is led in turn again.
+    To keep the first bound, a new request may lead a batch out of turn. After a batch that was led in turn, only
+    requests that arrived before the end of this batch may lead out of turn. The next batch is then led in turn again.
     """
 
     def __init__(self, max_batch_tokens: int) -> None:
@@ -171,7 +172,7 @@ class FairQueue:
 
     @property
     def texts(self) -> int:
-        """Number of waiting texts. Texts of callers who have left are included, although they will be skipped."""
+        """Number of waiting texts. Texts whose callers have left are counted, although these texts will be skipped."""
         return sum(len(request.left) for request in self._requests)
 
     @property
@@ -192,7 +193,7 @@ class FairQueue:
     def add(self, request: Request, *, queued: int) -> None:
         """Add a request at the end of the queue.
 
-        `queued` is the number of tokens that were queued before this request, including running batches.
+        `queued` is the number of tokens that were queued before this request, including those of running batches.
         """
         request.patience = self._patience(queued)
         line, own = self._lines.setdefault(request.owner, _Line()), self._places(request.owner)
@@ -205,11 +206,12 @@ class FairQueue:
     ) -> list[Item]:
         """Choose a batch: a text of the request whose turn is next, and texts of similar length.
 
-        The batch has no text of the owners in `besides`. These owners keep their turns.
+        The batch has no text of the owners in `besides`. These owners keep their turns. If no text may be chosen, the
+        batch is empty.
 
         The batch has at most `budget` tokens. Without `budget`, it has at most the tokens of a full batch. It also has
-        at most `1 / parts` of the waiting tokens, so that idle streams share the texts. `queued` is the number of
-        queued tokens, including running batches.
+        at most `1 / parts` of the waiting tokens, so that idle streams share the texts. A batch of a single text may
+        exceed these limits. `queued` is the number of queued tokens, including those of running batches.
         """
         self._requests = [request for request in self._requests if request.left and not request.gone]
         if not self._requests:
@@ -249,7 +251,8 @@ class FairQueue:
     def _leading(self, owner: Hashable, line: _Line) -> int:
         """Return the index of the request that leads the owner's next batch.
 
-        This is the owner's first request, unless a new request would otherwise exceed its bounded wait.
+        Normally, the owner's first request leads. If a new request has reached the limit on its wait, the owner's first
+        new request leads instead.
         """
         own = self._places(owner)
         newcomers = [place for place in own if self._requests[place].new]
@@ -263,9 +266,10 @@ class FairQueue:
         return min(self._max_batch_tokens, math.ceil(sum(one.tokens_left for one in self._requests) / parts))
 
     def _window(self, leading: int, besides: Container[Hashable]) -> list[Item]:
-        """Return the leader's longest text, and then up to `WINDOW` - 1 waiting texts, longest first in each request.
+        """Return the candidates for a batch: the leader's longest text, and up to `WINDOW` - 1 other waiting texts.
 
-        Texts of the owners in `besides` are left out.
+        `leading` is the index of the leader, the request that leads the batch. The other texts are in
+        the order of `_in_turn`. Texts of the owners in `besides` are left out.
         """
         leader = self._requests[leading]
         first = leader.left[0]
@@ -277,11 +281,11 @@ class FairQueue:
         return [Item(leader, leading, first, leader.padded[first]), *islice(others, WINDOW - 1)]
 
     def _in_turn(self) -> Iterator[Item]:
-        """Yield the waiting texts in the order in which the window takes them.
+        """Yield the waiting texts in the order in which they become candidates for a batch.
 
-        Only the first `WINDOW` requests take part. Initially, each of the first `WINDOW / 2` requests adds one text, so
-        that requests with few texts get into the window. Then each request in turn adds up to `TEXTS_IN_TURN` texts, so
-        that the requests whose turn is next are completed.
+        Only the first `WINDOW` requests take part. Each request adds its longest texts first. Initially, each of the
+        first `WINDOW / 2` requests adds one text, so that requests with few texts have a candidate. Then each request
+        in turn adds up to `TEXTS_IN_TURN` texts, so that the requests whose turn is next are completed.
         """
         half, requests = WINDOW // 2, list(enumerate(self._requests[:WINDOW]))
         for place, one in requests[:half]:
@@ -297,7 +301,8 @@ class FairQueue:
     def _chosen(self, window: Sequence[Item], budget: int) -> list[Item]:
         """Choose the first text of `window`, and then the texts with the most similar lengths.
 
-        The batch respects the token `budget`, the ratio `PADDING`, and the patience of every request that it overtakes.
+        The batch respects the token `budget`, the ratio `PADDING`, and the `Request.patience` of every request that is
+        overtaken.
         """
         first, *others = window
         # At each index, this is the smallest patience of the requests before the index, without the leader.
@@ -339,7 +344,7 @@ class FairQueue:
 
 
 class EngineSlots:
-    """A fixed number of streams that several encoders share.
+    """A fixed number of streams, on which several encoders run their batches.
 
     A free stream goes to the waiting encoder whose last turn is oldest. While an encoder waits, every other encoder
     therefore starts at most one batch.
@@ -394,7 +399,7 @@ class EngineSlots:
             raise
 
     def give(self) -> None:
-        """Release a stream, and give it to the next waiting encoder."""
+        """Release a stream. If an encoder is waiting, give the stream to the next encoder."""
         while self._waiting:
             encoder = min(self._waiting, key=lambda one: self._last.get(one, -1))
             turns = self._waiting[encoder]

@@ -62,17 +62,17 @@ class FakeEngine:
         return [[first, *pieces, last] if special_tokens else pieces for pieces in words]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
-        """Return the ids as text, because hashes can't be decoded to words."""
+        """Return the ids themselves as text, such as `#12`, because hashes can't be decoded to words."""
         return " ".join(f"#{id}" for id in ids if not (skip_special_tokens and id in (START, END)))
 
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:  # noqa: ARG002 - it has one thread
-        """Return for each text the sum of the directions of its words, scaled to unit length."""
+        """Return for each text the sum of its tokens' directions, scaled to unit length."""
         pooled = np.stack([_directions()[tokens.ids].sum(axis=0) for tokens in batch])
         norms = np.linalg.norm(pooled, axis=1)
         return Embedded(pooled / norms[:, None], norms)
 
     def embed_tokens(self, batch: Sequence[Tokens], *, alone: bool = False) -> list[Floats]:  # noqa: ARG002
-        """Return for each text the random directions of its tokens. `embed` adds these directions."""
+        """Return for each text the random directions of its tokens. `embed` sums these directions."""
         return [_directions()[tokens.ids] for tokens in batch]
 
 

@@ -100,7 +100,7 @@ class InputPreparation:
         self.prompts = Prompts(manifest.prompts, settings)
         self._coming: Counter[Caller | None] = Counter()
         """Estimated tokens of the texts that are being tokenised, by API key. Checks of the queue's room add these
-        tokens to the queued ones."""
+        tokens to the queued tokens."""
 
     @cached_property
     def special_ids(self) -> list[int]:
@@ -132,7 +132,12 @@ class InputPreparation:
     ) -> Sequence[str]:
         """Check the texts, and put a prompt before each.
 
-        `prompts` has one prompt for each text. If `prompts` is None, all texts get the prompt of the request.
+        `prompts` has one prompt for each text. If `prompts` is None, all texts get the prompt that `options` select.
+        `at` names the text in error messages.
+
+        Raises:
+            Invalid: a text is not Unicode, or the prompt is not valid.
+            TooLarge: a text or the prompt is too long.
         """
         limit = self._settings.max_text_bytes
         for i, text in enumerate(texts):
@@ -147,6 +152,8 @@ class InputPreparation:
         self, inputs: Inputs, options: EmbedOptions, at: At, prompts: Sequence[str] | None = None
     ) -> list[Tokens]:
         """Return the tokens of texts with their prompts, or of given token ids, truncated to the maximum length.
+
+        `at` and `prompts` are as in `prompted`.
 
         Raises:
             Empty, TooLarge, Invalid, ForeignTokens: the request is not valid.
@@ -187,7 +194,15 @@ class InputPreparation:
         return tokens
 
     async def pair_tokens(self, pairs: Sequence[TextPair], options: EmbedOptions, field: str) -> list[Tokens]:
-        """Return the tokens of each pair of texts, truncated together to the model's maximum length. See `tokens`."""
+        """Return the tokens of each pair of texts, truncated together to the model's maximum length.
+
+        In error messages, `field` names the pairs.
+
+        Raises:
+            Invalid: a text is not Unicode, or `options` have a prompt, which a cross-encoder does not support.
+            TooLarge: a text or the request is too long.
+            Overloaded: the tokenizer's queue has no room.
+        """
         if options.prompt is not None or options.prompt_name is not None:
             raise Invalid(
                 "a cross-encoder does not support prompts",
@@ -263,9 +278,9 @@ def _characters(pair: TextPair) -> int:
 
 
 def _count_as_truncated(tokens: list[Tokens], cut: Sequence[int]) -> None:
-    """Count the inputs `cut` as truncated, even if their tokens fit the model.
+    """Mark the tokens of the inputs with the indices `cut` as truncated, even if these tokens fit the model.
 
-    The texts of these inputs were cut before they were tokenised.
+    The texts of these inputs were shortened before tokenisation.
     """
     for i in cut:
         tokens[i] = replace(tokens[i], length=max(tokens[i].length, len(tokens[i]) + 1))

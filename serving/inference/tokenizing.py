@@ -60,7 +60,9 @@ class Tokenizing:
 
     @contextmanager
     def admitted(self, characters: int) -> Iterator[None]:
-        """Admit a request to the tokenizer. An idle tokenizer admits any request.
+        """Admit a request of the size `characters` while the `with` block runs.
+
+        An idle tokenizer admits any request.
 
         Raises:
             Overloaded: too many characters wait already.
@@ -81,6 +83,7 @@ class Tokenizing:
         """Return the tokens of each text in order. If the caller is cancelled, its waiting texts are not tokenised.
 
         Raises:
+            Backend: the tokenizer failed.
             Unhealthy: the tokenizer was closed before all texts were tokenised.
         """
         if self._closed:
@@ -96,7 +99,7 @@ class Tokenizing:
         return tokens
 
     async def _fresh(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
-        """Tokenise a few short texts on the event loop, and any other list of texts in the thread."""
+        """Tokenise texts without the cache. A few short texts run on the event loop, all other texts in the thread."""
         if texts and sum(map(len, texts)) + 20 * len(texts) <= TOKENIZED_ON_THE_SPOT:
             return self._tokenize(texts, direction)
         fresh: list[Tokens] = []
@@ -146,7 +149,10 @@ class Tokenizing:
             running.add_done_callback(lambda done: self._deliver(turns, done))
 
     def _next(self) -> list[_Turn]:
-        """Take the oldest turn whose caller still waits, and later turns that fit into the same call."""
+        """Take the turns for the next tokenizer call from the queue. A turn has texts of one request.
+
+        These turns are the oldest turn whose caller still waits, and later turns that fit into the same call.
+        """
         turns: list[_Turn] = []
         characters = 0
         while self._waiting:

@@ -32,7 +32,7 @@ _Landed = tuple[dict[bytes, _Row], float]
 """Vectors by the token ids of their texts, and the time at which the engine started with the first text."""
 
 _Place = tuple[bytes, bool, Caller | None]
-"""The token ids of a text, its `bulk` flag, and the API key in whose queue it waits."""
+"""The token ids of a text, and the `bulk` flag and the API key of its request."""
 
 
 @dataclass(eq=False)
@@ -57,8 +57,8 @@ class VectorCache:
     def __init__(self, submit: Submit, max_bytes: int, observe: Callable[[int, int], None] = lambda *_: None) -> None:
         """Create the cache. For each request, it calls `observe` with two numbers.
 
-        The first counts texts whose vector was cached or already being computed. The second counts texts that were sent
-        to the engine.
+        The first number counts texts whose vector was cached or already being computed. The second number counts texts
+        that were sent to the engine.
         """
         self._submit, self._observe = submit, observe
         self.kept: Lru[bytes, _Row] = Lru(max_bytes)
@@ -84,7 +84,7 @@ class VectorCache:
         return Answer(np.stack(vectors), np.array(norms, dtype=np.float32), begun)
 
     async def _shared(self, key: bytes, text: dict[bytes, Tokens], bulk: bool) -> _Landed:
-        """Wait for the vector of a single text. If no run computes it yet, start one."""
+        """Return the vector of a single text. If no run of the engine computes this vector yet, start such a run."""
         place = key, bulk, current_caller()
         if not (flight := self._flights.get(place)):
             flight = self._flights[place] = _Flight(asyncio.create_task(self._run(text, bulk)))
@@ -99,7 +99,7 @@ class VectorCache:
                 flight.task.cancel()
 
     def _leave(self, place: _Place, flight: _Flight) -> None:
-        """Remove the run from `_flights`, so that later requests start their own run."""
+        """Remove the run `flight` from `_flights`, so that later requests start their own run."""
         if self._flights.get(place) is flight:
             del self._flights[place]
 

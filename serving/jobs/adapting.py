@@ -75,15 +75,15 @@ def check_allowed(settings: Settings) -> None:
 class Adaptations:
     """The folders of running jobs (`working`) and of adapted encoders (`made`). The methods block.
 
-    Both folders have a subfolder for each corpus. Its files count towards the disk quota of each API key that may use
-    the corpus.
+    Both folders have a subfolder for each corpus. The files of a subfolder count towards the disk quota of each API key
+    that may use the corpus.
     """
 
     working: Path
     made: Path
 
     def work(self, job: Job) -> Path:
-        """Return the folder in which a job works. It contains the texts and checkpoints of the training."""
+        """Return the folder in which a job works. This folder contains the texts and checkpoints of the training."""
         return self.working / job.corpus / job.id
 
     def check_room(self, job: Job) -> None:
@@ -116,7 +116,11 @@ def adapted(
 ) -> dict[str, Any]:
     """Adapt a served encoder to the passages of a corpus, and report the finished steps. This call blocks.
 
-    An interrupted job continues from the last checkpoint of its training, with the texts that it had at the start.
+    Return the report of `isosphere adapt`, with the name (`model`) and the folder (`bundle`) of the best new encoder,
+    and with the requests that bring this encoder into use (`next`). If no new encoder is better than the served
+    encoder, `model` and `bundle` are None.
+
+    An interrupted job continues from the last checkpoint of its training, with the texts of its first start.
 
     Raises:
         Stopped: the work was cancelled; the child process has ended.
@@ -130,7 +134,7 @@ def adapted(
         if not texts.exists():
             _write(corpora, job.corpus, texts)
         start.unlink(missing_ok=True)
-        # A link, so that neither errors nor the result contain paths of the server.
+        # Use a link, so that neither errors nor the result contain paths of the server.
         start.symlink_to(served.folder.absolute())
         options = ["--backbone", f"./{start.name}", "--out", name, "--json", RESULT]
         options += ["--max-steps", str(steps)] if (steps := job.options.get("max_steps")) else []
@@ -173,7 +177,7 @@ def _next(bundle: Path, corpus: str) -> list[dict[str, Any]]:
 
 
 def _write(corpora: Backend, name: str, file: Path) -> None:
-    """Write passages of a corpus to a file of JSON lines, with the titles of their documents."""
+    """Write at most `MOST_PASSAGES` passages of a corpus, with their documents' titles, to a file of JSON lines."""
     _, size = corpora.corpus(name)
     some = islice(_rows(corpora.contents(name)), 0, None, max(1, -(-size.passages // MOST_PASSAGES)))
     with replacing(file) as part, part.open("w", encoding="utf-8") as written:

@@ -38,13 +38,14 @@ LOOKED_AT = 2000
 
 
 async def ingest(library: Library, settings: Settings, disk_quota: DiskQuota, running: Running) -> dict[str, Any]:
-    """Store an upload. `Options` determines whether invalid rows are skipped or make the job fail.
+    """Store the documents of an upload. Return the number of stored documents as `count`.
 
-    If the disk is full, the job waits. If the disk quota of the API key is full, the job fails. Documents that are
-    already stored are kept.
+    If the disk is full, the job waits. If the disk quota of the API key is full, the job fails. When a job fails, the
+    documents that are already stored are kept.
 
-    With `on_error=fail`, an invalid row makes the job fail before any document is stored. Rows without ids get ids
-    derived from the idempotency key or the job's id. A row that is stored again therefore replaces itself.
+    With the option `on_error=fail`, an invalid row makes the job fail before any document is stored. With
+    `on_error=skip`, invalid rows are skipped. Rows without ids get ids derived from the idempotency key or the job's
+    id. If a resumed job stores a row again, the row therefore replaces itself.
     """
     options = Options.model_validate(running.job.options)
     rule = await retry_while_busy(lambda: library.vector_rule(running.job.corpus))
@@ -80,15 +81,19 @@ class _Upload:
         return cls(options, read, CancelToken())
 
     async def taken(self, take: Callable[[], list[T]]) -> list[T]:
-        """Call `take` in a thread, and return the rows. If the caller is cancelled, cancel `token`."""
+        """Call `take` in a thread, and return its rows. If the caller is cancelled, cancel the upload's `token`."""
         return await in_thread(lambda: self.token.run(take), on_cancel=self.token.cancel)
 
 
 async def _examine(running: Running, upload: _Upload) -> frozenset[int]:
     """Count the valid rows, and report the invalid rows. Return the numbers of the rows that repeat an earlier id.
 
-    Only an 8-byte hash of each id is kept in memory. Rows whose hash occurs twice are read again, and their ids are
-    compared.
+    Only an 8-byte hash of each id is kept in memory. Rows whose hash occurs more than once are read again, and their
+    ids are compared.
+
+    Raises:
+        Empty: the upload has no rows.
+        ServiceError: a row is invalid, and the option `on_error` is "fail". The error is that of the row.
     """
     running.forget_errors()
     hashes = array("q")
@@ -122,7 +127,7 @@ async def _examine(running: Running, upload: _Upload) -> frozenset[int]:
 
 
 def _looked_at(row: Checked) -> tuple[Checked, int | None]:
-    """Return a row without its document, and the hash of the document's id, or None if there is no document.
+    """Return a row without its document, and the hash of the document's id. Without a document, the hash is None.
 
     The document is dropped, because the texts of many rows may have gigabytes.
     """
@@ -169,7 +174,10 @@ class _Flying:
 async def _store(
     library: Library, disk_quota: DiskQuota, running: Running, upload: _Upload, left_out: frozenset[int]
 ) -> None:
-    """Store all rows, from the job's `position` to the end of the upload."""
+    """Store the valid rows from the job's `position` to the end of the upload.
+
+    Rows whose numbers are in `left_out` are not stored.
+    """
     begin = running.job.position or 0
     flying = deque[_Flying]()
 

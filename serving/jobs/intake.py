@@ -36,7 +36,11 @@ class Intake:
         dropped: Note,
         most: int,
     ) -> None:
-        """Create the intake. `most` is the maximum number of unfinished jobs of a caller without a limit of its own."""
+        """Create the intake. `most` is the maximum number of unfinished jobs of a caller without a limit of its own.
+
+        `accepting` is called before a job is stored. If the job can't be stored, `dropped` is called. Both functions
+        may block.
+        """
         self._ledger, self._requests, self._spools, self._unended = ledger, requests, spools, unfinished
         self._accepting, self._dropped, self._most = accepting, dropped, most
         self._taking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -48,10 +52,10 @@ class Intake:
         and the next server process starts them."""
 
     async def take(self, job: Job, spool: Spool | None, answered: Answered | None, taken: Note) -> None:
-        """Store a job with its upload and the answer to its request, then call `taken`.
+        """Store a job with its upload and the answer to its request. Then call `taken` with the job.
 
         Raises:
-            Conflict, Duplicate, Overloaded, Unhealthy: see `Jobs.submit`.
+            Conflict, Duplicate, Overloaded, InsufficientStorage, Unhealthy: see `Jobs.submit`.
         """
         async with self._alone(job.corpus):
             if self.closed:
@@ -78,7 +82,7 @@ class Intake:
 
     @asynccontextmanager
     async def closing(self, corpus: str) -> AsyncIterator[None]:
-        """Wait until jobs that are being submitted are stored. Refuse new jobs for a corpus while the block runs."""
+        """Refuse new jobs for a corpus while the block runs. Before the block, wait for jobs that are being stored."""
         async with self._alone(corpus):
             self._closing.append(corpus)
         try:

@@ -79,7 +79,7 @@ class Job:
 
 
 def progress_of(job: Job, things: str) -> str:
-    """Return the progress of a job as text. `things` is the unit of the amounts."""
+    """Return the progress of a job as text. `things` is the unit of the job's work, such as "passages"."""
     if job.state == "queued":
         return "it waits for earlier jobs"
     far = f"{job.done:,} of {job.total:,} {things} are done" if job.total else "it has begun"
@@ -87,12 +87,15 @@ def progress_of(job: Job, things: str) -> str:
 
 
 def error_of(place: str, message: str) -> Mapping[str, str]:
-    """Return an error for the ledger. Place and message are shortened, because they may quote the upload."""
+    """Return an error for the ledger. `place` and `message` are shortened, because they may quote the upload."""
     return {"place": shortened(place, MAX_PLACE), "error": shortened(message, MAX_ERROR)}
 
 
 def as_json(value: Any) -> str:
-    """Return `value` as JSON with few escapes. Lone surrogates stay escaped, because UTF-8 can't encode them."""
+    """Return `value` as JSON.
+
+    Of the non-ASCII characters, only lone surrogates are escaped, because UTF-8 can't encode them.
+    """
     return json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace").decode()
 
 
@@ -112,7 +115,7 @@ class Duplicate(Conflict):
 def digest_of(kind: str, corpus: str, options: Mapping[str, Any], content: str) -> str:
     """Return the digest of a job. `content` is the digest of the upload.
 
-    The option `naming` does not count: the same upload under another idempotency key is an equal job.
+    The digest leaves out the option `naming`, so that the same upload under another idempotency key is an equal job.
     """
     counted = {name: value for name, value in options.items() if name != "naming"}
     return hashlib.sha256(json.dumps([kind, corpus, counted, content], sort_keys=True).encode()).hexdigest()
@@ -168,14 +171,14 @@ class Running:
         self._pace.add(job.done)
 
     def stored_beyond(self, done: int) -> None:
-        """Set the amount of work that was stored after the last checkpoint.
+        """Set the amount of work (`done`) that was stored after the last checkpoint.
 
         The progress of the job includes this work. If the job is resumed, it repeats this work.
         """
         self._beyond = done
 
     async def checkpoint(self, position: int, done: int) -> None:
-        """Store a checkpoint on disk: all work before `position` is done."""
+        """Store a checkpoint on disk. All work before `position` is done, and `done` is the amount of this work."""
         now = replace(self._now(), position=position, done=done)
         before = -1 if self.job.position is None else self.job.position
         await self._save(replace(now, starts=0) if (position, done) > (before, self.job.done) else now)
@@ -226,7 +229,8 @@ async def retry_while_busy(work: Callable[[], Awaitable[T]]) -> T:
     """Run `work` as bulk work. Retry while the server is overloaded or stopping, the disk is full, or the engine fails.
 
     Raises:
-        ServiceError: a retry can't help, as with a full disk quota of a key, or the engine failed `TRIES` times.
+        ServiceError: the engine failed `TRIES` times, or a retry can't help. For example, a retry can't help if stored
+            data are damaged, or if the disk quota of an API key is used up.
     """
     failures = count(1)
     while True:

@@ -42,9 +42,9 @@ class Jobs:
     """Job queue.
 
     Up to `at_once` jobs run at the same time. A corpus has at most one running job, except for jobs of the kinds in
-    `beside`. Of each kind in `alone`, at most one job runs at a time. API keys take turns, and one key can't occupy all
-    `at_once` places. The first job of a key therefore does not wait for a hundred jobs of another key. Among jobs of
-    one key, and among jobs of one corpus, the oldest runs first.
+    `beside`. Of each kind in `alone`, at most one job runs at a time. API keys take turns, and the jobs of one key
+    can't use up the limit `at_once`. The first job of a key therefore does not wait for a hundred jobs of another key.
+    Among jobs of one key, and among jobs of one corpus, the oldest runs first.
 
     The ledger stores each change of a job before callers see the change. The next server process resumes unfinished
     jobs. `accepting` is called when a job is submitted, and `ended` when a job ends. Both functions may block. Jobs run
@@ -70,8 +70,9 @@ class Jobs:
     ) -> None:
         """Open the ledger of jobs.
 
-        Three limits apply to each caller. `waiting` limits its waiting and running jobs, `kept` its ended jobs in the
-        ledger, and `answer_bytes` its stored answers (see `Requests`).
+        Three limits apply to each caller. `waiting` is the maximum number of the caller's waiting and running jobs,
+        unless the API key sets another maximum. `kept` is the maximum number of the caller's ended jobs in the ledger.
+        `answer_bytes` is the maximum size of the caller's stored answers (see `Requests`).
         """
         self._kinds, self._beside, self._alone = kinds, frozenset(beside), frozenset(alone)
         self._ended = ended
@@ -117,7 +118,7 @@ class Jobs:
             self._ledger, self.requests, self._spools, self._unended, accepting=accepting, dropped=ended, most=waiting
         )
         self._started = self._stopped = False
-        for upload in self._spools.iterdir():  # of a job that has ended, or of no job
+        for upload in self._spools.iterdir():  # delete uploads of ended jobs, and uploads without a job
             if upload.name not in self._unended:
                 upload.unlink()
 
@@ -166,16 +167,20 @@ class Jobs:
     ) -> Job:
         """Queue a job.
 
-        When this method returns, the job is on disk and will be done even if the server restarts. The job becomes the
-        owner of `spool`.
+        When this method returns, the job is on disk and will be done even if the server restarts. The bytes of `spool`
+        then belong to the job.
 
-        `answered` has the idempotency key and the answer of the request. Both are stored together with the job.
+        `answered` has the request's idempotency key, and a function that returns the answer to the request. The answer
+        is stored together with the job.
+
+        Errors of the function `accepting` (see `Jobs`) are raised, too.
 
         Raises:
             Conflict: the corpus is being deleted or renamed.
             Duplicate: an equal job is queued or running.
             Overloaded: the caller has as many waiting and running jobs as allowed.
-            Unhealthy: the server is shutting down.
+            InsufficientStorage: the disk is full.
+            Unhealthy: the server is shutting down, or the disk fails.
         """
         digest = digest_of(kind, corpus, options, spool.digest if spool else "")
         now, id = time.time(), uuid.uuid4().hex
@@ -201,9 +206,9 @@ class Jobs:
         return None
 
     def uploaded(self, of: Callable[[str], bool], besides: str) -> int:
-        """Return the bytes of the uploads of unfinished jobs, for corpora that `of` accepts. This call blocks.
+        """Return the total bytes of uploads whose jobs are unfinished. This call blocks.
 
-        The upload of the job `besides` is not counted.
+        Only uploads to corpora that `of` accepts are counted. The upload of the job `besides` is not counted.
 
         Raises:
             Unhealthy: the disk fails.
@@ -235,6 +240,9 @@ class Jobs:
         """List the jobs of corpora that `of` accepts, newest first.
 
         `behind` is the id of the last job on the previous page. `read` runs the query of the ledger in a thread.
+
+        Raises:
+            Invalid: the job `behind` does not exist any more.
         """
         found = await read(lambda: self._ledger.newest(of, limit, behind))
         return [running.seen if (running := self._running.get(job.id)) else job for job in found]
@@ -253,15 +261,15 @@ class Jobs:
     async def deleting(self, corpus: str) -> AsyncIterator[None]:
         """Cancel the jobs of a corpus that is being deleted, so that no old job changes a new corpus of the same name.
 
-        A running job continues if its kind is in `beside` and not in `alone`, because it changes no documents. All
-        other jobs of the corpus are cancelled. These include jobs of the kinds in `alone`, because they would take
-        long. While the block runs, new jobs for the corpus are refused.
+        A running job continues if its kind is in `beside` and not in `alone`. Such a job changes no documents. All
+        other jobs of the corpus are cancelled, including running jobs of the kinds in `alone`, which take long. While
+        the block runs, new jobs for the corpus are refused.
 
         Raises:
             Unhealthy: the server is shutting down, and the next server process would resume the jobs.
         """
         async with self._intake.closing(corpus):
-            # Newest first, so that the end of a job starts no waiting job.
+            # Cancel the newest job first, so that the end of a job starts no waiting job.
             for job in reversed(list(self._unended.values())):
                 begun = job.kind in self._beside - self._alone and job.id in self._tasks
                 if job.corpus == corpus and not begun:
@@ -270,7 +278,9 @@ class Jobs:
 
     @asynccontextmanager
     async def renaming(self, name: str, to: str) -> AsyncIterator[None]:
-        """Refuse new jobs of both names while the block runs, because a job stores the name of its corpus.
+        """Refuse new jobs for the corpora `name` and `to` while the block runs.
+
+        A job stores the name of its corpus, and would not find the renamed corpus.
 
         Raises:
             Conflict: a job of one of the corpora has not ended.
@@ -331,7 +341,7 @@ class Jobs:
         """Return the next job to start, or None if no job may start now.
 
         The next job is the oldest ready job of the caller with the fewest running jobs. Among callers with equally many
-        running jobs, it is a job of the caller whose last job was started longest ago.
+        running jobs, the caller whose last job was started longest ago comes first.
         """
         running = Counter(job.caller for job in self._begun.values())
         fitting = (job for job in self._ready() if running[job.caller] < self._places(job.caller))

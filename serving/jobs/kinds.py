@@ -86,7 +86,7 @@ class JobKinds:
     async def _begun(self, running: Running) -> None:
         """Check the disk quota again when a job starts, because earlier jobs may have filled the quota.
 
-        If there is no room, the job fails, because a waiting job would delay other jobs.
+        If the quota is full, the job fails. It does not wait, because a waiting job would delay other jobs.
         """
         await retry_while_busy(lambda: in_thread(lambda: self.disk_quota.check(running.job.id)))
 
@@ -98,10 +98,10 @@ class JobKinds:
             )
 
     async def _upload(self, running: Running) -> dict[str, Any]:
-        """Store the upload.
+        """Store the documents of the upload.
 
-        The acceptance is recorded again, because the record may be missing. It is missing if the corpus was restored
-        after the acceptance. It is also missing if the corpus was damaged when the server started.
+        Before that, record the acceptance of the upload again. The record is missing if the corpus was restored after
+        the acceptance, or if the corpus was damaged when the server started.
         """
         await retry_while_busy(
             lambda: self.library.run(lambda _: self.upload_order.accept(running.job), of=running.job.corpus)
@@ -113,7 +113,7 @@ class JobKinds:
         return asdict(await self._followed(running, partial(self.snapshots.create, running.job.corpus)))
 
     async def _map(self, running: Running) -> dict[str, Any]:
-        """Compute a map.
+        """Compute a map of the job's corpus, and store this map.
 
         The previous map is served until the new map is complete. After a restart, the computation starts from the
         beginning.

@@ -194,7 +194,7 @@ class Ledger:
 
 
 def _make(path: Path) -> None:
-    """Create the file. It gets its name when it is complete, so an empty file of this name is damaged."""
+    """Create the ledger. The file is renamed to `path` when it is complete. An empty file at `path` is thus damaged."""
     part = path.with_name(f".{path.name}.part")
     remove(part)
     with closing(sqlite3.connect(part, isolation_level=None)) as connection:
@@ -247,8 +247,8 @@ class Keyed(NamedTuple):
     request: str
     """Digest of the whole request."""
     generation: str = ""
-    """Generation of the corpus that the request changes. The stored answer is valid for this generation only, because a
-    restored or recreated corpus does not contain the change."""
+    """Generation of the corpus that the request changes. A restored or recreated corpus has another generation, and
+    does not contain the change. The stored answer is therefore valid for this generation only."""
 
     @property
     def space(self) -> uuid.UUID:
@@ -268,9 +268,9 @@ def check_key(key: str) -> str:
 
 
 class Requests:
-    """Stored answers, and requests that are being answered.
+    """Stored answers to requests with an idempotency key, and the requests that are being answered.
 
-    The ledger stores answers for a day. Each caller has at most `most` bytes of answers, and the oldest are deleted
+    The ledger stores answers for a day. Each caller has at most `most` bytes of answers. The oldest answers are deleted
     first.
     """
 
@@ -283,7 +283,7 @@ class Requests:
     async def once(self, keyed: Keyed | None) -> AsyncIterator[Answer | None]:
         """Yield the stored answer to a repeated request.
 
-        If there is no valid answer, yield None. The block must then execute the request.
+        If there is no valid answer, or if `keyed` is None, yield None. The block must then execute the request.
 
         Raises:
             Conflict: the first request with this key is still running.
@@ -319,7 +319,7 @@ class Requests:
         now, headers = time.time(), json.dumps(dict(answer.headers))
         # Answers from the future are deleted, too, because the clock may have been wrong.
         of_today = now - KEPT_SECONDS, now + KEPT_SECONDS
-        # Two conditions, so that SQLite can use the index for each.
+        # Use two conditions, so that SQLite can use the index for each.
         connection.execute("DELETE FROM answers WHERE created < ? OR created > ?", of_today)
         size = ROW_BYTES + len(headers) + len(answer.body)
         if size > self._most:

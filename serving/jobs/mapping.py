@@ -31,11 +31,12 @@ def check_installed() -> None:
 def mapped(corpora: Backend, name: str, progress: Progress) -> tuple[Map, str]:
     """Compute a map of a corpus, and report the finished steps. This call blocks.
 
-    Return the map and the generation of the corpus's vectors.
+    Return the map, and the generation of the corpus for which the map was computed (see `Corpus.generation`).
 
     Raises:
         Stopped: the work was cancelled.
-        TooLarge, Unhealthy: the child process failed.
+        TooLarge: the memory of the server is not enough.
+        Unhealthy: the child process failed, or the layout did not converge.
     """
     given = corpora.unplaced(name)
     keys, places = computed(given.dim, given.blocks, progress)
@@ -45,7 +46,7 @@ def mapped(corpora: Backend, name: str, progress: Progress) -> tuple[Map, str]:
 def computed(dim: int, blocks: Blocks, progress: Progress) -> tuple[Keys, NDArray[np.float64]]:
     """Compute a map of N unit vectors with `dim` dimensions. Return their N keys and (N, 2) coordinates.
 
-    The calling process never has all vectors in memory.
+    The calling process never has all vectors in memory. The errors are those of `mapped`.
     """
     keys = [np.empty(0, np.int64)]
     with running(MODULE, str(dim)) as child:

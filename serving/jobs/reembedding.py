@@ -1,4 +1,4 @@
-"""Re-embedding of a corpus with another encoder. Searches use the old vectors until it is complete."""
+"""Re-embedding of a corpus with another encoder. Searches use the old vectors until all new vectors are stored."""
 
 from __future__ import annotations
 
@@ -20,11 +20,15 @@ BLOCK = 512
 
 
 async def reembed(library: Library, encoders: Encoders, running: Running) -> dict[str, Any]:
-    """Embed a corpus with the encoder `model` of the job's options, and then replace the corpus's vectors.
+    """Embed a corpus with the encoder that the job's option `model` names, and then replace the corpus's vectors.
 
-    Without `model`, the default encoder is used. Documents that are written meanwhile are also embedded before the
-    vectors are replaced. After a restart, the job embeds only passages that have no new vector. If the encoder's bundle
-    is replaced meanwhile, the job starts again with the new bundle.
+    Return the encoder's `fingerprint` and name (`model`), and the number of `truncated` passages. Without the option
+    `model`, the default encoder is used. Documents that are written meanwhile are also embedded before the vectors are
+    replaced. After a restart, the job embeds only passages that have no new vector. If the encoder's bundle is replaced
+    meanwhile, the job starts again with the new bundle.
+
+    Raises:
+        Conflict: see `check_replaced`.
     """
     while True:
         with encoders.requested(running.job.options.get("model")).ready_embedder.held() as embedder:
@@ -37,10 +41,10 @@ async def reembed(library: Library, encoders: Encoders, running: Running) -> dic
 
 
 def check_replaced(corpus: Corpus, options: Mapping[str, Any]) -> None:
-    """Raise an error if callers computed the corpus's vectors, unless the options allow their replacement.
+    """Check whether a job with these options may replace the corpus's vectors.
 
     Raises:
-        Conflict: the options do not allow the replacement; the message gives a remedy.
+        Conflict: callers computed the vectors, and the option `replace_own_vectors` is not set.
     """
     if corpus.own_vectors and not options.get("replace_own_vectors"):
         raise Conflict(
@@ -84,7 +88,7 @@ async def _embedded(library: Library, encoders: Encoders, running: Running, embe
 
 
 async def _refresh(library: Library, name: str, embedder: Embedder, rows: Sequence[tuple[PassageKey, str]]) -> int:
-    """Embed and store passages. Return the number of truncated passages."""
+    """Embed passages, and store their vectors. Return the number of truncated passages."""
     keys = [key for key, _ in rows]
     vectors, cut = await embed_passages(embedder, [text for _, text in rows], lambda i: f"passage {keys[i]}")
     fingerprint = embedder.manifest.fingerprint

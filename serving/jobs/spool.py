@@ -26,7 +26,10 @@ HASHED_AT_ONCE = 1 << 24
 
 
 class Spool:
-    """The received bytes of an upload, and their SHA-256 digest. `close` deletes them, unless `keep` was called."""
+    """The received bytes of an upload, and their SHA-256 digest.
+
+    `close` deletes the bytes. After a call of `keep`, `close` deletes nothing.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / f"{uuid.uuid4().hex}.part"
@@ -67,7 +70,7 @@ class Spool:
         return self._path.open("rb")
 
     def keep(self, path: Path) -> None:
-        """Move the bytes to the file `path` and make it durable. This call blocks.
+        """Move the bytes to the file `path`, so that they survive a crash of the machine. This call blocks.
 
         Raises:
             InsufficientStorage, Unhealthy: the disk fails.

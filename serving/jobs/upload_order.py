@@ -21,14 +21,17 @@ UPLOAD, RESTORE = "ingest", "restore"
 class UploadOrder:
     """Recorder of accepted uploads (see `Store.accept`). Its methods block.
 
-    If another request writes or deletes a document after the acceptance, the upload does not overwrite this change.
+    If another request writes or deletes a document after the acceptance of an upload, the upload does not overwrite
+    this change.
     """
 
     def __init__(self, store: NamedCorpora) -> None:
         self._store = store
 
     def accept(self, job: Job) -> None:
-        """Record a job if it is an upload. Call this before the caller learns that the job is accepted.
+        """Record the acceptance of a job in its corpus if the job is an upload.
+
+        Call this before the caller learns that the job is accepted.
 
         Raises:
             NotFound: the corpus does not exist.
@@ -50,7 +53,7 @@ class UploadOrder:
                 )
 
     def begin(self, unfinished: Callable[[str], Sequence[str]]) -> None:
-        """Correct the records when the server starts.
+        """Correct the records of accepted uploads when the server starts.
 
         Delete the records of ended uploads, and record the unfinished uploads that have no record. `unfinished` returns
         the ids of a corpus's unfinished uploads. The records are wrong if a server was killed between its write to the
@@ -68,7 +71,7 @@ class UploadOrder:
 
 
 def check_stays(jobs: Jobs, corpus: str) -> None:
-    """Raise an error if a pending restore would discard a write. Call this function at the commit of the write.
+    """Check that no pending restore would discard a write. Call this function at the commit of the write.
 
     Raises:
         Conflict: a job will restore the corpus.

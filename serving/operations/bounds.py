@@ -18,7 +18,7 @@ NAMED_CORPORA = 50
 """Default number of corpora that have their own label in the metrics. Each label adds 0.16 ms to a scrape, and the
 server answers no other request meanwhile."""
 MAX_COLUMN = 256
-"""Maximum characters in the name of the column or field with the texts or the ids."""
+"""Maximum characters in the name of an upload's column or field, such as the column that has the texts."""
 MAX_COLUMN_TYPES = 8192
 """Maximum characters of the JSON that gives the types of columns."""
 MAX_METADATA = 2048
@@ -114,13 +114,13 @@ BOUNDS = Bounds()
 
 
 def check_some(given: Sized, field: str, of: str = "text") -> None:
-    """Raise `Empty` if the list is empty."""
+    """Raise `Empty` if `given` is empty. `of` names one item in the message."""
     if not len(given):
         raise Empty(f"must contain at least one {of}", field=field)
 
 
 def check_count(given: int, limit: int, field: str, of: str = "texts") -> None:
-    """Raise `TooLarge` if a request has more than `limit` items."""
+    """Raise `TooLarge` if `given`, the number of items in a request, exceeds `limit`. `of` names the items."""
     if given > limit:
         raise TooLarge(f"{given} {of} are more than the {limit} of one request", field=field)
 
@@ -146,7 +146,7 @@ def check_text(text: str, limit: int, field: str) -> None:
 
 
 def check_metadata(metadata: Any, limit: int, field: str) -> None:
-    """Raise `Invalid` unless `metadata` is an object that JSON can store, and `TooLarge` above `limit` bytes."""
+    """Raise `Invalid` if `metadata` is not an object that JSON can store, or `TooLarge` if it exceeds `limit` bytes."""
     from serving.operations.json_body import misfit  # this import loads NumPy, which the server's help does not need
 
     if not isinstance(metadata, Mapping):

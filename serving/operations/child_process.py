@@ -32,9 +32,9 @@ def running(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a module as a child process while the `with` block runs.
 
-    The process works in `folder`, and inherits the open files in `descriptors`. It does not inherit the server's
-    environment variables, which may contain tokens, but gets the `variables`. Ctrl-C does not stop it. At the end of
-    the block, the process is killed if it still runs.
+    The process works in `folder`, and inherits the open files in `descriptors`. Its environment has the `variables`.
+    The process does not inherit the server's environment variables, because these may contain secrets. Ctrl-C does not
+    stop the process. At the end of the block, the process is killed if it still runs.
     """
     environment = {
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
@@ -73,7 +73,7 @@ def drained(child: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def _readable(child: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait up to `seconds` until a process writes output or closes it. Return whether it did."""
+    """Wait until a process writes output or closes its output. Return False if neither happens within `seconds`."""
     assert child.stdout is not None
     waiting = select.poll()  # select.select refuses file descriptors above 1023
     waiting.register(child.stdout, select.POLLIN)
@@ -89,7 +89,7 @@ def reaped(child: subprocess.Popen[bytes]) -> int:
 
 
 def output(child: subprocess.Popen[bytes]) -> Iterator[bytes]:
-    """Yield what a process writes to standard output, or raise `Stopped` if the current work is cancelled."""
+    """Yield the bytes that a process writes to standard output. Raise `Stopped` if the current work is cancelled."""
     assert child.stdout is not None
     while True:
         check_cancelled()

@@ -27,7 +27,7 @@ PRIORITY = "x-priority"
 BULK: ContextVar[bool] = ContextVar("bulk", default=False)
 """True for bulk work, which may wait for interactive requests."""
 CONNECTION: ContextVar[Hashable] = ContextVar("connection", default=None)
-"""Id of the HTTP connection that the work is for. The batcher learns from it whether there are several callers."""
+"""Id of the HTTP connection of the current request. By this id, the batcher notices that there are several callers."""
 Record = Callable[[str, float, float, Mapping[str, int]], None]
 RECORD: ContextVar[Record | None] = ContextVar("record", default=None)
 """Recorder of trace spans. None if the request is not traced."""

@@ -24,8 +24,8 @@ a decompression bomb."""
 RATIO_EXEMPT_BYTES = 1_000_000
 """Decompressed size, in bytes, up to which any ratio is allowed."""
 MAX_PARTS = 1000
-"""Number of gzip members or zstd frames above which `PART_BYTES` applies. Decompression of even an empty member costs
-time. bgzip writes 500 members for 32 MB."""
+"""Number of gzip members or zstd frames above which `PART_BYTES` applies. Even an empty member takes time to
+decompress. bgzip writes 500 members for 32 MB."""
 PART_BYTES = 4096
 """Minimum mean number of decompressed bytes per member or frame, if there are more than `MAX_PARTS`. Members of bgzip
 have 65,280 bytes."""
@@ -36,7 +36,7 @@ ZSTD_WINDOW: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
 
 
 class _Member:
-    """A gzip member that is being decompressed, with the interface of `ZstdDecompressor`, which reads one frame."""
+    """Decompressor of one gzip member, with the interface of `ZstdDecompressor`, the decompressor of one zstd frame."""
 
     def __init__(self) -> None:
         self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)  # 16 selects the header and the checksum of gzip

@@ -2,9 +2,9 @@
 
 Failpoints do nothing unless an environment variable arms them:
 `ISOSPHERE_FAILPOINTS="store.before-commit=kill@3,index.before-manifest=raise:ENOSPC"`. The actions are `kill` (as `kill
--9`), `raise:ERRNO` (an OSError; EIO by default) and `hold:FILE` (wait until that file is gone). `@n` applies the action
-only the n-th time that this process reaches the place. Without `@n`, `kill` acts the first time, and the other actions
-act every time.
+-9`), `raise:ERRNO` (an OSError; EIO by default) and `hold:FILE` (wait until that file is gone). With `@n`, the
+action runs only when this process reaches the place for the n-th time. Without `@n`, `kill` runs the first time, and
+the other actions run every time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def reach(name: str) -> None:
 
 
 def arm(environment: Mapping[str, str]) -> None:
-    """Arm the failpoints in `ISOSPHERE_FAILPOINTS`, and disarm all other failpoints.
+    """Arm the failpoints in the variable `ISOSPHERE_FAILPOINTS` of `environment`. Disarm all other failpoints.
 
     Raises:
         FailpointsError: a part of the variable is malformed.

@@ -42,13 +42,14 @@ class DamageError(Exception):
 def disk_errors(path: Path) -> Iterator[None]:
     """Convert errors of the disk in the `with` block to the server's errors, which name the file `path`.
 
-    A failed SQL statement means a damaged file, because the statements are fixed and the file's format was checked.
+    A failed SQL statement also counts as an error of the file, because the statements are fixed and the file's format
+    was checked.
 
     Raises:
         InsufficientStorage: the disk is full.
         Damaged: the content of the file is not what was written.
         Unhealthy: the file can't be read or written.
-        Stopped: the caller has left.
+        Stopped: the work was cancelled while SQLite read the file.
     """
     try:
         yield
@@ -127,14 +128,14 @@ class _Connection(sqlite3.Connection):
 
 
 def remove(path: Path) -> None:
-    """Delete the database and its side files."""
+    """Delete a SQLite database and its side files, such as its write-ahead log."""
     path.unlink(missing_ok=True)
     remove_side_files(path)
     fsync(path.parent)
 
 
 def remove_side_files(path: Path) -> None:
-    """Delete the side files of a database.
+    """Delete the side files of a SQLite database, such as its write-ahead log.
 
     Otherwise SQLite would apply an old log to a new database of the same name.
     """

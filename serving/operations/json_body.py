@@ -41,11 +41,12 @@ _LONG_INTEGER = re.compile(rb"[0-9](?=[0-9]{18})")
 def parse_json(body: bytes, tokens: int = 0) -> Any:
     """Parse `body`, which may contain up to `tokens` token ids.
 
-    orjson refuses NaN, Infinity and lone surrogates. The standard library accepts them, so it parses a refused body
-    again, and validation can name the field. A body is malformed only if both parsers refuse it.
+    orjson refuses NaN, Infinity and lone surrogates, but Python's `json` accepts them. A body that orjson refuses is
+    therefore parsed again by `json`, so that validation can name the field with the wrong value. A body is malformed
+    only if both parsers refuse it.
 
     Raises:
-        TooLarge: the body has more than `MAX_CONTAINERS` lists and objects, or too many values.
+        TooLarge: the body has more than `MAX_CONTAINERS` lists and objects, or too many values (see `MAX_VALUES`).
         Malformed: the body is not JSON, or is nested too deeply.
     """
     return _parsed(body, _read_fast, tokens)
@@ -59,14 +60,14 @@ def parse_exact(body: bytes, tokens: int = 0) -> Any:
 def check_containers(body: bytes, limit: int, of: str) -> None:
     """Raise `TooLarge` if a body has more than `limit` lists and objects, whose parsing would block the event loop.
 
-    Brackets within strings are not counted.
+    Brackets within strings are not counted. In the message, `of` names the body.
     """
     if _holds_more(body, b"[{", limit):
         raise TooLarge(f"more than {limit} lists and objects, the maximum of one {of}")
 
 
 def _holds_more(body: bytes, marks_of: bytes, limit: int) -> bool:
-    """Return whether JSON contains more than `limit` of the characters in `marks_of`, not counting those in strings."""
+    """Return whether JSON contains more than `limit` of the characters in `marks_of`, outside of JSON strings."""
     if len(body) <= limit:
         return False
     others = bytes(set(range(256)) - {*b'"', *marks_of})

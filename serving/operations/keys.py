@@ -111,9 +111,8 @@ def read_keys(path: Path) -> tuple[Key, ...]:
 def changed_keys(path: Path) -> Iterator[list[Key]]:
     """Yield the list of keys in a file, so that the `with` block can change the list.
 
-    After the `with` block, a file with the changed list replaces the file atomically.
-
-    Only its owner can read the file. If root changes the file, its owner stays the same.
+    After the `with` block, a new file with the changed list replaces the file atomically. Only the owner can read the
+    new file. If root changes the list, the owner of the file stays the same.
 
     Raises:
         KeysError: the file can't be read or written, or is not a key file. A missing file counts as a file without

@@ -145,7 +145,7 @@ class Limits:
 class Caller:
     """An API key with its limits and its current usage.
 
-    `defaults` are the limits that apply where the key sets none.
+    `defaults` are the limits that apply if the key does not set its own.
     """
 
     def __init__(self, key: Key, defaults: Limits, clock: Clock = time.monotonic_ns) -> None:
@@ -205,9 +205,10 @@ class Caller:
                 _BEGUN.pop(self, None)
 
     def check_room(self, used: Callable[[], int], adding: int = 0) -> None:
-        """Raise `NoRoom` if the key's corpora have reached its disk quota, or would exceed it with `adding` more bytes.
+        """Raise `NoRoom` if the key's disk quota is reached, or if `adding` more bytes would exceed the quota.
 
-        If `adding` is 0, a write that begins below the quota is accepted completely.
+        `used` returns the bytes of the key's corpora on disk. If `adding` is 0, the size of a write is unknown. A write
+        that begins below the quota is then accepted completely, even if it exceeds the quota.
         """
         most = self.limits.disk_bytes
         if most and ((taken := used()) >= most or taken + adding > most):
@@ -220,7 +221,7 @@ class Caller:
     def charge(self, tokens: float, *, begun: bool = False) -> None:
         """Charge tokens to the key's rate limit, or raise `Overloaded` if the key has a debt.
 
-        If the work has already `begun`, its tokens are charged even then.
+        With `begun`, the work has already begun. Its tokens are then charged in spite of a debt.
         """
         self._take(self._tokens, tokens, "tokens", begun=begun)
 
@@ -313,7 +314,10 @@ class Bucket:
 
 
 class LoopTurn:
-    """FIFO queue for a key's steps on the event loop. Each iteration of the loop runs at most one step of the key."""
+    """FIFO queue for an API key's steps on the event loop, such as the start of a request.
+
+    Each iteration of the event loop runs at most one step of the key.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -345,12 +349,15 @@ _CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
 
 
 def current_caller() -> Caller | None:
-    """Return the caller of the current request."""
+    """Return the caller of the current request, or None if the request has no API key."""
     return _CALLER.get()
 
 
 async def loop_turn() -> None:
-    """Wait for the next iteration of the event loop if a step of the current key has already run in this one."""
+    """Wait for an iteration of the event loop in which no other step of the current API key runs.
+
+    Without an API key, return immediately.
+    """
     if caller := _CALLER.get():
         await caller.loop_turn.take()
 

@@ -34,7 +34,7 @@ def configure(form: LogFormat) -> None:
     destination = logging.StreamHandler(sys.stderr)
     destination.setFormatter(Pretty() if pretty else Json())
     logging.basicConfig(level=logging.INFO, handlers=[destination], force=True)
-    # FAISS logs each build for another CPU that its package lacks, as if the installation were incomplete.
+    # FAISS logs that its package lacks builds for other CPUs, as if the installation were incomplete.
     for noisy in ("uvicorn", "faiss.loader"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 

@@ -71,7 +71,7 @@ class Histogram(Collector):
         registry.register(self)
 
     def observe(self, value: float, *, times: int = 1, of: str = "") -> None:
-        """Add `times` observations of `value` to the series with the label `of`."""
+        """Add `times` observations of `value` to the series with the label value `of`."""
         self._counts[of][bisect_left(self._bounds, value)] += times
         self._sums[of] += times * value
 
@@ -82,7 +82,7 @@ class Histogram(Collector):
         self._sums[""] += sum(values)
 
     def forget(self, of: str) -> None:
-        """Delete the series with the label `of`."""
+        """Delete the series with the label value `of`."""
         self._counts.pop(of, None)
         self._sums.pop(of, None)
 
@@ -177,7 +177,8 @@ class Metrics:
     def request(self, texts: int, *, retried: bool = False) -> Iterator[None]:
         """Count a request to embed `texts` texts. At the end of the `with` block, also count its result.
 
-        If the request is `retried` after `Overloaded`, it is counted when it ends in another way.
+        With `retried`, the caller retries the request until the server is no longer overloaded. Attempts that end with
+        `Overloaded` are then not counted.
         """
         method = "single" if texts == 1 else "batch"
         if not retried:
@@ -223,7 +224,8 @@ class Metrics:
     def batch(self, lengths: Sequence[int], *, length_step: int, max_length: int, max_tokens: int) -> None:
         """Observe a batch of texts with `lengths` tokens.
 
-        The engine pads lengths to a multiple of `length_step`, up to `max_length`.
+        The engine pads lengths to a multiple of `length_step`, up to `max_length`. `max_tokens` is the token budget of
+        a batch.
         """
         longest = max(lengths)
         padded = len(lengths) * (longest + min(-longest % length_step, max(max_length - longest, 0)))
@@ -246,8 +248,8 @@ class Metrics:
     def waiting(self, texts: int, tokens: int, by_lane: Mapping[str, int]) -> None:
         """Set the sizes of the queue.
 
-        `tokens` includes running batches. `texts` and `by_lane` include only waiting texts and tokens. `by_lane` has
-        the tokens of interactive requests and of bulk work.
+        `texts` is the number of waiting texts. `tokens` is the number of tokens of waiting texts and running batches.
+        `by_lane` has the number of waiting tokens for each of the keys `interactive` and `bulk`.
         """
         self._queue_size.set(texts)
         self._queued_tokens.set(tokens)
@@ -255,7 +257,7 @@ class Metrics:
             self._waiting_tokens.labels(lane).set(waiting)
 
     def serving(self, ready: bool, encoders: Iterable[tuple[Manifest, str, str]]) -> None:
-        """Set the served models, each with its runtime and precision.
+        """Set whether the server is `ready`, and set the served models, each with its runtime and precision.
 
         Until a model is loaded, its runtime and precision are empty strings.
         """

@@ -2,7 +2,7 @@
 
 A thread can't be stopped from outside. Long work therefore calls `check_cancelled` at points where it can stop without
 harm: at each read of the store, each condition of a filter and each block of vectors. SQLite calls `is_cancelled`
-itself. A write never checks, so a write that has begun is always finished.
+itself. A write never calls `check_cancelled`, so a write that has begun is always finished.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class CancelToken:
     def give_way(self) -> None:
         """Wait for short requests of other API keys if the API key of the work has exceeded its share of a CPU.
 
-        The check happens at most once every `SLICE_SECONDS`, and not within `without_waiting`.
+        The check happens at most once every `SLICE_SECONDS`, and never in a block of `without_waiting`.
         """
         if self._caller and not _HURRIED.get() and perf_counter() >= self._slice_ends:
             self._count()
@@ -134,7 +134,7 @@ def spend(cpu_seconds: float) -> None:
 
 
 def for_others() -> AbstractContextManager[None]:
-    """Continue the work in the `with` block even if its caller leaves, because other callers also need its result.
+    """Continue the work in the `with` block even if the caller leaves, because other callers need the result, too.
 
     The work still stops when the server stops.
     """
@@ -143,7 +143,10 @@ def for_others() -> AbstractContextManager[None]:
 
 
 def without_waiting() -> AbstractContextManager[None]:
-    """Do not wait for requests of other keys in the `with` block, because these may wait for a lock of this thread."""
+    """Do not wait for requests of other API keys in the `with` block.
+
+    In the block, this thread holds a lock that these requests may need.
+    """
     return holding(_HURRIED, True)
 
 
@@ -178,9 +181,10 @@ async def in_thread(work: Callable[[], T], on_cancel: Callable[[], None] = lambd
 
 
 async def log_errors_of(work: asyncio.Future[Any]) -> None:
-    """Wait until `work` ends, and log its exception, unless it is a `ServiceError`.
+    """Wait until `work` ends, after its caller was cancelled. Log the exception of `work`, except for a `ServiceError`.
 
-    If the caller is cancelled again, the wait continues, because its limits and locks must be held until the work ends.
+    If the caller is cancelled again, the wait continues. The caller must keep its locks and its places in limits until
+    the work has ended.
     """
     work.add_done_callback(_log_error)
     while not work.done():
@@ -219,13 +223,13 @@ class CorpusThreads:
         garbage-collected."""
 
     async def run(self, name: str, work: Callable[[], T], on_cancel: Callable[[], None] = lambda: None) -> T:
-        """Run `work` within the limit of `name`.
+        """Run `work` in a thread, within the limit of `name` and the API key's limit on writes.
 
-        If the caller is cancelled, `on_cancel` is called. Work that has started counts towards the limit until it has
+        If the caller is cancelled, `on_cancel` is called. Work that has started counts towards the limits until it has
         ended. Work that has not started is dropped.
 
         Raises:
-            Overloaded: `WAITING` steps wait for the key's threads.
+            Overloaded: `WAITING` writes of the API key already wait for a thread.
         """
         async with self._share("write"):
             return await self._in_thread_of(name, work, on_cancel)
@@ -246,11 +250,12 @@ class CorpusThreads:
     async def stoppable(self, name: str, work: Callable[[], T], *, charged: bool = False) -> T:
         """Run work that calls `check_cancelled`. The work stops when its caller is cancelled or the server stops.
 
-        With `charged`, the CPU time of the work is charged to the key, even if the work fails.
+        The work counts towards the limit of `name` and the API key's limit on reads. With `charged`, the CPU time of
+        the work is charged to the key, even if the work fails.
 
         Raises:
             Unhealthy: the server is stopping.
-            Overloaded: `WAITING` steps wait for the key's threads.
+            Overloaded: `WAITING` reads of the API key already wait for a thread.
         """
         token, share = CancelToken(self._going, current_caller()), self._share("read")
         try:
@@ -266,7 +271,7 @@ class CorpusThreads:
         """Run work that changes nothing and calls `check_cancelled`.
 
         If the caller is cancelled, the call ends immediately. The work may still run, and counts towards the limits
-        until it has ended.
+        until it has ended. Other conditions and errors are those of `stoppable`.
         """
         reading = asyncio.create_task(self.stoppable(name, work, charged=charged))
         try:
@@ -282,7 +287,7 @@ class CorpusThreads:
         self._going.cancel()
 
     def containers(self) -> AbstractAsyncContextManager[None]:
-        """Limit the caller's key to one request at a time that holds a body with many lists and objects.
+        """Let only one request of the caller's API key at a time have a body with many lists and objects in memory.
 
         Other requests of the key with such a body wait until the `with` block ends. Python's garbage collector scans
         all these bodies together, and blocks all threads meanwhile.
@@ -291,7 +296,13 @@ class CorpusThreads:
 
     @asynccontextmanager
     async def _share(self, what: Share) -> AsyncIterator[None]:
-        """Limit the current key's number of concurrent `with` blocks for `what`. Without a key, there is no limit."""
+        """Limit the number of concurrent `with` blocks for `what` that the current API key may have.
+
+        Without a key, there is no limit.
+
+        Raises:
+            Overloaded: `WAITING` blocks of the key already wait.
+        """
         if (caller := current_caller()) is None:
             yield
             return
