@@ -155,7 +155,7 @@ def remove(folder: Path) -> None:
     """Remove the folder of a build.
 
     The manifest is removed first, so that a crash leaves no valid folder. A cancelled build may still write to the
-    folder or remove it. The next opening removes remaining files.
+    folder or remove it. Files that remain are removed when the index is opened again.
     """
     with suppress(FileNotFoundError):
         (folder / MANIFEST).unlink(missing_ok=True)
@@ -165,7 +165,10 @@ def remove(folder: Path) -> None:
 
 
 def damage(folder: Path) -> Iterator[str]:
-    """Yield a line for each error in the `folder` of a corpus's index. All bytes are read, to compute SHA-256."""
+    """Yield a line for each damaged or missing file in the `folder` of a corpus's index.
+
+    All bytes are read, to compute SHA-256.
+    """
     for generation in sorted(path.parent for path in folder.glob(f"*-*/{MANIFEST}")):
         try:
             files = _manifest(generation / MANIFEST)["files"]
@@ -183,7 +186,11 @@ def size(manifest: dict[str, Any]) -> int:
 
 
 def check(path: Path, described: dict[str, Any], threads: int = 1) -> None:
-    """Raise `UnfitError` unless a file has the size and the checksums of its entry in the manifest."""
+    """Check that a file has the size and the checksums in `described`, its entry in the manifest.
+
+    Raises:
+        UnfitError: the file is missing, can't be read, or has another size or other checksums.
+    """
     try:
         length = path.stat().st_size
     except OSError as error:
@@ -297,12 +304,14 @@ def _filed(folder: Path, dim: int, blocks: Iterator[tuple[Keys, Floats]]) -> Rea
 
 
 def checksums(path: Path, threads: int) -> list[int]:
-    """Return a checksum for each piece of the file.
+    """Return a checksum for each piece of `PIECE` bytes of the file.
 
     A piece is read as 64-bit words. The words are arranged in rows in two ways, with the two widths of `WIDTHS`. For
     each way, all rows are XORed to one row. The checksum is the CRC-32 of these two rows, and of the bytes after the
-    last whole word. It detects one wrong word. It detects two wrong words unless they share a column in both
-    arrangements; see `WIDTHS`. SHA-256 of the piece takes twice as long, and CRC-32 of the piece takes three times as
+    last whole word.
+
+    The checksum always detects one wrong word. It detects two wrong words if their columns differ in one of the two
+    arrangements (see `WIDTHS`). SHA-256 of the piece takes twice as long, and CRC-32 of the piece takes three times as
     long.
     """
     if not path.stat().st_size:
