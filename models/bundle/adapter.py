@@ -169,7 +169,7 @@ class Adapter:
         in float64 and rounded to float32.
 
         Raises:
-            AdapterError: `base` lacks a weight that the adapter changes, or the shapes of the two differ.
+            AdapterError: `base` lacks a weight that the adapter changes, or has this weight in another shape.
         """
         changed: dict[str, NDArray[np.float32]] = {}
         for update in _low_rank(self):
@@ -424,8 +424,8 @@ def _scaling(adapter: Adapter, module: str, a: NDArray[Any], b: NDArray[Any]) ->
 def _of_module(patterns: Mapping[str, Any], module: str, otherwise: Any) -> Any:
     """Return a module's value from `patterns`. If no pattern matches, return `otherwise`.
 
-    A pattern is a regular expression. As in peft, it must match the module's whole name, or the part of the name after
-    one of its dots.
+    `patterns` maps regular expressions to values. As in peft, a regular expression must match the module's whole name,
+    or the part of the name after one of its dots.
     """
     return next((value for end, value in patterns.items() if re.match(rf"(.*\.)?({end})$", module)), otherwise)
 

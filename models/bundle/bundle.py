@@ -122,8 +122,8 @@ class Bundle:
     def onnx(self) -> Path:
         """Path of the float32 ONNX graph.
 
-        The graph of an encoder maps `input_ids` and `attention_mask` to `sentence_embedding`, `norm` and, if the bundle
-        is not too old, `token_embeddings`.
+        The graph of an encoder maps `input_ids` and `attention_mask` to `sentence_embedding`, `norm` and, in newer
+        bundles, `token_embeddings`.
         """
         return self.folder / ONNX
 
@@ -244,7 +244,7 @@ def write_manifest(folder: Path, **facts: Any) -> Manifest:
 
 
 def rounded(golden: Sequence[Golden]) -> list[Golden]:
-    """Round golden vectors to six decimals, for manifests in the repository."""
+    """Round golden vectors to six decimals, for manifests that are kept in Git."""
     return [replace(one, vector=[round(number, 6) for number in one.vector]) for one in golden]
 
 

@@ -30,7 +30,7 @@ LFS = "a Git LFS pointer, not the file itself: fetch the file with `git lfs pull
 
 
 def fsync(path: Path) -> None:
-    """Flush the content of a file, or the names in a folder, to disk, so that they survive power loss."""
+    """Flush the content of a file, or the list of names in a folder, to disk. Flushed data survives power loss."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -262,8 +262,8 @@ def naming(file: Path) -> Iterator[None]:
 def error_line_and_status(error: OSError) -> tuple[str, int]:
     """Return the error message and exit code of a command that failed with `error`.
 
-    The message is one line and names the file, if `error` has its name. The exit code is 1 if the disk is full or
-    failed, and 2 for all other errors, such as a path that can't be used.
+    The message is one line and names the file, if its name is known. The exit code is 1 if the disk is full or failed,
+    and 2 for all other errors, such as a path that can't be used.
     """
     reason = error.strerror or "".join(map(str, error.args))  # Errors of libraries may have no number.
     line = f"{error.filename}: {reason}" if error.filename else str(error)

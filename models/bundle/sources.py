@@ -342,7 +342,7 @@ def as_bundle(name: str, kept: Path) -> Path:
             return folder
     log.info("assembling %s in %s; this is done only once", name, folder)
     options = ["--out", str(folder), f"--name={record.name}", "--no-measure"]
-    # With -P, a `models` in the working directory is not run instead of ours.
+    # With -P, Python does not import a package `models` from the working directory instead of this one.
     command = [sys.executable, "-P", "-m", "models", "export", name, *options]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     made = subprocess.run(

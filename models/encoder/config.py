@@ -48,11 +48,9 @@ AFTER_POOLING = ("Dense", "Normalize", "Dropout")
 def read_config(folder: Path) -> dict[str, Any]:
     """Read an encoder's settings, by names such as `pooling`, `max_length` and `prompts`.
 
-    The settings include the transform or, without a manifest, the modules after the pooling. A setting that no file
-    gives is missing or None.
-
-    The settings are in Isosphere's manifest or, without a manifest, in sentence-transformers' files. An adapter without
-    a manifest has the settings of its base.
+    The settings come from Isosphere's manifest, which also has the `transform`. Without a manifest, the settings come
+    from sentence-transformers' files, which list the modules `after_pooling`. An adapter without a manifest has the
+    settings of its base. A setting that no file gives is missing or None.
 
     Raises:
         SourceError: a file can't be read, or describes an unsupported encoder; the message names the file.

@@ -159,8 +159,8 @@ class Encoder(nn.Module):
     def layers(self, input_ids: Tensor, attention_mask: Tensor | None, **inputs: Any) -> Sequence[Tensor]:
         """Return the hidden states that the pooling reads, each (N, L, D).
 
-        For a pooling that averages layers, they are the embedding layer's output and the outputs of all layers. For any
-        other pooling, they are only the last layer's output.
+        For a pooling that averages layers, the result has the embedding layer's output and the outputs of all layers.
+        For any other pooling, the result has only the last layer's output.
         """
         averaged = self.pooling in AVERAGED_LAYERS
         output = self.backbone(
@@ -221,10 +221,10 @@ class Encoder(nn.Module):
 
 
 class UnitVector(nn.Module):
-    """Module for export, from token ids and mask (N, L) to unit vectors (N, D).
+    """Module for export, with token ids and mask as inputs, each (N, L).
 
-    The second output is the norms (N,) before normalisation. The third output is the token vectors (N, L, H), the
-    backbone's last hidden state.
+    The first output is the unit vectors (N, D). The second output is the norms (N,) before normalisation. The third
+    output is the token vectors (N, L, H), the backbone's last hidden state.
     """
 
     def __init__(self, encoder: Encoder) -> None:
@@ -404,7 +404,7 @@ def keep_layers(backbone: PreTrainedModel, kept: Sequence[int]) -> None:
 
 
 def _layers(backbone: PreTrainedModel) -> tuple[nn.Module, str, nn.ModuleList]:
-    """Find the list of a backbone's layers. Return the list's parent module, its attribute name there, and the list.
+    """Find the list of a backbone's layers. Return the parent module, the list's attribute name in it, and the list.
 
     Raises:
         Refused: the backbone does not have exactly one such list, or its configuration describes each layer separately.

@@ -1,6 +1,6 @@
-"""Transforms that are applied to pooled vectors before normalisation.
+"""Transforms that are applied to pooled vectors before normalisation, and stored with the encoder.
 
-They are fitted to data, and stored with the encoder.
+`Affine` and `Flow` are fitted to data. `Layers` come from the modules of a sentence-transformers encoder.
 """
 
 from __future__ import annotations

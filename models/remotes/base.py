@@ -49,7 +49,7 @@ class Remote(Protocol):
         """
 
     def fetch(self, path: str, folder: Path) -> None:
-        """Download a file to `folder/path`, whose parent exists."""
+        """Download a file to `folder/path`. The parent folder of this path must exist."""
 
     def holds(self, path: str, file: Path) -> bool:
         """Return whether the remote file has the same content as `file`, by comparing hashes."""

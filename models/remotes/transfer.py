@@ -32,13 +32,13 @@ def opened(folder: Path) -> Package:
 def publish(source: Package, remote: Remote, *, replace: bool = False) -> int:
     """Upload a verified package to `remote`, verify the result, and return the number of files sent.
 
-    Files that are already complete are skipped, and an interrupted upload is continued. If the remote stores files one
-    by one, the old manifest is removed before the upload, and the new manifest is uploaded last. An incomplete package
-    therefore can't be pulled.
+    Files that are already complete on the remote are skipped, and an interrupted upload is continued. If the remote
+    stores files one by one, the old manifest is removed before the upload, and the new manifest is uploaded last. An
+    incomplete package therefore can't be pulled.
 
     Raises:
-        Refused: the package is an adapter without adapter.json; the remote contains files that belong to no package;
-            or the remote contains a different package, and `replace` is false.
+        Refused: the package is an adapter without adapter.json; the remote contains files that belong to no package; or
+            the remote contains a different package, and `replace` is false.
         RemoteError: the remote fails, or its bytes are wrong after the upload.
     """
     if source.manifest is None:

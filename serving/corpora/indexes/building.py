@@ -65,7 +65,7 @@ def build(given: BuildInput, target: float, plan: Plan, kinds: Mapping[str, Kind
     """Build an approximate index of the first kind that reaches the recall target, and return the built part.
 
     The kinds are tried in the order of the plan. If no kind reaches the target, the part has no approximate index, so
-    its searches are exact. Its `reason` then explains why.
+    its searches are exact. The field `reason` of the part then explains why.
     """
     folder, keys, vectors, held = given
     begin, first = perf_counter(), len(keys) - held
@@ -216,10 +216,10 @@ class Plan:
     def outgrown(self, built: int, tail: int) -> bool:
         """Return whether the tail is so long that its oldest vectors should become a graph before the next build.
 
-        `built` is the number of vectors in the built parts. `tail` is the number of vectors in the tail, which is
-        searched exactly. A graph needs more than `FEWEST` vectors, because some vectors measure the recall of the
-        graph. If nothing is built yet, the tail may be longer, because the first build takes as little time as a graph
-        of the tail.
+        The tail contains the vectors that are in no built part, and is searched exactly. `tail` is the number of these
+        vectors, and `built` is the number of vectors in the built parts. A graph needs more than `FEWEST` vectors,
+        because some vectors measure the recall of the graph. If nothing is built yet, the tail may be longer, because
+        the first build takes as little time as a graph of the tail.
         """
         return "hnsw" in self.kinds and tail > max(FEWEST, self.least // 2 if built else 3 * self.least // 2)
 
@@ -263,8 +263,8 @@ def held_out(count: int) -> Rows:
 def tune(main: Main, queries: Floats, target: float, pause: Pause, shares: Sequence[float] = SHARES) -> Tuning:
     """Return the lowest effort at which `main` reaches the recall target, for each share in `shares`.
 
-    A share is the share of vectors that match a filter. A share without an effort is searched exactly. The (Q, D)
-    `queries` are not in `main`. See docs/adr/0019.
+    A share is the fraction of the vectors that match a filter. If no effort reaches the target for a share, searches
+    with this share are exact. The (Q, D) `queries` are not in `main`. See docs/adr/0019.
 
     Raises:
         BuildError: no effort reaches the target without a filter; the message gives the recall that was reached.

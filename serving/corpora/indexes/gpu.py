@@ -50,7 +50,7 @@ PATIENCE = 300
 
 
 def trouble() -> str | None:
-    """Return the reason why FAISS can't search on the first device, or None if FAISS can.
+    """Return the reason why FAISS can't search on the first CUDA device, or None if FAISS can.
 
     A subprocess tries a search, because FAISS aborts its process if it has no kernels for the device, or if the driver
     fails.
@@ -75,7 +75,7 @@ def trouble() -> str | None:
 
 
 class OnGpu:
-    """A kind of CPU index that is copied to the first device. It may be used only if `trouble` returned None.
+    """A kind of CPU index that is copied to the first CUDA device. It may be used only if `trouble` returned None.
 
     The CPU index stays memory-mapped. It answers searches that the device does not support: narrow filters, and more
     than `MOST_CANDIDATES` candidates. If the device fails, or has no room for the copy, the CPU index answers all
@@ -185,7 +185,7 @@ class OnGpu:
 
 
 class _Pair:
-    """A CPU index, and its copy on the first device. `gpu` is None without a copy."""
+    """A CPU index, and its copy on the first CUDA device. `gpu` is None if there is no copy."""
 
     gpu: faiss.Index | None = None
 

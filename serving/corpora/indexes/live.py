@@ -233,9 +233,9 @@ class LiveIndex:
         self.reconsider()
 
     def _grow(self, step: Pause) -> None:
-        """Move the oldest vectors of the tail to the growing graph.
+        """Move the oldest vectors of the tail to the growing graph, an approximate index in memory.
 
-        If a running build includes the vectors of the current graph, create a new graph.
+        If a running build will contain the vectors of the current graph, create a new graph instead.
         """
         with self._changing:
             seen, building = self._seen, self._building
@@ -354,7 +354,7 @@ class LiveIndex:
         return self._generation is not None
 
     def _catch_up(self, main: Main, tail: ExactIndex, last: int, gone: Keys) -> None:
-        """Use `main` and `tail`, without the removed keys `gone`.
+        """Make `main` and `tail` the state of the index, without the removed keys `gone`.
 
         The tail also gets the source's vectors after the key `last`.
 

@@ -72,9 +72,9 @@ def write_vectors(folder: Path, dim: int, blocks: Iterable[tuple[Keys, Floats]])
 
 
 def write_index(folder: Path, built: Approximate, vectors: Floats) -> Approximate:
-    """Write the index next to its vectors. Return the index as it is read from its file.
+    """Write the index `built` to `folder`, which contains the file of its vectors.
 
-    The caller can then free the memory of the build.
+    Return the index as it is read from its file. The caller can then free the memory of the build.
     """
     reach("index.before-save")
     path = folder / INDEX
@@ -84,7 +84,10 @@ def write_index(folder: Path, built: Approximate, vectors: Floats) -> Approximat
 
 
 def describe(folder: Path, main: Main) -> dict[str, Any]:
-    """Return the description of the files in `folder` for the manifest. All files are read for their checksums."""
+    """Return the part of the manifest that describes the build `main` and its files in `folder`.
+
+    All files are read to compute their checksums.
+    """
     return {
         "format": FORMAT,
         "faiss": faiss.__version__,
@@ -103,8 +106,8 @@ def describe(folder: Path, main: Main) -> dict[str, Any]:
 def save(folder: Path, described: dict[str, Any], identity: Identity, covered: int) -> None:
     """Write the manifest, which makes the folder valid.
 
-    The manifest contains the description, the identity of the vectors, and `covered`. When this function returns, the
-    manifest survives a power failure.
+    The manifest contains `described`, a result of `describe`, with `identity` and `covered`. When this function
+    returns, the manifest survives a power failure.
 
     Args:
         covered: every key of the store up to this key is in the index, or was removed.
@@ -126,7 +129,7 @@ def load(folder: Path, identity: Identity, kinds: Mapping[str, Kind], threads: i
     All bytes are verified.
 
     Raises:
-        UnfitError: the files are damaged, or belong to another identity, FAISS version or format.
+        UnfitError: the files are damaged, belong to another corpus or encoder, or have another FAISS version or format.
     """
     path = folder / MANIFEST
     manifest = _manifest(path)
@@ -255,7 +258,7 @@ def _written(path: Path) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Read:
-    """Vectors that were read for exact search. They are in the files of `folder` (`main`) or in memory (`tail`)."""
+    """Vectors that were read for exact search: in the files of `folder` (`main`), or in memory (`tail`)."""
 
     main: Main
     tail: ExactIndex

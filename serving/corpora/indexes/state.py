@@ -245,11 +245,11 @@ class Part(NamedTuple):
     marks: Marks
 
     def without(self, keys: Keys) -> Part:
-        """Return the part without the sorted `keys`, which were removed."""
+        """Return the part with the sorted `keys` marked as removed."""
         return self._replace(marks=self.marks.without(self.main.rows(keys)))
 
     def beyond(self, key: int) -> Part:
-        """Return the part restricted to keys greater than `key`."""
+        """Return the part with all keys up to `key` marked as removed."""
         return self._replace(marks=self.marks.without(np.flatnonzero(self.main.keys <= key)))
 
 
@@ -273,12 +273,12 @@ class IndexState(NamedTuple):
 
     @property
     def built(self) -> int:
-        """Number of vectors in all parts, including removed vectors."""
+        """Number of vectors in all built parts, including removed vectors."""
         return sum(len(part.main.keys) for part in self.parts)
 
     @property
     def dead(self) -> int:
-        """Number of removed vectors in all parts."""
+        """Number of removed vectors in all built parts."""
         return sum(len(part.main.keys) - part.marks.count for part in self.parts)
 
     @property
@@ -287,7 +287,7 @@ class IndexState(NamedTuple):
 
     @property
     def fresh(self) -> int:
-        """Number of vectors outside the main part, without removed vectors."""
+        """Number of vectors outside the main part, not counting removed vectors."""
         return sum(part.marks.count for part in self.parts[1:]) + self.tail_count
 
     @property
@@ -316,8 +316,7 @@ class IndexState(NamedTuple):
         return found[0] if len(found) == 1 else [merged(rankings, k) for rankings in zip(*found, strict=True)]
 
     def changed(self, removed: Keys, tail: ExactRows) -> IndexState:
-        """Return a copy of the state with `tail` as its tail, and with the `removed` keys removed from the built parts.
-        """
+        """Return a copy of the state with the new `tail`, and without the `removed` keys in the built parts."""
         removed = np.sort(removed)
         return IndexState(tuple(part.without(removed) for part in self.parts), tail)
 
