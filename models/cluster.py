@@ -28,8 +28,9 @@ LOCAL = "local"
 def connected(address: str | None) -> Iterator[bool]:
     """Connect to the Ray cluster at `address`, and yield whether this process started Ray.
 
-    None means the address in `RAY_ADDRESS`. If there is no address, Ray is started on this machine. The connection is
-    closed when the `with` block ends. If the process was connected before, that connection is used, and stays open.
+    If `address` is None, the environment variable `RAY_ADDRESS` gives the address. Without an address, Ray is started
+    on this machine. The connection is closed when the `with` block ends. If the process was connected before, that
+    connection is used, and stays open.
 
     Raises:
         Refused: Ray is not installed or not supported, or no cluster answers.
@@ -85,14 +86,14 @@ def smallest_node() -> int:
 
 
 def alive_nodes() -> list[dict[str, float]]:
-    """Return the resources of each live node, by Ray's names."""
+    """Return the resources of each live node: amounts by Ray's names, such as `CPU`."""
     import ray
 
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
 
 def free_resources() -> dict[str, float]:
-    """Return the resources of the cluster that no job has reserved, by Ray's names."""
+    """Return the resources of the cluster that no job has reserved: amounts by Ray's names, such as `CPU`."""
     import ray
 
     return dict(ray.available_resources())  # type: ignore[no-untyped-call]
@@ -115,7 +116,10 @@ def check_version() -> None:
 def _check_answer(address: str) -> None:
     """Raise an error if nothing listens at the address.
 
-    Ray itself would try to connect for a minute.
+    Without this check, Ray would try to connect for a minute.
+
+    Raises:
+        Refused: nothing listens at `address`, or `address` is invalid.
     """
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon:

@@ -1,4 +1,4 @@
-"""Number of CPUs that this process may use. In a container, it can be lower than the number of the host's CPUs."""
+"""Number of CPUs that this process may use. In a container, this number can be lower than that of the host's CPUs."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ T = TypeVar("T")
 
 
 class Registry(UserDict[str, T]):
-    """Registry of objects by name, which are imported when they are first used.
+    """Registry of objects by name. An object is imported when it is first used.
 
-    Before an object is used, its entry is a text `package.module:NAME`.
+    Before the first use, the entry of an object is a text `package.module:NAME`.
     """
 
     def __init__(self, places: Mapping[str, str]) -> None:

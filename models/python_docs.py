@@ -53,7 +53,10 @@ class Section:
     module: str
     """Dotted name, or `TOPICS` for the language reference."""
     name: str
-    """Qualified name inside the module, which is empty for the module itself. For a topic, its heading."""
+    """Qualified name inside the module, or an empty text for the module itself.
+
+    In the language reference, the name is a heading. Text before the first heading has the name of its topic.
+    """
     text: str
 
 

@@ -9,8 +9,8 @@ For a weight W of the base, the merged weight is W + scaling · B A. Reading and
 needs no torch.
 
 An adapter may keep only some layers of its base. Peft's field `layer_replication` lists these layers, and module names
-count the kept layers from 0. Adapters that were made with `peft` alone have no adapter.json. They use the pooling of
-their base.
+count the kept layers from 0. Adapters that were made with `peft` alone have no adapter.json. For such an adapter, the
+pooling of the base is used.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class AdapterError(Refused):
 
 
 class _Update(NamedTuple):
-    """Low-rank difference between the tuned value and the base's value of one weight."""
+    """Low-rank difference between the tuned value and the original value of one weight."""
 
     weight: str
     a: NDArray[Any]
@@ -132,9 +132,9 @@ class Adapter:
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 of the adapter's tensors, scaling and layers.
+        """SHA-256 of everything in the adapter that affects the merged weights: tensors, scaling and layers.
 
-        Together with the base's weights, they determine the merged weights.
+        The merged weights are determined by this content and the weights of the base.
         """
         layers = {} if self.layers is None else {LAYERS: self.config[LAYERS]}
         decides = {
@@ -144,12 +144,13 @@ class Adapter:
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
     def identity(self, base: str, base_sha256: str) -> dict[str, Any]:
-        """Return the identity of the merged weights for `Manifest.adapter`.
+        """Return the dictionary that identifies the merged weights, for the field `Manifest.adapter`.
 
-        The identity is the same on every machine.
+        The dictionary contains the name and the SHA-256 of the base, the SHA-256 of the adapter, the version of the
+        merge arithmetic and, unless all layers are kept, the kept layers. It is the same on every machine.
 
         Raises:
-            AdapterError: the adapter was trained on a base with different weights.
+            AdapterError: according to adapter.json, the adapter was trained on a base with different weights.
         """
         made_for = ((self.manifest and self.manifest.adapter) or {}).get("base_sha256", base_sha256)
         if made_for != base_sha256:
@@ -162,13 +163,13 @@ class Adapter:
         return identity | layers
 
     def updates(self, base: Weights) -> dict[str, NDArray[np.float32]]:
-        """Return all weights and biases that the adapter changes, by name.
+        """Return the merged value of each weight and bias that the adapter changes, by its name in `base`.
 
         `base` must have only the layers that the adapter keeps, and these must be renumbered from 0. Weights are merged
         in float64 and rounded to float32.
 
         Raises:
-            AdapterError: the base lacks a weight, or the weight's shape differs.
+            AdapterError: `base` lacks a weight that the adapter changes, or has this weight in another shape.
         """
         changed: dict[str, NDArray[np.float32]] = {}
         for update in _low_rank(self):
@@ -197,12 +198,14 @@ def is_adapter(folder: Path) -> bool:
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Raise an error if a folder has files that do not belong to an adapter.
+    """Raise an error if `folder` contains anything but the files of one adapter.
 
-    Such files would be deleted when the folder is replaced.
+    A new adapter replaces the whole folder, so other files in the folder would be deleted. A missing or empty folder is
+    accepted.
 
     Raises:
-        AdapterError: `folder` is a link, or contains anything but the files of an adapter; nothing has changed.
+        AdapterError: `folder` is a file or a link, is not an adapter, or contains another file.
+        BundleError: a path in `folder` is a symbolic link.
     """
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
@@ -229,10 +232,10 @@ def load(folder: Path) -> Adapter:
 
 
 def write(folder: Path, *, config: Mapping[str, Any], tensors: Weights) -> Adapter:
-    """Write peft's two files, and return the adapter that they contain.
+    """Write peft's two files to `folder`, and return the adapter that `folder` then contains.
 
     Raises:
-        AdapterError: the adapter can't be merged.
+        AdapterError: the adapter uses a feature of peft that is not supported, or has no tensor.
     """
     # `save_file` writes the memory of an array as it is, so arrays must be contiguous.
     contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
@@ -242,7 +245,10 @@ def write(folder: Path, *, config: Mapping[str, Any], tensors: Weights) -> Adapt
 
 
 def write_manifest(folder: Path, **facts: Any) -> Manifest:
-    """Write adapter.json with the hashes of the other files in the folder."""
+    """Write adapter.json with the hashes of the other files in the folder.
+
+    `facts` are the other fields of the manifest. The golden vectors are rounded to six decimals.
+    """
     paths = [path for path in (CONFIG, WEIGHTS, TRANSFORM, INT8, CARD) if (folder / path).is_file()]
     files = {path: bundle.sha256(folder / path) for path in paths}
     manifest = Manifest(**{**facts, "files": files, "golden": bundle.rounded(facts["golden"])})
@@ -251,7 +257,10 @@ def write_manifest(folder: Path, **facts: Any) -> Manifest:
 
 
 def replication(layers: Sequence[int] | None) -> list[tuple[int, int]] | None:
-    """Return peft's `layer_replication` for the kept layers. None keeps all layers."""
+    """Return the value of peft's field `layer_replication` for an encoder that keeps only `layers` of its base.
+
+    The value has one range [layer, layer + 1) for each layer. It is None if `layers` is None, which means all layers.
+    """
     return None if layers is None else [(layer, layer + 1) for layer in layers]
 
 
@@ -266,7 +275,7 @@ def lora_config(
 ) -> dict[str, Any]:
     """Return the content of peft's adapter_config.json.
 
-    All modules have the same rank, and the same scaling alpha / rank.
+    All modules have the same `rank`, and the same scaling `alpha` / `rank`. Without `alpha`, the scaling is 1.
     """
     return {
         **({LAYERS: layer_replication} if layer_replication else {}),
@@ -345,7 +354,7 @@ def _check_rank(file: Path, config: Mapping[str, Any]) -> None:
 
 
 def _check_layers(file: Path, ranges: Any) -> None:
-    """Check that `layer_replication` lists ranges of layers, in order, and each layer at most once."""
+    """Check that `ranges`, the value of `layer_replication`, are ascending and do not overlap. None is accepted."""
     match ranges:
         case None:
             return
@@ -396,7 +405,11 @@ def _low_rank(adapter: Adapter) -> Iterator[_Update]:
 
 
 def _scaling(adapter: Adapter, module: str, a: NDArray[Any], b: NDArray[Any]) -> float:
-    """Return the scaling of the product B A, after checking that both matrices have the configured rank."""
+    """Return the scaling of the product B A in one module.
+
+    Raises:
+        AdapterError: the matrices `a` and `b` do not have the configured rank.
+    """
     config = adapter.config
     rank = _of_module(config.get("rank_pattern") or {}, module, config["r"])
     alpha = _of_module(config.get("alpha_pattern") or {}, module, config["lora_alpha"])
@@ -411,7 +424,8 @@ def _scaling(adapter: Adapter, module: str, a: NDArray[Any], b: NDArray[Any]) ->
 def _of_module(patterns: Mapping[str, Any], module: str, otherwise: Any) -> Any:
     """Return a module's value from `patterns`. If no pattern matches, return `otherwise`.
 
-    As in peft, a pattern matches the end of a module's name, after a dot.
+    `patterns` maps regular expressions to values. As in peft, a regular expression must match the module's whole name,
+    or the part of the name after one of its dots.
     """
     return next((value for end, value in patterns.items() if re.match(rf"(.*\.)?({end})$", module)), otherwise)
 
@@ -423,9 +437,9 @@ def _biases(adapter: Adapter) -> Iterator[tuple[str, NDArray[Any]]]:
 
 
 def _bias_name(key: str) -> str | None:
-    """Return the name of the base's bias that the tensor `key` of peft's file replaces, or None if `key` is no bias.
+    """Return the name of the base's bias that a tensor replaces, or None if the tensor is no bias.
 
-    Peft stores whole biases, not differences.
+    `key` is the tensor's name in peft's file. Peft stores whole biases, not differences.
     """
     found = re.fullmatch(rf"{re.escape(PREFIX)}(.+?)(?:\.base_layer)?\.bias", key)
     return f"{found[1]}.bias" if found and ".lora_" not in key else None

@@ -58,7 +58,7 @@ It does not affect the fingerprint, because it only affects quantised vectors.
 GOLDEN_COSINE = 0.999
 """Minimum cosine of a runtime's vectors, both to the golden vectors and to the vectors of the float32 reference.
 
-A runtime and precision with a lower cosine may not serve the bundle.
+A combination of runtime and precision with a lower cosine may not serve the bundle.
 """
 
 VOLATILE_CONFIG = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"}
@@ -120,12 +120,16 @@ class Bundle:
 
     @property
     def onnx(self) -> Path:
-        """Path of the float32 graph, from `input_ids` and `attention_mask` to `sentence_embedding` and `norm`."""
+        """Path of the float32 ONNX graph.
+
+        The graph of an encoder maps `input_ids` and `attention_mask` to `sentence_embedding`, `norm` and, in newer
+        bundles, `token_embeddings`.
+        """
         return self.folder / ONNX
 
     @property
     def graphs(self) -> dict[str, Path]:
-        """Paths of the graphs by precision, beginning with the float32 graph."""
+        """Paths of the ONNX graphs by precision, beginning with the float32 graph."""
         reduced = {
             path.removeprefix("onnx/model_").removesuffix(".onnx"): self.folder / path
             for path in sorted(self.manifest.files)
@@ -135,10 +139,10 @@ class Bundle:
 
     @property
     def int8_limit(self) -> float | None:
-        """Range of int8 output, or None for older bundles, which have no `int8.json`.
+        """Largest absolute component that int8 output can represent. None for older bundles, which have no `int8.json`.
 
         Raises:
-            BundleError: `int8.json` contains no valid range.
+            BundleError: `int8.json` contains no number above 0 and at most 1.
         """
         if INT8 not in self.manifest.files:
             return None
@@ -154,7 +158,8 @@ class Bundle:
         The sequence is empty without Matryoshka training.
 
         Raises:
-            BundleError: the entry is not a list of dimensions.
+            BundleError: config.json is not a JSON object, or `matryoshka_dimensions` in it is not a list of integers
+                from 1 to the number of dimensions.
         """
         file, config = self.folder / CONFIG, _config(self.folder)
         widths, dim = config.get("matryoshka_dimensions"), self.manifest.dim
@@ -172,10 +177,11 @@ class Bundle:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer. The first access reads it.
+        """Tokenizer of the bundle. The first access reads it from the file.
 
         Raises:
-            BundleError: the file is not a tokenizer, or has tokens without an embedding in the encoder.
+            BundleError: the file is not a tokenizer, has a regular expression that may take exponential time, or has
+                tokens without an embedding in the encoder; or the maximum length leaves no room for a text.
         """
         try:
             made = Tokenizer(self.tokenizer_file, max_length=self.manifest.max_length)
@@ -193,11 +199,11 @@ class Bundle:
 def load(folder: Path) -> Bundle:
     """Load the bundle in `folder`, and verify every hash.
 
-    A link to a folder is resolved once, so that later reads use this bundle even if the link changes.
+    If `folder` is a link, it is resolved once, so that later reads use the same bundle even if the link changes.
 
     Raises:
-        BundleError: the manifest is missing or invalid, a file is missing, altered or not listed, or the fingerprint
-            does not match the files.
+        BundleError: the manifest is missing or invalid; a file is missing, altered, not listed or a link; a JSON file
+            is too large; or the fingerprint does not match the files.
     """
     if folder.is_symlink():
         folder = folder.parent / folder.readlink()
@@ -238,14 +244,14 @@ def write_manifest(folder: Path, **facts: Any) -> Manifest:
 
 
 def rounded(golden: Sequence[Golden]) -> list[Golden]:
-    """Round golden vectors to six decimals, for manifests in the repository."""
+    """Round golden vectors to six decimals, for manifests that are kept in Git."""
     return [replace(one, vector=[round(number, 6) for number in one.vector]) for one in golden]
 
 
 def dumped(manifest: Manifest) -> str:
     """Format a manifest as JSON with one line for each golden vector.
 
-    With usual indentation, each number would have its own line.
+    With usual indentation, each number of a vector would have its own line.
     """
     fields = asdict(manifest)
     if manifest.kind == ENCODER:  # Manifests of version 1.0 have no kind, so the kind of an encoder is omitted.
@@ -321,7 +327,7 @@ def read_manifest(file: Path) -> Manifest:
     """Read a manifest, without reading other files of the bundle.
 
     Raises:
-        BundleError: the file is missing, or `parse_manifest` refuses it.
+        BundleError: the file is missing, can't be read or is too large, or `parse_manifest` refuses its content.
     """
     try:
         check_size(file)
@@ -374,7 +380,13 @@ def parse_manifest(content: bytes, file: str, *, required: Sequence[str] = REQUI
 
 
 def _check_consistency(manifest: Manifest, required: Sequence[str]) -> None:
-    """Check that the fields of a manifest agree with each other. The fields have already been checked individually."""
+    """Check that the fields of a manifest agree with each other, and that all `required` files are listed.
+
+    Each field has already been checked on its own.
+
+    Raises:
+        BundleError: two fields contradict each other, a `required` file is not listed, or there are no golden vectors.
+    """
     if len(manifest.files) > MOST_FILES:
         raise BundleError(f"lists {len(manifest.files)} files, more than the maximum of {MOST_FILES}")
     for path in required:
@@ -409,7 +421,7 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
 
 
 def _commands_a_terminal(name: str) -> bool:
-    """Return whether a name has control characters, which a terminal would interpret, or surrogates."""
+    """Return whether a name has surrogates or control characters. A terminal would interpret control characters."""
     return any(unicodedata.category(character) in {"Cc", "Cs"} for character in name)
 
 

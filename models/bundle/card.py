@@ -1,7 +1,7 @@
 """The model card: a description of a bundle, its training and its scores, for readers and for the Hugging Face hub.
 
 All facts come from the manifest, or from the model card of the encoder's source (`models.bundle.origin`). Export writes
-the card. Promotion writes it again with all known scores.
+the card. When an encoder is promoted to the served default, the card is written again with all known scores.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def _teacher(teacher: Mapping[str, Any]) -> str:
 
 
 def _mixed(run: Mapping[str, Any]) -> str:
-    """Return a table of the encoders whose weights were averaged, or an empty text without averaging."""
+    """Return a table of the encoders whose weights were averaged, or an empty text if no weights were averaged."""
     match run:
         case {"ingredients": [*ingredients]}:
             rows = [row for each in ingredients if (row := _ingredient(each))]
@@ -247,7 +247,10 @@ def _rebuilt(manifest: Manifest) -> str:
 
 
 def _recipe(manifest: Manifest) -> Mapping[str, Any]:
-    """Return the content of the recipe from which the encoder was rebuilt."""
+    """Return the content of the recipe file from which `isosphere rebuild` made the encoder.
+
+    The result is empty if the encoder was not made in this way.
+    """
     recipe = (manifest.run or {}).get("recipe")
     return recipe if isinstance(recipe, dict) else {}
 
@@ -260,9 +263,10 @@ def _corpus(corpus: Mapping[str, Any]) -> str:
 
 
 def _postprocess(run: Mapping[str, Any]) -> str:
-    """Return the command that fitted the encoder's transform, or an empty text if the record is incomplete.
+    """Return a sentence with the command that fitted the encoder's transform.
 
-    The paths of the corpus are omitted, because another section of the card names the corpus.
+    The sentence is empty if `run` lacks a value that the command needs. The paths of the corpus are omitted, because
+    another section of the card names the corpus.
     """
     match run:
         case {"postprocess": str(kind), "source": str(source), "params": dict(params), "seed": int(seed)}:

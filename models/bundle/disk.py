@@ -30,7 +30,7 @@ LFS = "a Git LFS pointer, not the file itself: fetch the file with `git lfs pull
 
 
 def fsync(path: Path) -> None:
-    """Flush the content of a file, or the names in a folder, to disk, so that they survive power loss."""
+    """Flush the content of a file, or the list of names in a folder, to disk. Flushed data survives power loss."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -67,7 +67,7 @@ def size(path: str | Path) -> int:
 
 @contextmanager
 def replacing(file: Path, mode: int = 0o666) -> Iterator[Path]:
-    """Yield a temporary path beside `file`, to which the `with` block writes the new content.
+    """Yield a temporary path beside `file`. The `with` block writes the new content to this path.
 
     The temporary file is created with `mode`, less the bits of the umask.
 
@@ -160,7 +160,7 @@ def _locked_draft(create: Callable[[], Path], holding: ExitStack) -> Path:
 
 
 def _sweep_drafts(folder: Path, pattern: str, delete: Callable[[Path], object]) -> None:
-    """Delete the drafts of killed writers, which no process has locked.
+    """Delete those drafts in `folder` that match `pattern` and are not locked. Their writers were killed.
 
     Errors are ignored, because the drafts do no harm.
     """
@@ -170,9 +170,9 @@ def _sweep_drafts(folder: Path, pattern: str, delete: Callable[[Path], object]) 
 
 
 def _swap(draft: Path, folder: Path) -> None:
-    """Rename the draft to `folder`. If `folder` exists, both exchange their names.
+    """Rename the draft to `folder`. If `folder` exists, the two exchange their names.
 
-    If the system can't exchange names, the old `folder` is renamed first, and deleted at the end.
+    If the system can't exchange names, the old `folder` is first renamed to a hidden name, and deleted at the end.
     """
     previous = _previous(folder)
     if not _took_free_name(draft, folder) and not exchange_names(draft, folder):
@@ -183,9 +183,9 @@ def _swap(draft: Path, folder: Path) -> None:
 
 
 def _took_free_name(draft: Path, folder: Path) -> bool:
-    """Rename the draft to `folder` if this name is free.
+    """Rename the draft to `folder` if this name is free, and return whether it was free.
 
-    Return False if the name is taken, even by a simultaneous writer.
+    The name is not free if a simultaneous writer has just taken it.
     """
     try:
         if not folder.exists():
@@ -218,7 +218,7 @@ def locked_exclusively(path: Path) -> Iterator[None]:
 
 
 def exchange_names(one: Path, other: Path) -> bool:
-    """Exchange two names atomically, or return False without any change if the system can't do this.
+    """Exchange two names atomically, and return True. If the system can't do this, change nothing and return False.
 
     Raises:
         OSError: the exchange failed; the message names `other`.
@@ -247,8 +247,8 @@ def lfs_pointer(file: Path) -> bool:
 def naming(file: Path) -> Iterator[None]:
     """Add the name of `file` to an `OSError` that the `with` block raises.
 
-    Otherwise the error for a full disk would name no file. The general error of safetensors becomes an `OSError`,
-    because safetensors reports a full disk with it.
+    Otherwise the error for a full disk would name no file. A `SafetensorError` becomes an `OSError`, because
+    safetensors reports a full disk by this error.
     """
     try:
         yield
@@ -262,7 +262,8 @@ def naming(file: Path) -> Iterator[None]:
 def error_line_and_status(error: OSError) -> tuple[str, int]:
     """Return the error message and exit code of a command that failed with `error`.
 
-    The message is one line and names the file. The exit code is 1 if the disk failed, and 2 if the path can't be used.
+    The message is one line and names the file, if its name is known. The exit code is 1 if the disk is full or failed,
+    and 2 for all other errors, such as a path that can't be used.
     """
     reason = error.strerror or "".join(map(str, error.args))  # Errors of libraries may have no number.
     line = f"{error.filename}: {reason}" if error.filename else str(error)

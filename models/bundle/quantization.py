@@ -45,7 +45,7 @@ def read(file: Path) -> float:
     """Read the limit from a file that `write` wrote.
 
     Raises:
-        ValueError: the file has no limit.
+        ValueError: the file is not JSON, or has no limit above 0 and at most 1.
     """
     raw = json.loads(file.read_text(encoding="utf-8"))
     found = raw.get("limit") if isinstance(raw, dict) else None
@@ -64,7 +64,7 @@ def int8(unit: Floats, limit: float) -> NDArray[np.int8]:
 
 
 def uint8(unit: Floats, limit: float) -> NDArray[np.uint8]:
-    """Return the components of `int8` plus 128, as uint8 vectors (N, D) with components from 1 to 255."""
+    """Return the result of `int8` plus 128, as uint8 vectors (N, D) with components from 1 to 255."""
     return _flip_sign_bit(int8(unit, limit)).view(np.uint8)
 
 
@@ -77,7 +77,7 @@ def ubinary(vectors: Floats) -> NDArray[np.uint8]:
 
 
 def binary(vectors: Floats) -> NDArray[np.int8]:
-    """Return the bytes of `ubinary` minus 128, as int8."""
+    """Return the result of `ubinary` minus 128, as int8 vectors (N, ⌈D / 8⌉)."""
     return _flip_sign_bit(ubinary(vectors).view(np.int8))
 
 

@@ -79,11 +79,11 @@ class Module(NamedTuple):
 def resolve(name: str) -> Path:
     """Return the local folder of an encoder or adapter.
 
-    A hub id is `org/name` or `org/name@revision`. The local cache is searched first, then the hub. `opened_adapter`
-    tells whether the folder contains an adapter.
+    `name` is `minilm`, `minilm+NAME`, a folder, or a hub id such as `org/name` or `org/name@revision`. For a hub id,
+    the local cache is searched first, then the hub. `opened_adapter` tells whether the folder contains an adapter.
 
     Raises:
-        SourceError: nothing usable is found.
+        SourceError: there is no usable encoder or adapter with this name.
     """
     if name == MINILM:
         return minilm()
@@ -91,7 +91,7 @@ def resolve(name: str) -> Path:
 
 
 def shipped() -> list[str]:
-    """List the names of the adapters in this repository, `default` first."""
+    """List the names `minilm+NAME` of the adapters in this repository, beginning with `minilm+default`."""
     names = sorted(folder.name for folder in ADAPTERS.iterdir() if adapters.is_adapter(folder))
     return [f"{MINILM}+{name}" for name in sorted(names, key=lambda name: name != "default")]
 
@@ -118,7 +118,7 @@ def manifest_without_torch(name: str) -> Manifest | None:
     """Return the manifest of an encoder whose bundle can be assembled without torch, or None if the export needs torch.
 
     Raises:
-        SourceError, AdapterError: the encoder does not exist or can't be read.
+        SourceError, AdapterError, BundleError: the encoder does not exist or can't be read.
     """
     template = bundle.parse_manifest((TEMPLATE / MANIFEST).read_bytes(), str(TEMPLATE / MANIFEST), required=())
     if name == MINILM:
@@ -134,7 +134,7 @@ def whole_encoder(name: str) -> Path:
     """Return the local folder of a whole encoder. Adapters are refused.
 
     Raises:
-        SourceError: nothing usable is found, or `name` is the name of an adapter.
+        SourceError: there is no usable encoder with this name, or `name` is the name of an adapter.
     """
     folder = resolve(name)
     if adapters.is_adapter(folder):
@@ -146,7 +146,7 @@ def opened_adapter(folder: Path) -> Adapter | None:
     """Read the adapter in a folder that `resolve` returned, or return None if the folder contains a whole encoder.
 
     Raises:
-        AdapterError: the adapter can't be merged into any base.
+        AdapterError, BundleError: the adapter is damaged or not supported.
     """
     return adapters.load(folder) if adapters.is_adapter(folder) else None
 
@@ -211,7 +211,7 @@ def read_json(file: Path) -> Any:
 
 
 def read_object(file: Path, *, required: bool = False) -> dict[str, Any]:
-    """Parse a JSON object of a module. A missing file counts as an empty object, unless it is `required`.
+    """Parse a JSON object from a file of a module. If the file is missing and not `required`, return an empty object.
 
     Raises:
         SourceError: the file is not an object of JSON, or a `required` file is missing; the message names the file.
@@ -228,7 +228,7 @@ def read_object(file: Path, *, required: bool = False) -> dict[str, Any]:
 def is_cross_encoder(name: str) -> bool:
     """Return whether `name` names a cross-encoder: a sequence classifier with one output.
 
-    A folder with a pooling of sentence-transformers is an encoder, whatever its architecture.
+    If modules.json lists a pooling of sentence-transformers, the folder contains an encoder, whatever its architecture.
 
     Raises:
         SourceError: nothing usable is found.
@@ -316,7 +316,7 @@ def as_bundle(name: str, kept: Path) -> Path:
 
     The bundles of `minilm` and of adapters are exported to the cache folder `kept`, once for each encoder. Any other
     `name` is returned unchanged as the path of a bundle. The export runs in a separate process, `isosphere export`, so
-    that its memory is freed afterwards.
+    that the memory of the export is freed afterwards.
 
     Raises:
         BundleError: the export can't be done, for example because it needs torch.
@@ -342,7 +342,7 @@ def as_bundle(name: str, kept: Path) -> Path:
             return folder
     log.info("assembling %s in %s; this is done only once", name, folder)
     options = ["--out", str(folder), f"--name={record.name}", "--no-measure"]
-    # With -P, a `models` in the working directory is not run instead of ours.
+    # With -P, Python does not import a package `models` from the working directory instead of this one.
     command = [sys.executable, "-P", "-m", "models", "export", name, *options]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     made = subprocess.run(
@@ -357,7 +357,7 @@ def as_bundle(name: str, kept: Path) -> Path:
 
 
 def hub_id(name: str) -> str | None:
-    """Return the hub id of the encoder called `name`, or None for a folder and for `minilm+NAME`."""
+    """Return the encoder's hub id without a revision, or None if `name` is a folder or `minilm+NAME`."""
     if name == MINILM:
         return MINILM_ID
     return None if _is_shipped(name) or path(name).is_dir() else name.partition("@")[0]
@@ -406,10 +406,13 @@ def shipped_folder(name: str) -> Path | None:
 
 
 def _from_hub(name: str) -> Path:
-    """Return the folder of a hub id in the hub's cache.
+    """Download an encoder from the hub if needed, and return its folder in the hub's cache.
 
-    If needed, the encoder is downloaded. If the cache may lack a file, the hub is asked, because other programs may
-    have cached only some files, for example without the pooling.
+    Other programs may have cached only some of the encoder's files, for example without the pooling. The hub is
+    therefore asked whenever the cache may lack a file.
+
+    Raises:
+        SourceError: `name` is no hub id, or the encoder is neither complete in the cache nor available from the hub.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
@@ -447,7 +450,10 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _is_complete(folder: Path) -> bool:
-    """Return whether an adapter, or the transformer and every other module with weights, have their weights."""
+    """Return whether a folder has all weight files of its adapter or encoder.
+
+    An encoder needs config.json, and weight files for its transformer and for each Dense module.
+    """
     if adapters.is_adapter(folder):
         return (folder / adapters.WEIGHTS).is_file()
     backbone = backbone_folder(folder)

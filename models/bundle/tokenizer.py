@@ -34,7 +34,7 @@ class TokenizerFailure(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The tokens of one text, after truncation."""
+    """The tokens of one text or of one pair of texts, after truncation."""
 
     ids: NDArray[np.int64]
     """Token ids (L,), including special tokens."""
@@ -80,7 +80,8 @@ class Tokenizer:
         """Read the tokenizer in `file`.
 
         Raises:
-            ValueError: see `read`; or `max_length` leaves no room for a text.
+            ValueError: the function `read` refuses the file, or `max_length` leaves no room for a text beside the
+                special tokens.
         """
         self._fast = read(file)
         self._fast.no_truncation()
@@ -93,7 +94,7 @@ class Tokenizer:
             raise ValueError(f"max_length {max_length} leaves no room for a text beside the special tokens")
 
     def check_rows(self, rows: int) -> None:
-        """Check that the encoder's embedding table has a row for each token.
+        """Check that an embedding table with `rows` rows has a row for each token.
 
         Raises:
             ValueError: a token has no row.
@@ -107,10 +108,13 @@ class Tokenizer:
     def encode(
         self, texts: Sequence[str], *, direction: Direction = "right", max_length: int | None = None
     ) -> list[Tokens]:
-        """Return the tokens of each text, truncated to `max_length` on the side `direction`. Special tokens are kept.
+        """Return the tokens of each text, truncated to `max_length` tokens. Special tokens are kept.
+
+        A long text loses its last tokens if `direction` is `right`, and its first tokens if `direction` is `left`. The
+        default of `max_length` is the tokenizer's maximum length.
 
         Raises:
-            ValueError: a text is not valid Unicode (it has a lone surrogate); the message gives its index.
+            ValueError: a text is not valid Unicode (it has a lone surrogate); the message gives the index of the text.
             TokenizerFailure: the tokenizer failed on a text.
         """
         for i, text in enumerate(texts):
@@ -124,9 +128,10 @@ class Tokenizer:
         return [_cut(encoding, limit, direction) for encoding in encodings]
 
     def encode_pairs(self, pairs: Sequence[TextPair], *, direction: Direction = "right") -> list[Tokens]:
-        """Return the tokens of each pair of texts, truncated together to the maximum length.
+        """Return the tokens of each pair of texts. Both texts together are truncated to the tokenizer's maximum length.
 
-        The longer text is truncated first, on the side `direction`, as by transformers' `longest_first`.
+        The longer text is truncated first, as by transformers' `longest_first`. A truncated text loses its last tokens
+        if `direction` is `right`, and its first tokens if `direction` is `left`.
 
         Raises:
             TokenizerFailure: the tokenizer failed on a text.
@@ -196,9 +201,9 @@ def read(file: Path) -> FastTokenizer:
 
 @contextmanager
 def panics_as_errors() -> Iterator[None]:
-    """Convert a panic of the `tokenizers` library in the `with` block to an exception.
+    """Convert a panic of the `tokenizers` library in the `with` block to a `TokenizerFailure`.
 
-    Python code that handles `Exception` does not catch a panic.
+    A panic is not an `Exception`, so code that handles every `Exception` would not catch it.
 
     Raises:
         TokenizerFailure: the library panicked, for example because a regular expression exceeded its step limit.

@@ -35,21 +35,26 @@ SETTINGS = [
 The first existing file is read.
 """
 NOT_SUPPORTED = ("processing_kwargs", "query_length", "document_length", "query_expansion")
-"""Settings of a Transformer module that change vectors."""
+"""Settings of a Transformer module that change vectors and are refused."""
 UNLIMITED = 1_000_000
-"""Lower bound of the maximum lengths by which transformers means that a tokenizer has none."""
+"""Smallest `model_max_length` that counts as no maximum length.
+
+transformers stores a huge number if a tokenizer has no maximum length.
+"""
 AFTER_POOLING = ("Dense", "Normalize", "Dropout")
 """Modules that may come after the pooling."""
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read an encoder's settings: pooling, maximum length, prompts, and the transform or modules after the pooling.
+    """Read an encoder's settings, by names such as `pooling`, `max_length` and `prompts`.
 
-    The settings are in Isosphere's manifest or, without a manifest, in sentence-transformers' files. An adapter without
-    a manifest has the settings of its base.
+    The settings come from Isosphere's manifest, which also has the `transform`. Without a manifest, the settings come
+    from sentence-transformers' files, which list the modules `after_pooling`. An adapter without a manifest has the
+    settings of its base. A setting that no file gives is missing or None.
 
     Raises:
         SourceError: a file can't be read, or describes an unsupported encoder; the message names the file.
+        AdapterError, BundleError: the folder contains a damaged or unsupported adapter without a manifest.
     """
     for name in (MANIFEST, adapter.MANIFEST):
         if manifest := read_object(file := folder / name):
@@ -87,9 +92,12 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _bundled(file: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the settings from the content of a manifest. Error messages name `file`.
+    """Read the settings from the content of a manifest. Error messages name `file`, the path of the manifest.
 
-    The folder need not be a complete bundle. So `models.bundle.bundle.load`, which checks all files, is not used.
+    `models.bundle.bundle.load` is not used, because it checks all files and the folder need not be a complete bundle.
+
+    Raises:
+        SourceError: the manifest is that of a cross-encoder, or a setting is missing or invalid.
     """
     if manifest.get("kind") == CROSS_ENCODER:
         raise SourceError(f"{file}: a cross-encoder, which computes no vectors of texts")
@@ -119,7 +127,9 @@ def _prompts(file: Path, said: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def _modules(folder: Path) -> tuple[Path | None, Sequence[Module]]:
-    """Return the folder of the pooling module, and the modules after it. Without a pooling, the folder is None.
+    """Return the folder of the pooling module, and the modules after the pooling.
+
+    If `folder` has no pooling module, return None and an empty list.
 
     Raises:
         SourceError: the modules are not a Transformer and a Pooling, followed by supported modules.
@@ -140,9 +150,12 @@ def _modules(folder: Path) -> tuple[Path | None, Sequence[Module]]:
 
 
 def _pooling(file: Path) -> str:
-    """Return the name of the pooling in a file.
+    """Return the name of the pooling that is described in the config.json of a Pooling module.
 
-    Names of several poolings are joined, because their vectors are concatenated.
+    If the file describes several poolings, their names are joined by `+`, because their vectors are concatenated.
+
+    Raises:
+        SourceError: the file is missing or not a JSON object, or a pooling is not supported.
     """
     said = read_object(file, required=True)
     by_flags = [mode for flag, mode in FLAGS.items() if said.get(flag)] or "mean"

@@ -44,10 +44,11 @@ class CrossEncoder(nn.Module):
         """Load a cross-encoder from a hub id, a folder or a bundle.
 
         The default of `max_length` is the tokenizer's maximum length, but at most 512. The length never exceeds the
-        number of positions.
+        number of position embeddings.
 
         Raises:
-            SourceError: the folder has no readable cross-encoder, or a weight is missing or not finite.
+            SourceError: the folder has no readable cross-encoder, the model has several outputs, the tokenizer does not
+                fit the model, or a weight is missing or not finite.
         """
         from transformers import AutoModelForSequenceClassification  # Imported late, because the import takes seconds.
 
@@ -80,7 +81,7 @@ class CrossEncoder(nn.Module):
         return scores
 
     def tensors(self, batch: Sequence[Tokens]) -> tuple[Tensor, ...]:
-        """Return the inputs of `forward` for N tokenised pairs, each (N, L)."""
+        """Return the inputs of `forward` for a batch of N tokenised pairs. Each input has the shape (N, L)."""
         ids, mask = self.tokenizer.pad(batch)
         arrays = [ids, mask, padded_types(batch, ids.shape)] if self.reads_types else [ids, mask]
         return tuple(map(torch.from_numpy, arrays))

@@ -85,17 +85,17 @@ class Encoder(nn.Module):
     ) -> Self:
         """Load an encoder from a hub id, a folder or a bundle. An adapter is merged into its base.
 
-        By default, pooling and length are those in the folder's manifest or sentence-transformers files. Without these
-        files, the pooling is `cls`, and the length is the tokenizer's maximum length, but at most 512. The length never
-        exceeds the number of positions. `prompts` are added to the encoder's prompts, and replace prompts of the same
-        name.
+        By default, `pooling` and `max_length` are those in the folder's manifest or sentence-transformers files.
+        Without these files, the pooling is `cls`, and the length is the tokenizer's maximum length, but at most 512.
+        The length never exceeds the number of position embeddings. `prompts` are added to the encoder's prompts, and
+        replace prompts of the same name.
 
-        Attention uses transformers' eager implementation, which is faster for training with dropout on a CPU. It is
-        also the only implementation whose attention ONNX Runtime can fuse after an export.
+        Attention uses transformers' eager implementation, which is faster for training with dropout on a CPU. The eager
+        implementation is also the only one whose attention ONNX Runtime can fuse after an export.
 
         Raises:
-            SourceError: the folder has no readable encoder, the transform or the tokenizer does not fit the encoder, or
-                a weight is not finite.
+            SourceError: the folder has no readable encoder; its transform, its tokenizer or its prompts do not fit the
+                encoder or `pooling`; or a weight is not finite.
             AdapterError: the adapter does not fit its base.
         """
         folder = sources.resolve(str(source))
@@ -159,8 +159,8 @@ class Encoder(nn.Module):
     def layers(self, input_ids: Tensor, attention_mask: Tensor | None, **inputs: Any) -> Sequence[Tensor]:
         """Return the hidden states that the pooling reads, each (N, L, D).
 
-        For a pooling that averages layers, they are the embedding layer's output and the outputs of all layers. For any
-        other pooling, they are only the last layer's output.
+        For a pooling that averages layers, the result has the embedding layer's output and the outputs of all layers.
+        For any other pooling, the result has only the last layer's output.
         """
         averaged = self.pooling in AVERAGED_LAYERS
         output = self.backbone(
@@ -221,10 +221,10 @@ class Encoder(nn.Module):
 
 
 class UnitVector(nn.Module):
-    """Module for export, from token ids and mask (N, L) to unit vectors (N, D).
+    """Module for export, with token ids and mask as inputs, each (N, L).
 
-    The second output is the norms (N,) before normalisation. The third output is the token vectors (N, L, H), the
-    backbone's last hidden state.
+    The first output is the unit vectors (N, D). The second output is the norms (N,) before normalisation. The third
+    output is the token vectors (N, L, H), the backbone's last hidden state.
     """
 
     def __init__(self, encoder: Encoder) -> None:
@@ -304,7 +304,7 @@ def _is_amd() -> bool:
 
 
 def _transform(folder: Path, said: Mapping[str, Any], *, width: int) -> Transform | None:
-    """Load the transform that follows the pooling.
+    """Load the transform that follows the pooling. Return None if there is none.
 
     `said` is a result of `read_config`. `width` is the dimension of pooled vectors.
     """
@@ -330,8 +330,9 @@ def _merge(adapter: Adapter, backbone: PreTrainedModel, base: Path) -> None:
     First, the layers that the adapter does not keep are removed. Then the merged weights replace the base's weights.
 
     Raises:
-        AdapterError: the adapter was made for a different base.
-        Refused: the base does not have the adapter's layers.
+        AdapterError: the adapter was made for a base with different weights, or changes a weight that the backbone
+            lacks.
+        Refused: the backbone lacks a layer that the adapter keeps, or its layers can't be removed.
     """
     adapter.identity(adapter.base, sources.weights_sha256(base))
     if adapter.layers is not None:
@@ -341,10 +342,11 @@ def _merge(adapter: Adapter, backbone: PreTrainedModel, base: Path) -> None:
 
 
 def fast_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, max_length: int) -> Tokenizer:
-    """Return the fast version of a transformers tokenizer.
+    """Return a `Tokenizer` with the fast version of a transformers tokenizer.
 
     Raises:
-        SourceError: the tokenizer has no fast version.
+        SourceError: the transformers tokenizer has no fast version.
+        ValueError: `Tokenizer` refuses the fast version.
     """
     with TemporaryDirectory() as folder:
         hub_tokenizer.save_pretrained(folder)
@@ -355,7 +357,10 @@ def fast_tokenizer(hub_tokenizer: PreTrainedTokenizerBase, max_length: int) -> T
 
 
 def first_position(backbone: PreTrainedModel) -> int:
-    """Return the position of a text's first token. RoBERTa's positions begin after the padding index."""
+    """Return the index of the position embedding of a text's first token.
+
+    In RoBERTa, the positions of tokens begin after the padding index.
+    """
     table = getattr(getattr(backbone, "embeddings", None), "position_embeddings", None)
     padding = getattr(table, "padding_idx", None)
     return 0 if padding is None else padding + 1
@@ -385,8 +390,8 @@ def keep_layers(backbone: PreTrainedModel, kept: Sequence[int]) -> None:
     The weights of the kept layers, and all weights outside the layers, stay the same.
 
     Raises:
-        Refused: a layer does not exist or is named twice, the order differs from the backbone's, or the layers of
-            this model family differ in more than their weights.
+        Refused: a layer does not exist or is named twice, the order differs from the backbone's, or layers of this
+            model family can't be removed.
     """
     parent, name, layers = _layers(backbone)
     if [*kept] != sorted({*kept} & {*range(len(layers))}):
@@ -399,10 +404,10 @@ def keep_layers(backbone: PreTrainedModel, kept: Sequence[int]) -> None:
 
 
 def _layers(backbone: PreTrainedModel) -> tuple[nn.Module, str, nn.ModuleList]:
-    """Return the list of a backbone's layers, with its parent module and its attribute name in the parent.
+    """Find the list of a backbone's layers. Return the parent module, the list's attribute name in it, and the list.
 
     Raises:
-        Refused: the backbone has no such list, or its configuration describes the layers one by one.
+        Refused: the backbone does not have exactly one such list, or its configuration describes each layer separately.
     """
     config = backbone.config
     found = [

@@ -38,7 +38,7 @@ def max_over_tokens(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
 
 
 def mean_sqrt_len_tokens(hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Divide the sum of the last layer over the tokens by the square root of the number of tokens."""
+    """Sum the last layer over the tokens, and divide the sum by the square root of the number of tokens."""
     hidden = hidden_states[-1]
     return mean(hidden_states, mask) * mask.sum(1, keepdim=True).to(hidden.dtype).sqrt()
 
@@ -78,11 +78,10 @@ JOINED = "+"
 
 
 def parts(name: str) -> list[str]:
-    """Return the names of the poolings that a name concatenates. `mean+max`, for example, concatenates two.
+    """Split the name of a pooling into the names of its parts. `mean+max`, for example, concatenates two poolings.
 
     Raises:
-        ValueError: a pooling is unknown, or the name has several poolings and one of them reads more than the last
-            layer.
+        ValueError: a part is unknown, or there are several parts and one of them reads more than the last layer.
     """
     found = name.split(JOINED)
     for one in found:
@@ -94,7 +93,11 @@ def parts(name: str) -> list[str]:
 
 
 def option(given: str) -> str:
-    """Check the name of a pooling from the command line, and return it."""
+    """Check the name of a pooling from the command line, and return the name.
+
+    Raises:
+        ArgumentTypeError: the name is not valid; see `parts`.
+    """
     try:
         parts(given)
     except ValueError as error:
@@ -115,5 +118,5 @@ def _mean_over_tokens(hidden: Tensor, mask: Tensor) -> Tensor:
 
 
 def _places(mask: Tensor) -> Tensor:
-    """Return the position of each token in its text, counted from 1."""
+    """Return the positions (L,) of the tokens in a text, counted from 1."""
     return torch.arange(1, mask.shape[1] + 1, device=mask.device)

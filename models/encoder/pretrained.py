@@ -53,10 +53,10 @@ def reading(folder: Path) -> Iterator[None]:
 
 
 def tokenizer(folder: Path, *, lowers: bool = False) -> PreTrainedTokenizerBase:
-    """Load the tokenizer in `folder`. `lowers` means that the encoder's settings require lower-cased texts.
+    """Load the tokenizer in `folder`. `lowers` is true if the encoder's settings require lower-cased texts.
 
     Raises:
-        SourceError: the tokenizer is case-sensitive although `lowers` is set, adds no special tokens to a text, or has
+        SourceError: the tokenizer is case-sensitive although `lowers` is true, adds no special tokens to a text, or has
             no valid maximum length.
     """
     # Imported late, because the import takes seconds and is needed only to load encoders.
@@ -135,7 +135,8 @@ def check_finite(folder: Path, weights: Iterable[tuple[str, Tensor]]) -> None:
 def _tells_case(hub_tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return whether a tokenizer is case-sensitive.
 
-    With `do_lower_case`, sentence-transformers lower-cases texts before it calls a case-sensitive tokenizer.
+    The result matters if `do_lower_case` is set. Then sentence-transformers lower-cases texts before it calls the
+    tokenizer.
     """
     # Tokenizers that are written in Python lack this attribute.
     backend = getattr(hub_tokenizer, "backend_tokenizer", None)

@@ -1,6 +1,6 @@
-"""Transforms that are applied to pooled vectors before normalisation.
+"""Transforms that are applied to pooled vectors before normalisation, and stored with the encoder.
 
-They are fitted to data, and stored with the encoder.
+`Affine` and `Flow` are fitted to data. `Layers` come from the modules of a sentence-transformers encoder.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ LOG_SCALE_FACTOR = 3.0
 
 
 class ActNorm(nn.Module):
-    """Per-component shift and scale, (x + b) exp(3 s): (N, D) to (N, D)."""
+    """Per-component shift and scale, (x + b) exp(3 s), with learnt b and s (D,): (N, D) to (N, D)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ The other fields of a layer's description are arguments of the constructor.
 
 
 class Layers(nn.Module):
-    """A sequence of layers: (N, D) to (N, D')."""
+    """A sequence of `Dense`, `Normalize` and `Truncate` layers: (N, D) to (N, D')."""
 
     kind: ClassVar = "dense"
 
@@ -217,9 +217,10 @@ class Layers(nn.Module):
 
     @classmethod
     def read(cls, modules: Sequence[Module], *, dim: int, truncate: int | None) -> Self | None:
-        """Read the layers after a pooling of dimension `dim`.
+        """Read the layers in `modules`, which follow a pooling of dimension `dim`.
 
-        Return None if they don't change the direction of vectors.
+        If `truncate` is given, a last layer keeps only the first `truncate` components. Return None if there are no
+        layers, or if they don't change the direction of vectors.
 
         Raises:
             SourceError: a module is not supported, or does not fit the previous one; the message names its file.
@@ -250,7 +251,13 @@ class Layers(nn.Module):
 
 
 def _dense(folder: Path, width: int) -> dict[str, Any]:
-    """Return the manifest's description of a Dense module whose input has the dimension `width`."""
+    """Return the description of the Dense module in `folder`, for the manifest.
+
+    `width` is the dimension of the vectors that the module gets.
+
+    Raises:
+        SourceError: the module is not supported, or its settings have another input dimension.
+    """
     file = folder / "config.json"
     said = read_object(file, required=True)
     _check_neutral(file, said)

@@ -19,9 +19,9 @@ def open_remote(
     `message` is the message of the commit.
 
     Raises:
-        ValueError: the scheme is unknown, its driver is missing, a place on the hub contains a user, the revision is
-            given twice, or an option for the hub is given for another place.
-        RemoteError: the server of a URL does not answer, or refuses this user.
+        ValueError: the scheme of a URL is unknown or its driver is not installed, a place on the hub contains a user or
+            a token, the revision is given twice, or an option for the hub is given for another place.
+        RemoteError: the server of a URL does not answer, or refuses access.
     """
     if repository := _on_the_hub(place):
         from models.remotes.hub import Hub
@@ -41,7 +41,7 @@ def open_remote(
 
 
 def _on_the_hub(place: str) -> str | None:
-    """Return the repository, with its revision if given, or None if `place` is not on the hub."""
+    """Return `place` as `org/name[@revision]`, without `hf://`. Return None if `place` is not on the hub."""
     if place.startswith(HUB):
         return place.removeprefix(HUB)
     name = place.partition("@")[0]

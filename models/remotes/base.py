@@ -36,7 +36,7 @@ class Remote(Protocol):
     """
 
     def __str__(self) -> str:
-        """Return the place as the user wrote it, but without a password."""
+        """Return the place of the remote for messages, without the user and password of a URL."""
 
     def files(self) -> set[str]:
         """Return the names of all files, or an empty set if the remote does not exist."""
@@ -49,7 +49,7 @@ class Remote(Protocol):
         """
 
     def fetch(self, path: str, folder: Path) -> None:
-        """Download a file to `folder/path`, whose parent exists."""
+        """Download a file to `folder/path`. The parent folder of this path must exist."""
 
     def holds(self, path: str, file: Path) -> bool:
         """Return whether the remote file has the same content as `file`, by comparing hashes."""
@@ -58,15 +58,18 @@ class Remote(Protocol):
         """Return whether the remote file is the beginning of the local `file`, as after an interrupted upload."""
 
     def put(self, folder: Path, paths: Sequence[str], *, removed: Collection[str]) -> None:
-        """Upload the files `paths` of `folder` in order, and delete the files `removed`."""
+        """Upload the files `paths` of `folder` in order, and delete the files `removed`.
+
+        A file that is in both `paths` and `removed` gets its new content.
+        """
 
 
 @contextmanager
 def as_remote_error(remote: object, secret: Set[str] = frozenset(), *, fetching: bool = False) -> Iterator[None]:
     """Convert an error that the `with` block raises to a `RemoteError`.
 
-    The message is one line that names `remote` and hides every `secret`. With `fetching`, an `OSError` whose `errno`
-    is in `EXHAUSTED` is an error of the local disk, and is raised unchanged.
+    The message is one line that names `remote` and hides every `secret`. If `fetching` is true and the local disk is
+    full or fails, the `OSError` is raised unchanged.
     """
     try:
         yield

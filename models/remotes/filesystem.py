@@ -27,11 +27,11 @@ READ_AT_ONCE = 1 << 20
 
 
 def open_filesystem(url: str) -> tuple[Any, str]:
-    """Return the fsspec file system of a URL or path, and the path on it.
+    """Return the fsspec file system of a URL or path, and the path inside this file system.
 
     Raises:
         ValueError: the scheme is unknown, or its driver is not installed; the message names the driver.
-        RemoteError: the server does not answer, or refuses this user.
+        RemoteError: the server does not answer, or refuses access.
     """
     name, secret = without_user(url), secrets(url)
     try:
@@ -53,7 +53,7 @@ class Filesystem:
 
         Raises:
             ValueError: the scheme is unknown, or its driver is not installed; the message names the driver.
-            RemoteError: the server does not answer, or refuses this user.
+            RemoteError: the server does not answer, or refuses access.
         """
         self._name = without_user(url)
         self._remote_errors = partial(as_remote_error, self, secrets(url))

@@ -21,7 +21,7 @@ OF_THE_HUB = {".gitattributes"}
 
 
 class Hub:
-    """A hub repository at a revision. All reads use the same commit, and all writes become one commit."""
+    """A hub repository at a revision. All reads use the same commit, and each call of `put` makes one commit."""
 
     def __init__(
         self, repository: str, *, revision: str | None = None, private: bool = False, message: str | None = None
@@ -82,7 +82,7 @@ class Hub:
         return False
 
     def put(self, folder: Path, paths: Sequence[str], *, removed: Collection[str]) -> None:
-        """Upload files in one commit, or fail if someone else has committed in the meantime.
+        """Upload files in one commit, or fail if someone else has committed since this object read the repository.
 
         The repository and the branch are created if they are missing. A new branch begins as a copy of the default
         branch. In this case, the commit also deletes the copied files that are not uploaded.
@@ -112,10 +112,10 @@ class Hub:
             self._look_again(made.oid)
 
     def _begun(self) -> Collection[str]:
-        """Create the branch of the revision, if one is given. Return the files copied from the default branch.
+        """Create the branch of the revision, if a revision is given. Return the files copied from the default branch.
 
         Raises:
-            RemoteError: someone else created the branch in the meantime, so it is not a copy.
+            RemoteError: someone else created the branch in the meantime, so it is not a copy of the default branch.
         """
         if self._revision:
             self._api.create_branch(self._repository, branch=self._revision, exist_ok=True)
@@ -132,7 +132,7 @@ class Hub:
 
     @property
     def _at(self) -> str:
-        """The commit of the revision, which is requested from the hub only once."""
+        """Commit of the revision. The hub is asked for it only once."""
         if self._commit is None:
             self._commit = self._api.model_info(self._repository, revision=self._revision).sha
         assert self._commit is not None, "the hub gives a commit of every repository"

@@ -32,13 +32,13 @@ def opened(folder: Path) -> Package:
 def publish(source: Package, remote: Remote, *, replace: bool = False) -> int:
     """Upload a verified package to `remote`, verify the result, and return the number of files sent.
 
-    Files that are already complete are skipped, and an interrupted upload is continued. If the remote stores files one
-    by one, the old manifest is removed before the upload, and the new manifest is uploaded last. An incomplete package
-    therefore can't be pulled.
+    Files that are already complete on the remote are skipped, and an interrupted upload is continued. If the remote
+    stores files one by one, the old manifest is removed before the upload, and the new manifest is uploaded last. An
+    incomplete package therefore can't be pulled.
 
     Raises:
-        Refused: the package is an adapter without adapter.json; the remote contains files that belong to no package;
-            or the remote contains a different package, and `replace` is false.
+        Refused: the package is an adapter without adapter.json; the remote contains files that belong to no package; or
+            the remote contains a different package, and `replace` is false.
         RemoteError: the remote fails, or its bytes are wrong after the upload.
     """
     if source.manifest is None:
@@ -77,14 +77,15 @@ def publish(source: Package, remote: Remote, *, replace: bool = False) -> int:
 def pull(remote: Remote, folder: Path, *, replace: bool = False) -> tuple[Package, int]:
     """Download the package at `remote` to `folder` atomically, after verifying every hash.
 
-    Return the package and the number of files downloaded.
+    Return the package and the number of files downloaded. The number is 0 if `folder` already contains the same
+    package.
 
     Raises:
         BundleError, AdapterError: the remote has neither a bundle nor an adapter, or `folder` has files that belong to
             neither.
         Refused: `folder` contains a different package and `replace` is false.
         RemoteError: the remote fails, or the hash of a file differs from the manifest.
-        OSError: `folder` can't be written; the message names it.
+        OSError: `folder` can't be written; the message names `folder`.
     """
     found = _manifest(remote)
     if found is None:
@@ -110,7 +111,7 @@ def pull(remote: Remote, folder: Path, *, replace: bool = False) -> tuple[Packag
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Raise an error if a folder has files of neither a bundle nor an adapter.
+    """Raise an error if a folder has files that belong to neither a bundle nor an adapter.
 
     Such files would be deleted when the folder is replaced.
     """
@@ -133,7 +134,10 @@ def _fetch(remote: Remote, manifest: Manifest, draft: Path) -> None:
 
 
 def _present(folder: Path, name: str, content: bytes) -> Package | None:
-    """Return the package in `folder` if it is complete and its manifest has the bytes `content`, or else None."""
+    """Return the complete package in `folder` if its manifest, the file `name`, has the bytes `content`.
+
+    Otherwise return None.
+    """
     try:
         found = opened(folder)
     except Refused:
@@ -151,9 +155,9 @@ def _manifest(remote: Remote) -> tuple[str, bytes, Manifest] | None:
 
 
 def _listed(remote: Remote) -> set[str]:
-    """Return the files that the manifest at `remote` lists, which a new package may replace.
+    """Return the names of the files that the manifest at `remote` lists. A new package may replace these files.
 
-    The result is empty if the manifest is invalid.
+    The result is empty if the manifest is missing or invalid.
     """
     try:
         found = _manifest(remote)

@@ -32,14 +32,17 @@ has too little data."""
 
 
 class _OnCpu:
-    """Methods that the kinds have in common."""
+    """Methods that all kinds of CPU indexes share."""
 
     def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:
         index.add(np.ascontiguousarray(vectors[index.ntotal :]))
         return index
 
     def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
-        """Search the index. If it reaches too few vectors, the rows of the result end with -1."""
+        """Return the rows (Q, number of candidates) of the nearest vectors.
+
+        If the search reaches too few vectors for a query, the row numbers of this query are followed by -1.
+        """
         parameters = self._search_parameters(wanted)
         if wanted.bitmap is not None:
             parameters.sel = faiss.IDSelectorBitmap(wanted.bitmap)
@@ -100,13 +103,16 @@ class Hnsw(_OnCpu):
         return count * (4 * dim + 4 * 2 * LINKS + 16)
 
     def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
-        """Add the vectors in the order of their rows. A single thread makes the graph deterministic."""
+        """Build the graph by adding the vectors in the order of their rows.
+
+        The graph is deterministic, because the caller sets a single thread.
+        """
         index = faiss.IndexHNSWFlat(vectors.shape[1], parameters["M"], faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction = parameters["efConstruction"]
         return _with(index, vectors, pause)
 
     def extended(self, index: faiss.Index, vectors: Floats, pause: Pause) -> faiss.Index:
-        """Return an in-memory copy of an index from `build`, with `vectors` added."""
+        """Return an in-memory copy of an index from `build`, with `vectors` added. `index` does not change."""
         return _with(faiss.clone_index(index), vectors, pause)
 
     def write(self, index: faiss.Index, path: str) -> None:
@@ -115,7 +121,7 @@ class Hnsw(_OnCpu):
         faiss.write_index(index, writer, faiss.IO_FLAG_SKIP_STORAGE)
 
     def read(self, path: str, vectors: Floats) -> faiss.Index:
-        """Memory-map the graph, and attach it to the vectors."""
+        """Memory-map the graph, and attach the vectors to the graph."""
         index = faiss.read_index(path, faiss.IO_FLAG_SKIP_STORAGE | faiss.IO_FLAG_MMAP_IFC)
         storage = flat(vectors)
         storage.this.disown()
@@ -153,7 +159,7 @@ class Ivf(_OnCpu):
         self._codes = codes
 
     def parameters(self, count: int, dim: int) -> Parameters:
-        """Return the number of lists and, for PQ, the bytes per code.
+        """Return the number of lists (`nlist`) and, for PQ, the bytes per code (`m`).
 
         There are 4√N lists for N vectors, but at most N/39. A code has one byte for every eight dimensions, or 8 bytes
         if that is more. The number of bytes is then rounded down to a divisor of the dimension, so it can be below 8.
@@ -170,7 +176,11 @@ class Ivf(_OnCpu):
         return int(1.5 * count * (code + 8)) + 4 * dim * min(count, POINTS * parameters["nlist"])
 
     def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
-        """Train the centroids by spherical k-means with a fixed seed, and add all vectors."""
+        """Train the centroids by spherical k-means with a fixed seed, and add all vectors.
+
+        Raises:
+            BuildError: there are fewer than `LEAST` vectors.
+        """
         if len(vectors) < LEAST:
             raise BuildError(f"{len(vectors)} vectors are too few for {self.name}, which needs {LEAST}")
         index = self._empty(vectors.shape[1], parameters)
@@ -187,7 +197,7 @@ class Ivf(_OnCpu):
         return faiss.read_index(path, faiss.IO_FLAG_MMAP)
 
     def efforts(self, parameters: Parameters) -> Sequence[int]:
-        """Return the values of nprobe to try, up to a quarter of the lists."""
+        """Return the values of `nprobe` to try, up to a quarter of the number of lists."""
         return steps(1, max(1, parameters["nlist"] // 4))
 
     def _search_parameters(self, wanted: Candidates) -> faiss.SearchParameters:

@@ -62,9 +62,10 @@ class BuildInput(NamedTuple):
 
 
 def build(given: BuildInput, target: float, plan: Plan, kinds: Mapping[str, Kind], pause: Pause) -> Main:
-    """Build the first kind of the plan that reaches the recall target, and return its index.
+    """Build an approximate index of the first kind that reaches the recall target, and return the built part.
 
-    If no kind reaches the target, return exact search with the reasons.
+    The kinds are tried in the order of the plan. If no kind reaches the target, the part has no approximate index, so
+    its searches are exact. The field `reason` of the part then explains why.
     """
     folder, keys, vectors, held = given
     begin, first = perf_counter(), len(keys) - held
@@ -122,7 +123,7 @@ class Builder:
     def submit(self, work: Work, *, brief: bool = False) -> None:
         """Queue `work` for the thread.
 
-        `work` gets a `Pause`, which it must call often. After `close`, the `Pause` raises `CancelledError`.
+        `work` gets a `Pause` function, which it must call often. After `close`, this function raises `CancelledError`.
 
         `brief` work does not wait for long builds.
         """
@@ -136,7 +137,10 @@ class Builder:
         self._work.put(work)
 
     def close(self) -> None:
-        """Cancel running and waiting work. A long step inside FAISS can't be cancelled. It ends with the process."""
+        """Cancel running and waiting work.
+
+        A long step inside FAISS can't be cancelled. Such a step continues until the process ends.
+        """
         self._closed.set()
         self._work.put(None)
         if self._thread is not None:
@@ -161,7 +165,10 @@ class Builder:
         self._do_brief(self._check_open)
 
     def _do_brief(self, _: Pause) -> None:
-        """Run all brief work, either between two builds or when a long build pauses."""
+        """Run all brief work that is queued.
+
+        This happens between two builds, and each time a long build calls its `Pause` function.
+        """
         while self._brief:
             self._do(self._brief.popleft(), self._check_open)
 
@@ -209,9 +216,10 @@ class Plan:
     def outgrown(self, built: int, tail: int) -> bool:
         """Return whether the tail is so long that its oldest vectors should become a graph before the next build.
 
-        `built` is the number of vectors in the built parts, and `tail` is the number of vectors in the tail. A graph
-        needs more than `FEWEST` vectors, because some of them measure its recall. If nothing is built yet, the tail may
-        be longer, because the first build takes as little time as a graph of the tail.
+        The tail contains the vectors that are in no built part, and is searched exactly. `tail` is the number of these
+        vectors, and `built` is the number of vectors in the built parts. A graph needs more than `FEWEST` vectors,
+        because some vectors measure the recall of the graph. If nothing is built yet, the tail may be longer, because
+        the first build takes as little time as a graph of the tail.
         """
         return "hnsw" in self.kinds and tail > max(FEWEST, self.least // 2 if built else 3 * self.least // 2)
 
@@ -253,9 +261,10 @@ def held_out(count: int) -> Rows:
 
 
 def tune(main: Main, queries: Floats, target: float, pause: Pause, shares: Sequence[float] = SHARES) -> Tuning:
-    """Return the lowest efforts at which `main` reaches the recall target, for each share of matching vectors.
+    """Return the lowest effort at which `main` reaches the recall target, for each share in `shares`.
 
-    The (Q, D) `queries` are not in `main`. See docs/adr/0019.
+    A share is the fraction of the vectors that match a filter. If no effort reaches the target for a share, searches
+    with this share are exact. The (Q, D) `queries` are not in `main`. See docs/adr/0019.
 
     Raises:
         BuildError: no effort reaches the target without a filter; the message gives the recall that was reached.

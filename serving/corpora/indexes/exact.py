@@ -56,8 +56,8 @@ def nearest(keys: Keys, vectors: Floats, queries: Floats, k: int, rows: Rows | N
 def _better(found: Ranking, keys: Keys, block: faiss.IndexFlatIP, query: Floats, scores: Floats, *, k: int) -> Ranking:
     """Merge the rows of a block into `found`, the best hits of earlier blocks. Return the best `k` hits.
 
-    `keys` are the keys of the block's rows. `scores` are the scores of these rows as computed by BLAS. They only
-    select candidates, whose final scores `products` computes.
+    `keys` are the keys of the block's rows. `scores` are the scores of these rows as computed by BLAS. These scores
+    only select candidates. `products` computes the final scores of the candidates.
     """
     least = found.scores[-1] if len(found.keys) == k else -np.inf
     in_play = np.flatnonzero(scores >= least - SLACK)
@@ -143,7 +143,7 @@ def rounded(scores: Floats) -> Floats:
 def best(keys: Keys, scores: Floats, k: int) -> Ranking:
     """Return the `k` best hits by score.
 
-    Equal scores are ordered by age: the lowest key is first. `scores` must be `rounded`.
+    Hits with equal scores are ordered by age: the lowest key is first. `scores` must be a result of `rounded`.
     """
     if k < len(keys):  # keep all scores that are equal to the k-th
         worst_kept = np.partition(scores, len(scores) - k)[len(scores) - k]
@@ -168,9 +168,10 @@ def flat(vectors: Floats) -> faiss.IndexFlatIP:
 
 
 def products(vectors: faiss.IndexFlatIP, queries: Floats, rows: Rows) -> Floats:
-    """Return rounded scores (Q, C) of the vectors in (Q, C) `rows`. The score of the row -1 is -inf.
+    """Return rounded scores (Q, C) of the vectors in (Q, C) `rows`, one row of `rows` for each query.
 
-    Each score is computed separately, in the same order of summation, so equal vectors have equal scores.
+    The score of the row number -1 is -inf. Each score is computed separately, in the same order of summation, so equal
+    vectors have equal scores.
     """
     rows, queries = np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(queries, np.float32)
     scores = np.empty(rows.shape, np.float32)
@@ -182,7 +183,7 @@ def products(vectors: faiss.IndexFlatIP, queries: Floats, rows: Rows) -> Floats:
 
 
 def rows_of(keys: Keys, wanted: Keys) -> Rows:
-    """Return the row numbers of the sorted `wanted` keys in the sorted `keys`. Missing keys are skipped."""
+    """Return the row numbers of the sorted `wanted` keys in the sorted `keys`. Keys that `keys` lacks are skipped."""
     few, many = (wanted, keys) if len(wanted) <= len(keys) else (keys, wanted)
     places = np.searchsorted(many, few)
     there = places < len(many)

@@ -50,7 +50,7 @@ PATIENCE = 300
 
 
 def trouble() -> str | None:
-    """Return the reason why FAISS can't search on the first device, or None if it can.
+    """Return the reason why FAISS can't search on the first CUDA device, or None if FAISS can.
 
     A subprocess tries a search, because FAISS aborts its process if it has no kernels for the device, or if the driver
     fails.
@@ -75,7 +75,7 @@ def trouble() -> str | None:
 
 
 class OnGpu:
-    """A kind of CPU index that is copied to the first device. It may be used only if `trouble` returned None.
+    """A kind of CPU index that is copied to the first CUDA device. It may be used only if `trouble` returned None.
 
     The CPU index stays memory-mapped. It answers searches that the device does not support: narrow filters, and more
     than `MOST_CANDIDATES` candidates. If the device fails, or has no room for the copy, the CPU index answers all
@@ -106,7 +106,10 @@ class OnGpu:
         return index
 
     def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:
-        """Extend the CPU index. Only `read` copies it, so the device never has two copies of one build."""
+        """Add the remaining rows of `vectors` to the CPU index, and delete the copy on the device.
+
+        The next copy is made by `read`, so the device never has two copies of one build.
+        """
         index.release()
         return _Pair(self._kind.complete(index.cpu, vectors))
 
@@ -145,7 +148,7 @@ class OnGpu:
     def _on_device(self, index: _Pair, queries: Floats, wanted: Candidates) -> NDArray[np.int64] | None:
         """Search the copy on the device. Return None if there is no copy, or if the device fails.
 
-        While a build measures the index, an error of the device is raised instead, so that the build fails.
+        If the device fails while a build measures the index, the error is raised instead, so that the build fails.
         """
         with index.alone:
             if index.gpu is None:
@@ -182,7 +185,7 @@ class OnGpu:
 
 
 class _Pair:
-    """A CPU index, and its copy on the first device. `gpu` is None without a copy."""
+    """A CPU index, and its copy on the first CUDA device. `gpu` is None if there is no copy."""
 
     gpu: faiss.Index | None = None
 

@@ -28,11 +28,12 @@ Pause = Callable[[], None]
 
 
 class Candidates(NamedTuple):
-    """Requirements of a search in an index."""
+    """Effort of a search, number of candidates that the search returns per query, and rows that it may return."""
 
     rows: int
     """Number of candidates per query."""
     effort: int
+    """Value of the search parameter that increases recall at a higher cost (see `Kind.knob`)."""
     bitmap: NDArray[np.uint8] | None
     """Bitmap of the rows that the search may return, with the lowest bit of a byte first. None means all rows."""
 
@@ -47,10 +48,10 @@ class Kind(Protocol):
     """Number of candidates per hit. The exact scores of the candidates are computed from the vectors."""
 
     def parameters(self, count: int, dim: int) -> Parameters:
-        """Return the build parameters for `count` vectors."""
+        """Return the build parameters, by name, for `count` vectors."""
 
     def memory(self, count: int, dim: int) -> int:
-        """Return the peak bytes of memory of a build, without the memory-mapped vectors."""
+        """Return the peak bytes of memory of a build of `count` vectors, without the memory-mapped vectors."""
 
     def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
         """Build an index over (N, D) unit vectors. The caller sets the number of OpenMP threads."""
@@ -64,13 +65,14 @@ class Kind(Protocol):
     def read(self, path: str, vectors: Floats) -> faiss.Index:
         """Read an index that `write` has written.
 
-        `vectors` must be the vectors of this index. They must exist as long as the index.
+        `vectors` must be the vectors of this index, and must outlive the index.
         """
 
     def efforts(self, parameters: Parameters) -> Sequence[int]:
         """Return the efforts that a measurement tries, in ascending order.
 
-        A search with any of these efforts must be cheaper than exact search.
+        An effort is a value of the search parameter `knob`. A search with any of these efforts must be cheaper than
+        exact search.
         """
 
     def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:

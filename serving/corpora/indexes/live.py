@@ -54,9 +54,9 @@ class LiveIndex:
         kinds: Mapping[str, Kind] = KINDS,
         beside: Read | None = None,
     ) -> None:
-        """Open the index from `beside` or from the files in `folder`, and add later vectors from the source.
+        """Open the index from `beside` or from the files in `folder`, and add later vectors from `source`.
 
-        If neither belongs to the source, read all vectors from the source.
+        If neither `beside` nor the files belong to `source`, read all vectors from `source`.
 
         Args:
             folder: the folder of this corpus's index.
@@ -129,8 +129,8 @@ class LiveIndex:
     def change(self, removed: Keys, added: Keys, vectors: Floats) -> None:
         """Remove and add vectors in one step. A search uses the state either before or after both changes.
 
-        `vectors` (N, D) belong to the N `added` keys. Unknown removed keys are ignored. Each added key must be greater
-        than every key that the index ever contained.
+        `vectors` (N, D) belong to the N `added` keys. `removed` keys that the index does not contain are ignored. Each
+        added key must be greater than every key that the index ever contained.
         """
         with self._changing:
             self._tail.remove(removed)
@@ -145,7 +145,7 @@ class LiveIndex:
         """Return the best `k` vectors, or fewer if fewer exist, for each row of the unit vectors `queries` (Q, D).
 
         If `allowed` is given, only these keys are searched. They must be sorted. Without `exact`, some of the best
-        vectors may be missing, as the recall target allows. Other vectors replace them, so each ranking has full
+        vectors may be missing, as far as the recall target allows. Other vectors replace them, so each ranking has full
         length.
         """
         seen = self._seen
@@ -155,7 +155,7 @@ class LiveIndex:
         return found
 
     def build_now(self) -> Report:
-        """Build, measure and save a new index, and serve it. Return its report."""
+        """Build, measure and save a new index, and use it for searches. Return the report about the new index."""
         with self._making:
             self._build(lambda: None)
         return self.report
@@ -171,7 +171,10 @@ class LiveIndex:
             self._generations.erase()
 
     def reconsider(self) -> None:
-        """Queue a build if one is due, for example after the recall target has changed."""
+        """Queue a build if one is due, for example after the recall target has changed.
+
+        Also queue the growth of a graph if the tail has become too long.
+        """
         if not self._queued and monotonic() >= self._not_before and self._wants_build():
             self._queued = True
             self._builder.submit(self._build_behind)
@@ -192,9 +195,9 @@ class LiveIndex:
         return self._plan.wanted(seen.built, seen.dead, seen.fresh)
 
     def _wants_growth(self) -> bool:
-        """Return whether vectors of the tail should move to a growing graph.
+        """Return whether vectors should move from the tail, which is searched exactly, to a growing graph.
 
-        If the main part is searched exactly, return False, because the tail is then searched exactly, too.
+        If the main part is also searched exactly, return False.
         """
         seen = self._seen
         if self._closed or not self._growable or (len(seen.main.keys) and seen.main.approximate is None):
@@ -230,9 +233,9 @@ class LiveIndex:
         self.reconsider()
 
     def _grow(self, step: Pause) -> None:
-        """Move the oldest vectors of the tail to the growing graph.
+        """Move the oldest vectors of the tail to the growing graph, an approximate index in memory.
 
-        If a running build includes the vectors of the current graph, create a new graph.
+        If a running build will contain the vectors of the current graph, create a new graph instead.
         """
         with self._changing:
             seen, building = self._seen, self._building
@@ -304,16 +307,17 @@ class LiveIndex:
     def _open(self, beside: Read | None) -> None:
         """Open the index from `beside`, from the newest valid build in the folder, or from the source, in this order.
 
-        A build of another identity is not valid. If `beside` is not used, delete all builds in the folder, except for
-        the build that is opened.
+        A build for another corpus or encoder is not valid. If `beside` is not used, delete all builds in the folder,
+        except for the build that is opened.
         """
         if not ((beside and self._taken(beside)) or self._kept()):
             self._read_anew()
 
     def _taken(self, beside: Read) -> bool:
-        """Open the index from `beside`. Return False if it does not belong to the current source.
+        """Open the index from `beside`. Return False if `beside` does not belong to the current source.
 
-        Removed vectors are found by comparing keys, because the previous index may have deleted tombstones.
+        Removed vectors are found by comparing keys. Tombstones, the store's records of deleted keys, are not
+        sufficient, because the previous index may have deleted some.
         """
         held = np.concatenate([beside.main.keys, beside.tail.rows.keys])
         try:
@@ -330,7 +334,7 @@ class LiveIndex:
         return True
 
     def _kept(self) -> bool:
-        """Open the newest valid build, and delete all others. Return False if there is none."""
+        """Open the newest valid build, and delete all other builds. Return False if there is no valid build."""
         for generation in self._generations.newest_first():
             if self._generation is None and (generation / saved.MANIFEST).exists():
                 try:
@@ -350,7 +354,7 @@ class LiveIndex:
         return self._generation is not None
 
     def _catch_up(self, main: Main, tail: ExactIndex, last: int, gone: Keys) -> None:
-        """Use `main` and `tail`, without the removed keys `gone`.
+        """Make `main` and `tail` the state of the index, without the removed keys `gone`.
 
         The tail also gets the source's vectors after the key `last`.
 
@@ -406,9 +410,10 @@ class Generations:
 
 
 def grown(before: Main | None, keys: Keys, vectors: Floats, *, queries: Floats, target: float, pause: Pause) -> Main:
-    """Return a graph with the vectors of `before` and with (N, D) vectors under N keys. `before` does not change.
+    """Return a graph with the vectors of `before` and with the new (N, D) `vectors` under N `keys`.
 
-    The recall is measured with (Q, D) `queries`. They are vectors of the tail that are not in the graph.
+    `before` does not change. The recall is measured with (Q, D) `queries`, which are vectors of the tail that are not
+    in the graph.
 
     Raises:
         BuildError: no effort reaches the target.

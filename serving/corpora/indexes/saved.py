@@ -72,9 +72,9 @@ def write_vectors(folder: Path, dim: int, blocks: Iterable[tuple[Keys, Floats]])
 
 
 def write_index(folder: Path, built: Approximate, vectors: Floats) -> Approximate:
-    """Write the index next to its vectors. Return the index as it is read from its file.
+    """Write the index `built` to `folder`, which contains the file of its vectors.
 
-    The caller can then free the memory of the build.
+    Return the index as it is read from its file. The caller can then free the memory of the build.
     """
     reach("index.before-save")
     path = folder / INDEX
@@ -84,7 +84,10 @@ def write_index(folder: Path, built: Approximate, vectors: Floats) -> Approximat
 
 
 def describe(folder: Path, main: Main) -> dict[str, Any]:
-    """Return the description of the files in `folder` for the manifest. All files are read for their checksums."""
+    """Return the part of the manifest that describes the build `main` and its files in `folder`.
+
+    All files are read to compute their checksums.
+    """
     return {
         "format": FORMAT,
         "faiss": faiss.__version__,
@@ -103,8 +106,8 @@ def describe(folder: Path, main: Main) -> dict[str, Any]:
 def save(folder: Path, described: dict[str, Any], identity: Identity, covered: int) -> None:
     """Write the manifest, which makes the folder valid.
 
-    The manifest contains the description, the identity of the vectors, and `covered`. When this function returns, the
-    manifest survives a power failure.
+    The manifest contains `described`, a result of `describe`, with `identity` and `covered`. When this function
+    returns, the manifest survives a power failure.
 
     Args:
         covered: every key of the store up to this key is in the index, or was removed.
@@ -126,7 +129,7 @@ def load(folder: Path, identity: Identity, kinds: Mapping[str, Kind], threads: i
     All bytes are verified.
 
     Raises:
-        UnfitError: the files are damaged, or belong to another identity, FAISS version or format.
+        UnfitError: the files are damaged, belong to another corpus or encoder, or have another FAISS version or format.
     """
     path = folder / MANIFEST
     manifest = _manifest(path)
@@ -155,7 +158,7 @@ def remove(folder: Path) -> None:
     """Remove the folder of a build.
 
     The manifest is removed first, so that a crash leaves no valid folder. A cancelled build may still write to the
-    folder or remove it. The next opening removes remaining files.
+    folder or remove it. Files that remain are removed when the index is opened again.
     """
     with suppress(FileNotFoundError):
         (folder / MANIFEST).unlink(missing_ok=True)
@@ -165,7 +168,10 @@ def remove(folder: Path) -> None:
 
 
 def damage(folder: Path) -> Iterator[str]:
-    """Yield a line for each error in the `folder` of a corpus's index. All bytes are read, to compute SHA-256."""
+    """Yield a line for each damaged or missing file in the `folder` of a corpus's index.
+
+    All bytes are read, to compute SHA-256.
+    """
     for generation in sorted(path.parent for path in folder.glob(f"*-*/{MANIFEST}")):
         try:
             files = _manifest(generation / MANIFEST)["files"]
@@ -183,7 +189,11 @@ def size(manifest: dict[str, Any]) -> int:
 
 
 def check(path: Path, described: dict[str, Any], threads: int = 1) -> None:
-    """Raise `UnfitError` unless a file has the size and the checksums of its entry in the manifest."""
+    """Check that a file has the size and the checksums in `described`, its entry in the manifest.
+
+    Raises:
+        UnfitError: the file is missing, can't be read, or has another size or other checksums.
+    """
     try:
         length = path.stat().st_size
     except OSError as error:
@@ -248,7 +258,7 @@ def _written(path: Path) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Read:
-    """Vectors that were read for exact search. They are in the files of `folder` (`main`) or in memory (`tail`)."""
+    """Vectors that were read for exact search: in the files of `folder` (`main`), or in memory (`tail`)."""
 
     main: Main
     tail: ExactIndex
@@ -297,12 +307,14 @@ def _filed(folder: Path, dim: int, blocks: Iterator[tuple[Keys, Floats]]) -> Rea
 
 
 def checksums(path: Path, threads: int) -> list[int]:
-    """Return a checksum for each piece of the file.
+    """Return a checksum for each piece of `PIECE` bytes of the file.
 
     A piece is read as 64-bit words. The words are arranged in rows in two ways, with the two widths of `WIDTHS`. For
     each way, all rows are XORed to one row. The checksum is the CRC-32 of these two rows, and of the bytes after the
-    last whole word. It detects one wrong word. It detects two wrong words unless they share a column in both
-    arrangements; see `WIDTHS`. SHA-256 of the piece takes twice as long, and CRC-32 of the piece takes three times as
+    last whole word.
+
+    The checksum always detects one wrong word. It detects two wrong words if their columns differ in one of the two
+    arrangements (see `WIDTHS`). SHA-256 of the piece takes twice as long, and CRC-32 of the piece takes three times as
     long.
     """
     if not path.stat().st_size:

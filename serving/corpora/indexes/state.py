@@ -54,9 +54,10 @@ class Tuning:
     """Measured recall by the share of vectors that match the filter. The recall of exact search is 1.0."""
 
     def effort(self, share: float) -> int | None:
-        """Return the effort for `share`, interpolated on a logarithmic scale.
+        """Return the effort for a search whose filter matches this `share` of the vectors.
 
-        Return None, which means exact search, if `share` is below 90 % of the smallest share with an effort.
+        The effort is interpolated between the measured shares, on a logarithmic scale. If `share` is below 90 % of the
+        smallest share with an effort, return None, which means exact search.
         """
         if share in self.efforts:
             return self.efforts[share]
@@ -78,8 +79,8 @@ class Approximate(NamedTuple):
 class Marks:
     """Immutable set of the rows that a search may find.
 
-    The set is given by the mask `live` or by the sorted `rows`. If neither is given, it has all `size` rows. An array
-    with an entry for each row is only made when needed.
+    The set is given by the mask `live` or by the sorted `rows`. If neither is given, the set has all `size` rows. An
+    array with an entry for each row is only made when needed.
     """
 
     def __init__(self, size: int, *, live: NDArray[np.bool_] | None = None, rows: Rows | None = None) -> None:
@@ -124,7 +125,7 @@ class Marks:
 
 @dataclass(frozen=True)
 class Main:
-    """Built part with (N, D) vectors under N keys.
+    """Built part of an index, with (N, D) vectors under N keys.
 
     Keys and vectors never change. Without `approximate`, every search is exact.
     """
@@ -149,9 +150,9 @@ class Main:
 
     @property
     def fell_back(self) -> bool:
-        """True if the CPU searches because the device has failed, or has no room for the index.
+        """True if the CPU answers all searches of a GPU index, because the device failed or has no room for the index.
 
-        This is slower than an index that was built for the CPU.
+        Such searches are slower than those of an index that was built for the CPU.
         """
         return self.approximate is not None and getattr(self.approximate.built, "fell_back", False)
 
@@ -221,9 +222,10 @@ class Main:
         return flat(self.vectors)
 
     def _effort(self, count: int, k: int) -> int | None:
-        """Return the tuned effort, which is increased if `k` is greater than `MEASURED_K`.
+        """Return the effort for a search for `k` hits among `count` rows. None means exact search.
 
-        Return None, which means exact search, if exact search is cheaper or is the only possible search.
+        The tuned effort is increased if `k` is greater than `MEASURED_K`. Search is exact if that is cheaper, or if no
+        effort was tuned.
         """
         if self.approximate is None or count <= max(EXACT_ROWS, k):
             return None
@@ -243,11 +245,11 @@ class Part(NamedTuple):
     marks: Marks
 
     def without(self, keys: Keys) -> Part:
-        """Return the part without the sorted `keys`, which were removed."""
+        """Return the part with the sorted `keys` marked as removed."""
         return self._replace(marks=self.marks.without(self.main.rows(keys)))
 
     def beyond(self, key: int) -> Part:
-        """Return the part restricted to keys greater than `key`."""
+        """Return the part with all keys up to `key` marked as removed."""
         return self._replace(marks=self.marks.without(np.flatnonzero(self.main.keys <= key)))
 
 
@@ -261,22 +263,22 @@ class IndexState(NamedTuple):
 
     @property
     def main(self) -> Main:
-        """The main part of the index, which is the first of `parts`. The growing graphs have no files."""
+        """The main part of the index, which is the first of `parts`."""
         return self.parts[0].main
 
     @property
     def foremost(self) -> Main:
-        """The first part that contains vectors. If no part contains vectors, the empty main part."""
+        """The first part that contains vectors. If no part contains vectors, this is the main part."""
         return next((part.main for part in self.parts if len(part.main.keys)), self.main)
 
     @property
     def built(self) -> int:
-        """Number of vectors in all parts, including removed vectors."""
+        """Number of vectors in all built parts, including removed vectors."""
         return sum(len(part.main.keys) for part in self.parts)
 
     @property
     def dead(self) -> int:
-        """Number of removed vectors in all parts."""
+        """Number of removed vectors in all built parts."""
         return sum(len(part.main.keys) - part.marks.count for part in self.parts)
 
     @property
@@ -285,7 +287,7 @@ class IndexState(NamedTuple):
 
     @property
     def fresh(self) -> int:
-        """Number of vectors outside the main part, without removed vectors."""
+        """Number of vectors outside the main part, not counting removed vectors."""
         return sum(part.marks.count for part in self.parts[1:]) + self.tail_count
 
     @property
@@ -314,14 +316,15 @@ class IndexState(NamedTuple):
         return found[0] if len(found) == 1 else [merged(rankings, k) for rankings in zip(*found, strict=True)]
 
     def changed(self, removed: Keys, tail: ExactRows) -> IndexState:
-        """Return a copy of the state with the tail `tail` and without the `removed` keys."""
+        """Return a copy of the state with the new `tail`, and without the `removed` keys in the built parts."""
         removed = np.sort(removed)
         return IndexState(tuple(part.without(removed) for part in self.parts), tail)
 
     def grown(self, before: Main | None, main: Main, tail: ExactRows) -> IndexState:
         """Return a copy of the state with the graph `main` in place of the graph `before`, and with the shorter `tail`.
 
-        If `before` is None, the graph is added. A row of `main` is live if it was live in `before` or in the old tail.
+        `tail` no longer contains the vectors that moved to the graph. If `before` is None, the graph is added. A row of
+        `main` is live if it was live in `before` or in the old tail.
         """
         held = self.tail.keys[self.tail.live]
         old = next((part.marks.live for part in self.parts if part.main is before), np.empty(0, np.bool_))
@@ -332,18 +335,18 @@ class IndexState(NamedTuple):
         return IndexState((*others, grown) if grown.marks.count else others, tail)
 
     def rebuilt(self, main: Main, covered: int, tail: ExactRows) -> IndexState:
-        """Return a copy of the state with a new main part.
+        """Return a copy of the state with the new main part `main` and the new `tail`.
 
-        `main` contains all vectors up to the key `covered`. Growing graphs keep only greater keys.
+        `main` contains all vectors up to the key `covered`. Growing graphs keep only vectors with greater keys.
         """
         beside = (part.beyond(covered) for part in self.parts[1:])
         return IndexState((Part(main, Marks(len(main.keys))), *(part for part in beside if part.marks.count)), tail)
 
     def copy(self, last: Rows) -> Iterator[tuple[Keys, Floats]]:
-        """Yield all live vectors in blocks. The vectors at the positions `last` come after all others.
+        """Yield the keys and vectors of all live vectors in blocks.
 
-        Both groups are in order of keys. Position i is that of the i-th live vector in order of keys, counted from 0.
-        `last` must be sorted.
+        The vectors at the positions `last` come after all other vectors. Both groups are in order of keys. The position
+        of a vector is its number, counted from 0, in the order of the keys of all live vectors. `last` must be sorted.
         """
         sources = [
             (main.keys, main.vectors, np.flatnonzero(marks.live)[np.argsort(main.keys[marks.live])])
