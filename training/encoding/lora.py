@@ -137,7 +137,7 @@ def load_for_training(config: RunConfig, device: torch.device) -> Encoder:
     """Load the run's backbone on `device`, with the layers, dropout rate and adapter of the configuration.
 
     Raises:
-        SourceError: the backbone does not exist.
+        SourceError, AdapterError: the backbone does not exist or can't be read.
         BundleError: the backbone is a bundle, and a file does not match the manifest.
         ConfigError: see `training.encoding.lora.attach_adapter`.
     """
