@@ -1,9 +1,9 @@
 """Checkpoints: one file with everything that changes during a run, so that a killed run resumes exactly.
 
-Training and pre-training share the format: safetensors, with single numbers in the header, replaced atomically. The
-learning rate is not stored, because it follows from the step. For frozen weights, only a digest is stored, because the
-weights themselves are in the backbone's files. Several processes share one file. The first process writes it, with the
-random states of all processes.
+Training and pre-training share the format: safetensors, with single numbers in the header. The file is replaced
+atomically. The learning rate is not stored, because it follows from the step. For frozen weights, only a digest is
+stored, because the weights themselves are in the backbone's files. Several processes share one file. The first process
+writes this file, with the random states of all processes.
 """
 
 from __future__ import annotations
@@ -243,7 +243,11 @@ class Snapshot:
 
 
 def save_snapshot(state: State, snapshot: Snapshot, file: Path, *, step: int, sentences: Sequence[str]) -> None:
-    """Write a diverged step for replay. Weights and optimiser are from `state`, everything else is from `snapshot`."""
+    """Write the state from before a diverged step, and the step's sentences, so that the step can be replayed.
+
+    `step` is the number of steps before the diverged one. Weights and optimiser moments are from `state`, because the
+    diverged step did not change them. Everything else is from `snapshot`.
+    """
     tensors = (
         state.tensors() | state_file.random_tensors([snapshot.random]) | with_prefix("objective.", snapshot.objective)
     )
@@ -283,7 +287,7 @@ def _check_frozen(file: Path, facts: Mapping[str, Any], frozen: str) -> None:
 
 
 def _load_trained(tensors: Mapping[str, Tensor], encoder: Encoder) -> None:
-    """Load the trained weights of a file into the encoder.
+    """Load `tensors`, the trained weights from a file, into the encoder.
 
     Raises:
         RuntimeError: a weight is missing, unknown, or has another shape.

@@ -72,7 +72,7 @@ class Progress:
 def with_progress(encode: Encode, stream: TextIO, *, parts: int = 50) -> Encode:
     """Return `encode` with a progress display.
 
-    The texts are sorted by length, shortest first, and encoded in `parts` calls of `encode`. A single text has no
+    The texts are sorted by length, shortest first, and encoded in up to `parts` calls of `encode`. A single text has no
     display.
     """
 

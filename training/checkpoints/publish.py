@@ -34,7 +34,7 @@ STS_MEAN = "STS mean"
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of a run: the encoder with the best weights, their score, and the tasks of the final evaluation."""
+    """Outcome of a run: the encoder with the best weights, its score, and the tasks of the final evaluation."""
 
     encoder: Encoder
     best: Best
@@ -51,7 +51,10 @@ class Outcome:
 
 
 def publish(config: RunConfig, outcome: Outcome, scores: Mapping[str, TaskScore]) -> Bundle:
-    """Export a run's outcome to `config.out`, with record and scores. Write its adapter, if any, to `config.run`."""
+    """Export a run's outcome to `config.out`, with the run's record and `scores`.
+
+    If the run trained an adapter, also write the adapter to the folder `config.run`.
+    """
     if outcome.adapter is None:
         return _export(config, outcome, scores)
     with replacing_folder(Path(config.run) / lora.FOLDER) as draft:
@@ -122,7 +125,7 @@ def teacher_identity(source: str) -> dict[str, Any]:
 
 
 def sts_scores(encoder: Encoder, tasks: Mapping[str, Subsets], stream: TextIO) -> dict[str, TaskScore]:
-    """Return an encoder's scores on the given STS tasks. Without tasks, return nothing."""
+    """Return an encoder's scores on the given STS tasks. Without tasks, return an empty dictionary."""
     return sts.evaluate(with_progress(encoder.encode, stream), tasks) if tasks else {}
 
 

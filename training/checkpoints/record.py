@@ -25,7 +25,7 @@ METRICS = "metrics.jsonl"
 RUN_FILES = (
     *(CONFIG, ENVIRONMENT, METRICS, LOCK, "events.out.tfevents.*", "adapter", "*.vectors"),
     *(CHECKPOINT, "best-*.safetensors", "diverged-*.safetensors"),
-    *(".*.part", ".tmp??????", ".adapter.*-bundle*"),  # of killed writers
+    *(".*.part", ".tmp??????", ".adapter.*-bundle*"),  # temporary files of killed processes
 )
 """Patterns of the names of all files and folders that a run writes to its folder."""
 
@@ -36,14 +36,14 @@ WriteMetrics = Callable[[str, int, Mapping[str, float]], None]
 
 
 class RunError(Refused):
-    """The folder of the run can't be used. The message names it."""
+    """The folder of the run can't be used. The message names the folder."""
 
 
 class Record:
     """The open record of a run. Lines of metrics are flushed as they are written."""
 
     def __init__(self, folder: Path, *, step: int) -> None:
-        """Open the record to continue after `step`.
+        """Open the record of a run that continues after `step`.
 
         Delete the lines of later steps, because the resumed run repeats these steps.
         """
@@ -56,7 +56,7 @@ class Record:
         self._events = SummaryWriter(str(folder), purge_step=step + 1)
 
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
-        """Write one line of metrics. `kind` is `train` or `evaluation`."""
+        """Write one line of metrics, and the same values for TensorBoard. `kind` is `train` or `evaluation`."""
         with naming(self._file):
             numbers = {name: value if math.isfinite(value) else None for name, value in values.items()}
             self._metrics.write(json.dumps({"kind": kind, "step": step, **numbers}) + "\n")
@@ -73,9 +73,9 @@ class Record:
 
 
 def create_run(config: Configuration, environment: Mapping[str, Any]) -> None:
-    """Write the configuration and environment of a new run to its folder, which this process has locked.
+    """Write the configuration and environment of a new run to the run's folder. This process must have the lock.
 
-    Remove a checkpoint without a run.
+    If a partly removed run has left a checkpoint in the folder, remove the checkpoint.
 
     Raises:
         RunError: the folder already has a run.
@@ -108,7 +108,8 @@ def remove_run(folder: Path) -> None:
 
     Raises:
         LockError: another process uses the folder.
-        RunError: the folder has files that are not of the run, such as other runs, or it can't be removed.
+        RunError: the run's configuration can't be read; the folder has files that are not of the run, such as other
+            runs; or the folder can't be removed.
     """
     if not has_run(folder):
         return
@@ -163,8 +164,8 @@ def read_config(file: Path, kind: type[C]) -> C:
 def evaluations(folder: Path, *, until: float = math.inf) -> list[dict[str, Any]]:
     """Return every evaluation of the run in `folder`, up to the step `until`.
 
-    Each evaluation has its step, its scores, and the mean of each of the objective's measures over the steps since the
-    previous evaluation.
+    Each evaluation has its step and its scores. It also has the mean of each measure of the objective, over the steps
+    since the previous evaluation.
     """
     file = folder / METRICS
     with naming(file):
@@ -180,7 +181,7 @@ def evaluations(folder: Path, *, until: float = math.inf) -> list[dict[str, Any]
 
 
 def _means(steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the mean of each of the objective's measures. Leave out a measure that some steps lack."""
+    """Return the mean of each measure of the objective over `steps`. Leave out measures that some steps lack."""
     return {
         name: fmean(step[name] for step in steps) for name in MEASURED if steps and all(name in each for each in steps)
     }

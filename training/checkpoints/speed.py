@@ -52,7 +52,7 @@ class OperationCount:
     def training(self, lengths: Sequence[int]) -> float:
         """Count the operations of forward and backward pass.
 
-        They equal three forward passes, minus the gradients of frozen weights.
+        Both together cost as much as three forward passes, minus the gradients of frozen weights.
         """
         return 3 * self.forward(lengths) - 2.0 * self.frozen * sum(lengths)
 
@@ -73,9 +73,10 @@ class SpeedMeter:
     def __call__(self, steps: Sequence[tuple[int, Batch]], seconds: float) -> dict[str, float]:
         """Compute sentences, tokens and operations per second, over all processes.
 
-        `utilisation` is the share of the device's peak operations per second. `steps` has pairs of step number and
-        batch, and `seconds` is their total duration. Gradient caching encodes each batch twice, but the second encoding
-        is not counted. The other processes are assumed to have the same number of tokens as this process.
+        The result also has `utilisation`, the share of all devices' peak operations per second. `steps` has pairs of
+        step number and batch, and `seconds` is the total duration of the steps. Gradient caching encodes each batch
+        twice, but the second encoding is not counted. The other processes are assumed to have the same number of tokens
+        as this process.
         """
         sentences = sum(len(batch.sentences) for _, batch in steps)
         tokens = sum(sum(self._lengths(batch)) for _, batch in steps) * self.processes
@@ -84,9 +85,9 @@ class SpeedMeter:
         return dict(zip(FIGURES, figures, strict=True))
 
     def _lengths(self, batch: Batch) -> list[int]:
-        """Return the length in tokens of each text in each pass.
+        """Return the length in tokens of each text in each encoder pass of a step.
 
-        A pass without dropout encodes both texts of a pair.
+        Each pass with dropout encodes one text of a pair. The pass without dropout encodes both texts.
         """
         texts = 1 if batch.first_tokens is None else 2
         return batch.lengths(self.needs.views) + batch.lengths(texts) * self.needs.clean

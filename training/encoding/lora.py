@@ -81,7 +81,7 @@ def attach_adapter(encoder: Encoder, rank: int, *, backbone: str, layers: Sequen
     # Set this after the injection, which would otherwise remove the left-out layers from the encoder a second time.
     config.layer_replication = adapter.replication(layers)
     for _, layer in _adapted(encoder):
-        # Without this, peft would widen to float32 the input that autocast narrows.
+        # Otherwise peft would convert the layer's input to float32, and autocast would convert it back.
         layer.cast_input_dtype_enabled = False
 
 
@@ -137,7 +137,7 @@ def load_for_training(config: RunConfig, device: torch.device) -> Encoder:
     """Load the run's backbone on `device`, with the layers, dropout rate and adapter of the configuration.
 
     Raises:
-        SourceError: the backbone does not exist.
+        SourceError, AdapterError: the backbone does not exist or can't be read.
         BundleError: the backbone is a bundle, and a file does not match the manifest.
         ConfigError: see `training.encoding.lora.attach_adapter`.
     """
@@ -199,7 +199,7 @@ def check_augmentation(encoder: Encoder, config: RunConfig) -> None:
     """Try the run's augmentation on the backbone.
 
     Raises:
-        ConfigError: the backbone doesn't support it.
+        ConfigError: the backbone doesn't support the augmentation.
     """
     if config.augmented is None:
         return

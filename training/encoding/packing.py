@@ -154,9 +154,10 @@ On all other device types, a single pass is fastest.
 
 
 def group_by_length(lengths: Sequence[int], *, device: str, most: int | None = None) -> list[list[int]]:
-    """Return the rows of each pass.
+    """Divide the rows of a batch into passes, and return the rows of each pass.
 
-    Rows are sorted by length, and divided where an additional pass saves more padding than it costs.
+    Rows are sorted by length, longest first. On CPUs, rows are divided where an additional pass saves more padding than
+    it costs. On other devices, a pass ends only after `most` rows.
 
     `lengths` are in tokens, `device` is a torch device type, and `most` is the maximum number of sentences per pass.
     """
@@ -169,7 +170,7 @@ def group_by_length(lengths: Sequence[int], *, device: str, most: int | None = N
 
 
 def _cuts(longest: np.ndarray, cost: int, most: int) -> list[tuple[int, int]]:
-    """Return the cheapest division of descending lengths into passes, as (start, end) pairs.
+    """Return the cheapest division of the descending lengths `longest` into passes, as (start, end) pairs.
 
     A pass costs `cost` plus its number of rows times its longest row.
     """

@@ -62,9 +62,9 @@ def without_layers(base: Encoder) -> Encoder:
 def start(student: Encoder, base: Encoder, sentences: Sequence[str], autocast: torch.dtype | None = None) -> None:
     """Initialise the token vectors of `student` from its base.
 
-    The vector of a token is w v A. v is the base's vector of the token as a text of its own. The weight w is small for
-    frequent tokens. A is the matrix of a ridge regression from the student's vectors of `sentences` to the base's
-    vectors.
+    The vector of a token is w v A. Here, v is the base's vector of a text that is only this token. The weight w is
+    small for frequent tokens. A is the matrix of a ridge regression from the student's vectors of `sentences` to the
+    base's vectors.
     """
     table = student.backbone.get_input_embeddings().get_parameter("weight")
     tokens = student.tokenizer.encode(sentences)
@@ -80,7 +80,7 @@ def start(student: Encoder, base: Encoder, sentences: Sequence[str], autocast: t
 
 
 def _alone(teacher: Teacher, student: Encoder, rows: int) -> Tensor:
-    """Return the teacher's unit vector of each token as a text of its own, (rows, D)."""
+    """Return the teacher's unit vector (rows, D) for each token, encoded as a text that is only this token."""
     (empty,) = student.tokenizer.encode([""])
     first, last = empty.ids[: len(empty.ids) // 2], empty.ids[len(empty.ids) // 2 :]
     texts = [Tokens(ids := np.array([*first, token, *last]), len(ids)) for token in range(rows)]

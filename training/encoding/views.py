@@ -1,6 +1,7 @@
-"""Encoding of views, the vectors of the same sentences from different encoder passes, and a cache for frozen encoders.
+"""Encoding of views, and a cache for the vectors of frozen encoders.
 
-All encoder passes of a training step begin in this module.
+Views are vectors of the same sentences from different encoder passes. All encoder passes of a training step begin in
+this module.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def _padded(encoder: Encoder, tokens: Sequence[Tokens], rows: Sequence[int]) -> 
 
 
 def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Copy the array to the device without waiting."""
+    """Copy the array to the device without waiting for the device."""
     tensor = torch.from_numpy(array)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
@@ -93,11 +94,11 @@ class ViewEncoder(nn.Module):
     def forward(self, passes: Sequence[Pass]) -> Tensor:
         """Encode the n sentences of all passes to (V, n, D) views.
 
-        If the objective needs clean views, which are computed without dropout, they are the last ones. Positive pairs
-        of two texts have two clean views, one for each text. The result is float32 under any `autocast`.
+        Clean views are computed without dropout. If the objective needs clean views, these are the last ones. Positive
+        pairs of two texts have two clean views, one for each text. The result is float32 under any `autocast`.
 
-        An augmented view, and a first view with different texts, need a run of the encoder each. If possible, a single
-        run computes all other views.
+        An augmented view needs its own run of the encoder. A first view with different texts also needs its own run. If
+        possible, a single run computes all other views.
         """
         plain, clean = self.needs.views - (self.augmentation is not None), self.needs.clean
         with autocast(self.encoder, self.autocast):

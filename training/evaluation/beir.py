@@ -25,7 +25,7 @@ LONGEST_GRADE = 9
 
 @dataclass(frozen=True)
 class Collection:
-    """Texts by id, in file order, and graded judgements by query."""
+    """Documents and queries by id, in file order, and relevance grades by query and document."""
 
     documents: Mapping[str, str]
     queries: Mapping[str, str]
@@ -35,7 +35,7 @@ class Collection:
 
     @property
     def missing(self) -> int:
-        """Return the number of judgements of relevant documents that are not in the collection.
+        """Return the number of judgements whose relevant document is missing from the collection.
 
         No search can find these documents.
         """
@@ -49,7 +49,7 @@ class Collection:
 def collections(data: Path) -> dict[str, Path]:
     """Return the folder of each collection by name.
 
-    If `data` contains the documents of a collection, `data` itself is the only collection. Otherwise the folders are
+    If `data` contains a file `corpus.jsonl`, `data` itself is the only collection. Otherwise the folders are
     `data/retrieval/<name>`. No file is read.
     """
     alone = [data.resolve() / CORPUS] if (data / CORPUS).is_file() else []
@@ -57,21 +57,21 @@ def collections(data: Path) -> dict[str, Path]:
 
 
 def part(name: str) -> tuple[str, str]:
-    """Return the collection and the split of a name.
+    """Parse `name` into the names of a collection and of one of its splits.
 
-    `scifact:train` has the split `train`. A name without a split, such as `scifact`, has the split `test`.
+    `scifact:train` is the split `train` of the collection `scifact`. Without a colon, the split is `test`.
     """
     collection, _, split = name.partition(":")
     return collection, split or TEST
 
 
 def files(split: str) -> tuple[str, str, str]:
-    """Return the paths of documents, queries and judgements in the collection's folder."""
+    """Return the paths of the files of documents, queries and judgements, relative to the collection's folder."""
     return CORPUS, "queries.jsonl", f"qrels/{split}.tsv"
 
 
 def find(data: Path, name: str) -> Collection:
-    """Load the collection `name` from the folder `data`. The name may contain a split, as in `part`.
+    """Load the collection `name` from the folder `data`. The name may contain a split, such as `scifact:train`.
 
     Raises:
         DataError: the collection is missing or broken.
@@ -89,11 +89,11 @@ def load(folder: Path, split: str = TEST) -> Collection:
 
     A document's text is its title, a space, and its body.
 
-    Judgements of documents that are not in the corpus are kept, as in trec_eval. No search can find these documents.
+    Judgements of documents that the corpus lacks are kept, as in trec_eval. No search can find these documents.
 
     Raises:
-        DataError: a file is missing or a row is broken; an id is missing or occurs twice; a judged query is unknown, or
-            all judged documents are unknown.
+        DataError: a file is missing or a row is broken; an id is missing or occurs twice; a document is judged twice
+            for the same query; a judged query is unknown; or all judged documents are unknown.
     """
     corpus, asked, judged = (folder / file for file in files(split))
     documents = {}
@@ -132,7 +132,7 @@ def save(collection: Collection, folder: Path, split: str = TEST) -> None:
 
 
 def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Yield the id, the fields and the position of each object in a JSON Lines file."""
+    """Yield the id, the fields and the position (file and line) of each object in a JSON Lines file."""
     seen = set()
     for where, row in strict_json.rows(lines(file), file, DataError):
         identity = _string(row, "_id", where)

@@ -55,17 +55,17 @@ class Resampled:
         return _percentiles(self.means, level)
 
     def against(self, other: Resampled, level: float = LEVEL) -> Comparison:
-        """Return the difference from `other`, which must have the same tasks, number of resamples and seed."""
+        """Return this mean score minus that of `other`. Tasks, number of resamples and seed must be the same."""
         differences = self.means - other.means
         better = float(np.mean((differences > 0) + 0.5 * (differences == 0)))
         return Comparison(self.mean - other.mean, *_percentiles(differences, level), better)
 
 
 def resample(runs: Sequence[Tasks], golds: Tasks, resamples: int = RESAMPLES, *, seed: int = 0) -> Resampled:
-    """Resample the pairs of each task separately, and return the resampled mean scores over encoders and tasks.
+    """Return the mean Spearman correlation over encoders and tasks, on the test pairs and on each resample.
 
-    With the same seed, the same pairs are drawn. `runs` has the cosines (n,) of each encoder on each task. `golds` has
-    the human scores (n,) of each task.
+    The pairs of each task are resampled separately. With the same seed, the same pairs are drawn. `runs` has, for each
+    encoder, the cosines (n,) of each task's pairs. `golds` has the human scores (n,) of each task's pairs.
 
     Raises:
         EvaluationError: the numbers of cosines and human scores of a task differ; a value is not finite; or all cosines
@@ -82,12 +82,13 @@ def resample(runs: Sequence[Tasks], golds: Tasks, resamples: int = RESAMPLES, *,
 
 
 def resample_means(runs: Sequence[Gains], resamples: int = RESAMPLES, *, seed: int = 0) -> Resampled:
-    """Resample tasks whose score is the mean of the examples' scores.
+    """Return the mean score over encoders and tasks, on the test examples and on each resample.
 
-    `runs` has, for each encoder, the scores of each task's examples.
+    The score of a task is the mean of its examples' scores. The examples of each task are resampled separately. `runs`
+    has, for each encoder, the scores of each task's examples.
 
     Raises:
-        EvaluationError: a task has no example, or encoders have different tasks or examples.
+        EvaluationError: a task has no example, or encoders have different tasks or different numbers of examples.
     """
     sizes = {task: len(gains) for task, gains in runs[0].items()}
     for run in runs:
@@ -102,16 +103,20 @@ def resample_means(runs: Sequence[Gains], resamples: int = RESAMPLES, *, seed: i
 
 
 def compare_means(a: Values, b: Values) -> Comparison:
-    """Compare the means of `a` and `b` on the same resamples. Both are values (n,) of the same pairs or queries."""
+    """Return the mean of `a` minus the mean of `b`, with an interval from common resamples.
+
+    `a` and `b` are values (n,) of the same pairs or queries.
+    """
     rows = np.random.default_rng(0).integers(len(a), size=(RESAMPLES, len(a)))
     first, second = (Resampled(float(each.mean()), each[rows].mean(axis=1)) for each in (a, b))
     return first.against(second)
 
 
 def weighted_spearman(cosines: Values, golds: Values) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
-    """Return a function from weights (n, B) to B Spearman correlations. A weight is the number of copies of a pair.
+    """Return a function from weights (n, B) to B Spearman correlations, one for each resample.
 
-    If all drawn cosines or all drawn human scores are equal, the correlation is 0. Tied values get their mean rank.
+    A weight is the number of times that a resample contains a pair. If all cosines or all human scores in a resample
+    are equal, the correlation is 0. Tied values get their mean rank.
     This rank is w + (v + 1) / 2, where w is the total weight of smaller values, and v is the total weight of equal
     values. Ranks are multiples of 1/2, so sums of products of two ranks are multiples of 1/4. These sums are exact in
     float64, because they are far below 2^53.
@@ -131,7 +136,7 @@ def weighted_spearman(cosines: Values, golds: Values) -> Callable[[NDArray[np.fl
 
 
 def _ranker(values: Values) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
-    """Return a function from weights (n, B) to mid-ranks (n, B) of `values` (n,), which are sorted only once."""
+    """Return a function from weights (n, B) to mid-ranks (n, B) of `values` (n,). The values are sorted only once."""
     _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
     order = np.argsort(group, kind="stable")
     last = np.cumsum(sizes) - 1

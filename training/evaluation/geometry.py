@@ -30,7 +30,7 @@ NEAREST_BATCHES = 100
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Singular values of N vectors as shares of their sum, in descending order, and their effective rank."""
+    """Singular values of N vectors in descending order, as shares of the sum of all values, and the effective rank."""
 
     effective_rank: float
     values: tuple[float, ...]
@@ -80,7 +80,7 @@ def of_pairs(encode: Encode, pairs: Sequence[Pair]) -> dict[str, float]:
     The effective rank is computed from the uncentred vectors of the distinct texts.
 
     Raises:
-        EvaluationError: a vector is not finite, or no pair has a gold score above 4.
+        EvaluationError: a vector is not finite, all vectors are zero, or no pair has a gold score above 4.
     """
     close = _close(pairs)
     unit, rows = _encoded(encode, [pair.a for pair in pairs] + [pair.b for pair in pairs])
@@ -104,11 +104,12 @@ def evaluate(
 ) -> Geometry:
     """Measure alignment and uniformity on `pairs`, and everything else on the distinct `sentences`.
 
-    `sentences` defaults to the texts of the pairs. They are shuffled with `seed` before they are split into batches.
+    `sentences` defaults to the texts of the pairs. The sentences are shuffled with `seed` before they are split into
+    batches.
 
     Raises:
-        EvaluationError: a vector is not finite, no pair has a gold score above 4, or all sentences have the same
-            vector.
+        EvaluationError: a vector is not finite, no pair has a gold score above 4, there are fewer than two distinct
+            sentences, or all sentences have the same vector.
     """
     golds = np.array([pair.gold for pair in pairs])
     close = _close(pairs)
@@ -145,13 +146,13 @@ def evaluate(
 
 
 def _encoded(encode: Encode, texts: Sequence[str]) -> tuple[Floats, NDArray[np.int64]]:
-    """Encode distinct texts once, and return their unit vectors and each text's row."""
+    """Encode each distinct text once. Return the unit vectors, and for each of `texts` the row of its vector."""
     rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
     return unit_vectors(encode, list(rows)), np.array([rows[text] for text in texts])
 
 
 def alignment(a: Floats, b: Floats) -> float:
-    """Compute the mean of ||x - y||² over the rows (N, D) of `a` and `b`.
+    """Compute the mean of ||x - y||² over the rows x of `a` (N, D) and the corresponding rows y of `b` (N, D).
 
     The best possible value is 0. This is the alignment of Wang and Isola (2020) with alpha = 2.
     """
@@ -182,7 +183,7 @@ def uniformity(unit: Floats, counts: NDArray[np.int64] | None = None) -> float:
 
 
 def random_cosines(unit: Floats) -> tuple[float, float]:
-    """Return mean and standard deviation of the cosines of all pairs of distinct rows of (N, D).
+    """Return mean and standard deviation of the cosines of all pairs of different rows of `unit` (N, D).
 
     The mean is the anisotropy of Ethayarajh (2019), who samples pairs. Here, mean and deviation are exact and are
     computed without enumerating pairs. The sum of all cosines is the squared length of the sum of the vectors. The sum
@@ -196,7 +197,7 @@ def random_cosines(unit: Floats) -> tuple[float, float]:
 
 
 def spectrum(vectors: Floats) -> Spectrum:
-    """Compute the singular values of (N, D) as shares of their sum, and the effective rank.
+    """Compute the singular values of `vectors` (N, D) as shares of their sum, and the effective rank.
 
     The effective rank is e^entropy of the shares (Roy and Vetterli 2007).
 
@@ -214,10 +215,11 @@ def spectrum(vectors: Floats) -> Spectrum:
 
 
 def cosine_histogram(unit: Floats) -> Histogram:
-    """Return the shares, in 40 bins over [-1, 1], of the cosines between in-batch pairs of sentences.
+    """Return a histogram of the cosines between the sentences of a batch, with 40 bins over [-1, 1].
 
     Batches have 256 sentences, so each sentence has 255 in-batch negatives, as in DCLR, Figure 1. Batches are
-    consecutive rows of (N, D), and the shares are means over batches. Fewer than 256 sentences are one batch.
+    consecutive rows of `unit` (N, D). The share of a bin is a mean over up to 16 batches. Fewer than 256 sentences are
+    one batch.
     """
     shares = []
     for batch in _batches(unit, min(HISTOGRAM_BATCH, len(unit))):
@@ -230,9 +232,9 @@ def cosine_histogram(unit: Floats) -> Histogram:
 def nearest_cosines(unit: Floats, size: int) -> tuple[float, ...]:
     """Return the mean cosines of the four nearest neighbours in batches of `size`, highest first.
 
-    A batch is `size` consecutive rows of (N, D). For each sentence, the four highest cosines to the rest of its batch
-    are taken. Each result is a mean over the sentences of up to 100 batches. The cosines increase with `size`, because
-    larger batches have negatives nearer to the anchor (GS-InfoNCE, Figure 1).
+    A batch is `size` consecutive rows of `unit` (N, D). For each sentence, the four highest cosines to the rest of its
+    batch are taken. Each result is a mean over the sentences of up to 100 batches. The cosines increase with `size`,
+    because larger batches have negatives nearer to the anchor (GS-InfoNCE, Figure 1).
 
     Raises:
         EvaluationError: there are fewer than `size` rows, or `size` is below five.
@@ -245,7 +247,7 @@ def nearest_cosines(unit: Floats, size: int) -> tuple[float, ...]:
 
 
 def correlation_rank(vectors: Floats) -> int:
-    """Return the rank of the correlation matrix (D, D) of the dimensions of (N, D).
+    """Return the rank of the correlation matrix (D, D) of the D dimensions of `vectors` (N, D).
 
     The rank is at most N - 1. ImSimCSE calls N - 1 < D the rank bottleneck of a batch. As in
     `numpy.linalg.matrix_rank`, singular values count if they exceed D * eps times the largest one. eps is the precision

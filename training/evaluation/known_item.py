@@ -41,7 +41,7 @@ TEST_DOCUMENTS = 2048
 def selection_collection(corpus: Corpus) -> Collection:
     """Make the collection whose score selects the best step of a run.
 
-    Its queries are from one half of the held-out passages.
+    The queries are from the first half of the held-out passages, but from at most `MONITORED` passages.
 
     Raises:
         CorpusError: the corpus has changed.
@@ -52,7 +52,7 @@ def selection_collection(corpus: Corpus) -> Collection:
 def test_collection(corpus: Corpus) -> Collection:
     """Make the collection for the final score of a run.
 
-    Its queries are from the half of the held-out passages that `selection_collection` does not use.
+    The queries are from the held-out passages that `selection_collection` does not use for queries.
 
     Raises:
         CorpusError: the corpus has changed.
@@ -63,9 +63,9 @@ def test_collection(corpus: Corpus) -> Collection:
 def collection(passages: Sequence[str], others: Sequence[str]) -> Collection:
     """Make a retrieval collection. The queries of each passage are its own title and one of its sentences.
 
-    A passage is one line of text, after a line with its title if it has one. Each text becomes a document of at most
-    `MAX_WORDS` words, without the title and without the sentence that is a query. A title that several passages share
-    is not used as a query. `others` are passages without queries.
+    A passage is one line of text, after a line with the title if the passage has one. The text of each passage becomes
+    a document of at most `MAX_WORDS` words, without the title and without the sentence that is a query. A title that
+    several passages share is not used as a query. `others` are passages without queries.
     """
     documents: dict[str, str] = {}
     queries: dict[str, str] = {}
@@ -99,9 +99,10 @@ def _cut(text: str) -> str:
 
 
 def _take_query(text: str) -> tuple[str, str]:
-    """Return a query, which is a sentence or span of the text, and the rest of the text.
+    """Return a sentence or span of the text as the query, and the rest of the text.
 
-    The query is empty if query or rest would be too short. The same text always gives the same query.
+    If the query or the rest would be too short, return an empty query and the whole text. The same text always gives
+    the same query.
     """
     asks, rest = cloze(text, Random(text))
     if asks == rest or min(len(word_starts(asks)), len(word_starts(rest))) < MIN_SPAN_WORDS:
@@ -131,17 +132,17 @@ class SearchResult:
         return cls(found, 100 * retrieval.by_query(found, collection)[:, MEASURES.index(NDCG10)])
 
     def gain(self, start: SearchResult) -> Comparison:
-        """Return the mean score minus the mean score of `start`, with a bootstrap interval over queries."""
+        """Return this result's mean score minus the mean score of `start`, with a bootstrap interval over queries."""
         return bootstrap.compare_means(self.values, start.values)
 
     def against(self, start: SearchResult) -> str:
-        """Format the mean score, and its difference from the mean score of `start` with an interval."""
+        """Format this result's mean score, and the difference from the mean score of `start` with an interval."""
         found = self.gain(start)
         return f"{self.values.mean():.2f}, {found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
 
 
 def gain(start: Encode, result: Encode, collection: Collection) -> Iterator[str]:
-    """Yield lines about the retrieval scores of both encoders, and the queries with the largest changes."""
+    """Yield lines to print: the retrieval scores of both encoders, and the queries whose scores changed most."""
     before, after = (SearchResult.of(encode, collection) for encode in (start, result))
     yield (
         f"search of passages, {len(collection.queries)} queries over {len(collection.documents)}: nDCG@10 "
@@ -154,8 +155,9 @@ def gain(start: Encode, result: Encode, collection: Collection) -> Iterator[str]
 
 
 def examples(before: SearchResult, after: SearchResult, collection: Collection) -> list[dict[str, Any]]:
-    """Return the queries whose scores changed most, with the first passages found before and after training, as JSON.
+    """Return the queries whose scores changed most, as JSON.
 
+    Each query has the passage that is ranked first before training, and the one that is ranked first after training.
     The field `own` is true if the query was taken from the passage that was found. Long texts are shortened.
     """
 
@@ -185,10 +187,10 @@ DOCUMENTATION = "python-docs"
 def collection_of(documented: Iterable[Section]) -> Collection:
     """Make a collection in which each section's first sentence is the query for the rest of the section.
 
-    If several sections have the same first sentence, all of them are relevant to this query. If a first sentence is not
-    clean (see `training.data.sentences.is_clean`) or the rest is too short, the section has no query, and its whole
-    text is a document. The task is known-item search, an inverse cloze task. No judgements say whether other sections
-    are relevant too.
+    If several sections have the same first sentence, all these sections are relevant to the query. If a first sentence
+    is not clean (see `training.data.sentences.is_clean`) or the rest is too short, the section has no query, and its
+    whole text is a document. The task is known-item search, an inverse cloze task. No judgements say whether other
+    sections are relevant too.
     """
     documents: dict[str, str] = {}
     queries: dict[str, str] = {}

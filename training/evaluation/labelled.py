@@ -22,7 +22,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Labelled:
-    """The examples of a task by split. If `dev` or `test` is empty, cross-validation on `train` replaces it."""
+    """The examples of a task by split. If `dev` or `test` is empty, cross-validation on `train` replaces that split."""
 
     train: Sequence[Example]
     dev: Sequence[Example] = ()
@@ -49,7 +49,7 @@ class LabelledFiles:
         """Load the task's examples, in file order, from `data` or from its subfolder `senteval/downstream`.
 
         Raises:
-            DataError: a file is missing, a row is broken, or examples are missing.
+            DataError: a file is missing, a row is broken, or the number of examples is not as expected.
         """
         folder = data_root(data) / self.folder
         labelled = self.read(*(folder / file for file in self.files))
@@ -59,14 +59,14 @@ class LabelledFiles:
         return labelled
 
     def present(self, data: Path) -> bool:
-        """Return whether any of the task's files exists. Only `load` checks that they are complete."""
+        """Return whether any of the task's files exists. Only `load` checks that all files are complete."""
         return any((data_root(data) / self.folder / file).exists() for file in self.files)
 
 
 def opposites(positive: Path, negative: Path) -> Labelled:
     """Read two files of sentences, one for each class.
 
-    CR has four empty lines and MPQA has three. SentEval and the published counts treat them as sentences.
+    CR has four empty lines and MPQA has three. SentEval and the published counts treat these lines as sentences.
     """
     return Labelled(
         [Example((_single(line),), label) for label, file in ((1, positive), (0, negative)) for line in lines(file)]
@@ -79,13 +79,13 @@ def treebank(train: Path, dev: Path, test: Path) -> Labelled:
 
 
 def paraphrases(train: Path, test: Path) -> Labelled:
-    """Read MRPC, whose rows have 0 or 1, two numbers and two sentences, below a header."""
+    """Read MRPC. Below a header, each row has a label (0 or 1), two numbers and two sentences."""
     parts = (list(_table(file, columns=5, texts=(3, 4), label=0, header="Quality")) for file in (train, test))
     return Labelled(next(parts), test=next(parts))
 
 
 def questions(train: Path, test: Path) -> Labelled:
-    """Read TREC, whose lines have a coarse class, a colon, a fine class and a question.
+    """Read TREC. Each line has a coarse class, a colon, a fine class and a question.
 
     The files are in Latin-1, unlike those of other tasks.
     """

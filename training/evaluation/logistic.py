@@ -26,11 +26,11 @@ TINY = np.float32(1e-30)
 
 
 def predictions(features: Floats, labels: Classes, rows: NDArray[np.bool_], grid: Sequence[float]) -> Iterator[Classes]:
-    """Yield the classes (K, N) that K classifiers predict for all N rows, for each C of an ascending `grid`.
+    """For each C of an ascending `grid`, yield the classes (K, N) that K classifiers predict for all N rows.
 
-    `features` are (N, F) and `labels` (N,). `rows` (K, N) selects the training rows of each fit. The loss is
-    scikit-learn's: the summed cross-entropy of the rows, plus 1/C times the L2 penalty of the weights without the
-    intercept. Two classes need only one logit. Each fit starts from the solution for the previous C.
+    `features` are (N, F) and `labels` are (N,). `rows` (K, N) selects the training rows of each classifier. The loss is
+    scikit-learn's: the summed cross-entropy of the training rows, plus 1/C times the L2 penalty of the weights without
+    the intercept. With two classes, one logit is enough. Each fit starts from the solution for the previous C.
 
     Raises:
         EvaluationError: a fit doesn't converge.
@@ -50,7 +50,7 @@ def predictions(features: Floats, labels: Classes, rows: NDArray[np.bool_], grid
 
 
 def _principal_axes(features: Floats) -> tuple[Floats, Floats]:
-    """Return the features on their principal axes, with a column of ones, and the columns' sums of squares."""
+    """Return the features on their principal axes, with a column of ones, and the sum of squares of each column."""
     centred = features - features.mean(axis=0)
     squares, rotation = np.linalg.eigh((centred.T @ centred).astype(np.float64))
     axes = np.hstack([centred @ rotation.astype(np.float32), np.ones((len(features), 1), dtype=np.float32)])
@@ -62,8 +62,8 @@ def _fit(
 ) -> Floats:
     """Minimise the loss by conjugate gradients (Polak and Ribière), preconditioned by an estimate of the curvature.
 
-    Shapes: axes (N, F), targets (N, 1, J), used (N, K, 1), penalty (F, 1, 1), curvature (F, K, 1), weights (F, K, J).
-    Newton's method gives the length of each step along its direction.
+    For K fits with J logits, the shapes are `axes` (N, F), `targets` (N, 1, J), `used` (N, K, 1), `penalty` (F, 1, 1),
+    `curvature` (F, K, 1), `weights` (F, K, J). Newton's method gives the length of each step along its direction.
     """
     enough = TOLERANCE * used.sum(axis=(0, 2))
     logits = _product(axes, weights)
@@ -89,12 +89,12 @@ def _fit(
 
 
 def _product(matrix: Floats, stack: Floats) -> Floats:
-    """Multiply (M, N) by each of K matrices (N, J), stacked as (N, K, J)."""
+    """Multiply `matrix` (M, N) by each of K matrices (N, J), which are stacked as (N, K, J)."""
     product: Floats = (matrix @ stack.reshape(len(stack), -1)).reshape(len(matrix), *stack.shape[1:])
     return product
 
 
 def _dot(one: Floats, other: Floats) -> Floats:
-    """Compute dot products (K,) of K pairs of matrices (F, J), stacked as (F, K, J)."""
+    """Compute the dot products (K,) of K pairs of matrices (F, J). Each argument is a stack (F, K, J)."""
     dots: Floats = np.einsum("fkj,fkj->k", one, other)
     return dots

@@ -43,7 +43,7 @@ class TaskFiles:
         """Load the task's subsets, by name, from `data` or from its subfolder `senteval/downstream`.
 
         Raises:
-            DataError: a file is missing, a row is broken, or pairs are missing.
+            DataError: a file is missing, a row is broken, or the number of pairs is not as expected.
         """
         folder = data_root(data) / self.folder
         if not folder.is_dir():
@@ -55,7 +55,7 @@ class TaskFiles:
         return MappingProxyType(subsets)
 
     def present(self, data: Path) -> bool:
-        """Return whether any of the task's files exists. Only `load` checks that they are complete."""
+        """Return whether any of the task's files exists. Only `load` checks that all files are complete."""
         return any((data_root(data) / self.folder).glob(self.files))
 
 
@@ -66,7 +66,7 @@ def texts(tasks: Mapping[str, Subsets]) -> list[str]:
 
 
 def sts_year(*subsets: str) -> Callable[[Path], dict[str, list[Pair]]]:
-    """Return a reader for one year of SemEval, with a file of pairs and a file of scores for each subset."""
+    """Return a reader for one year of SemEval. Each subset has a file of pairs and a file of scores."""
     return lambda folder: {name: list(_semeval(folder, name)) for name in subsets}
 
 
@@ -85,9 +85,9 @@ OWN = ("sentence1", "sentence2", "score")
 
 
 def own_pairs(file: str) -> list[Pair]:
-    """Read pairs from the columns in `OWN` of a file, folder, glob pattern, or data set on the hub.
+    """Read pairs from `file`, which is a file, a folder, a glob pattern, or a data set on the hub.
 
-    Scores may have any scale.
+    The columns are named as in `OWN`. Scores may have any scale.
 
     Raises:
         DataError: a file can't be read, a row is broken, or all scores are equal.
@@ -156,7 +156,7 @@ def _pair(a: str, b: str, gold: str, *, where: Path, scored: Path, number: int) 
 
 
 def lines(file: Path, *, encoding: str = "utf-8") -> list[str]:
-    """Read lines that are split only at newlines, because the texts contain other line breaks of Unicode.
+    """Read the lines of `file`. Only a newline ends a line, because the texts contain other line breaks of Unicode.
 
     Raises:
         DataError: the file can't be read, or a line is not in `encoding`.
@@ -201,6 +201,6 @@ def sts_tasks(data: Path) -> dict[str, Subsets]:
     """Load the STS tasks that exist in `data`.
 
     Raises:
-        DataError: a task's data is broken.
+        DataError: a task's data is broken or incomplete.
     """
     return {name: files.load(data) for name, files in STS_TASKS.items() if files.present(data)}

@@ -40,7 +40,7 @@ class RetrievalScore:
     queries: int
     documents: int
     missing: int = 0
-    """Number of judgements of relevant documents that are not in the collection.
+    """Number of judgements whose relevant document is missing from the collection.
 
     These documents count as relevant, but no search can find them.
     """
@@ -56,7 +56,7 @@ def evaluate(encode: Encode, collection: Collection, *, prompts: Mapping[str, st
     Queries and documents are encoded with the encoder's prompts for their roles.
 
     Raises:
-        EvaluationError: a vector is not finite.
+        EvaluationError: a vector is not finite, or there are no queries.
     """
     return score(rankings(encode, collection, prompts=prompts), collection)
 
@@ -96,7 +96,9 @@ def score(rankings: Mapping[str, Sequence[str]], collection: Collection) -> Retr
 
 
 def by_query(rankings: Mapping[str, Sequence[str]], collection: Collection) -> NDArray[np.float64]:
-    """Compute the three `MEASURES` of each query, from 0 to 1: (Q, 3), with queries in the collection's order.
+    """Compute the three `MEASURES` of each query as an array (Q, 3) of values from 0 to 1.
+
+    The rows are in the order of the collection's queries.
 
     A document with the query's own id is skipped, as in BEIR. A query without relevant documents scores 0, as in
     trec_eval.
@@ -146,7 +148,8 @@ def _encode_with_prompt(prompt: str | None, encode: Encode, texts: Mapping[str, 
 def _nearest(index: faiss.IndexFlatIP, queries: NDArray[np.float32], k: int) -> list[NDArray[np.int64]]:
     """Return the rows of each query's k nearest documents. Ties are ordered by row.
 
-    The search depth is increased until the last result is farther than the k-th. The results then contain all ties.
+    The search depth is increased until the last result is farther than the k-th. The results then contain all documents
+    that are tied with the k-th.
     """
     k = min(k, index.ntotal)
     nearest: dict[int, NDArray[np.int64]] = {}

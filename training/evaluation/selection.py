@@ -69,11 +69,11 @@ def by_sts_dev(data: Path) -> Selection:
 def by_own_pairs(file: str) -> Selection:
     """Return the selection by Spearman x 100 on the user's own pairs.
 
-    Alignment is not measured, because it needs pairs of similar sentences, and the scale of the user's scores is
-    unknown.
+    Alignment is not measured, because it needs pairs of similar sentences. The scale of the user's scores is unknown,
+    so no threshold tells which pairs are similar.
 
     Raises:
-        DataError: the file is missing or broken.
+        DataError, Refused, RemoteError: see `training.evaluation.pairs.own_pairs`.
     """
     pairs = own_pairs(file)
     texts = sorted({text for pair in pairs for text in (pair.a, pair.b)})
@@ -127,7 +127,7 @@ def by_known_items(corpus: Corpus) -> Selection:
     The titles and sentences of held-out passages are the queries for these passages.
 
     Raises:
-        CorpusError: no held-out passage has a title or several sentences.
+        CorpusError: no held-out passage has a title or several sentences, or the corpus has changed.
     """
     collection = known_item.selection_collection(corpus)
     if not collection.queries:

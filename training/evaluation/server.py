@@ -32,7 +32,7 @@ QUERIES = 64
 PATIENCE = 120.0
 """Maximum seconds to wait for an answer, and for a busy server to accept a request."""
 PAUSE = 0.05
-"""Minimum seconds between two requests to a busy server, and between two questions whether a job has ended."""
+"""Minimum seconds between two requests to a busy server, and between two requests for the state of a job."""
 BUSY = frozenset((429, 503))
 INFO = {
     "model_id": str,
@@ -152,7 +152,7 @@ class Server:
                 raise EvaluationError(f"{self.url}/embed: no vector for {text[:50]!r}: {error}") from error
 
     def _described(self, info: object) -> dict[str, Any]:
-        """Check that `info` is an object with known fields of the right types, and return it."""
+        """Check that `info` is an object whose `INFO` fields have the right types, and return `info`."""
         where = f"{self.url}/info"
         if not isinstance(info, dict):
             raise EvaluationError(f"{where}: expected an object, got {json.dumps(info)[:50]}")
@@ -198,7 +198,7 @@ def _vector(given: object) -> NDArray[np.float32]:
     """Decode one vector (D,) of a server's answer.
 
     Raises:
-        ValueError: `given` is neither base64 of float32 nor a list of numbers.
+        ValueError: `given` is neither base64 of float32 nor a list of numbers, or it is empty.
         OverflowError: a number is beyond float64.
     """
     if isinstance(given, str):

@@ -40,7 +40,7 @@ class SubjectError(Refused):
 
 @dataclass(frozen=True)
 class OtherGraph:
-    """The encoder of a `Subject`, in another precision or on another runtime than the evaluated one."""
+    """The encoder of a `Subject` with another precision or runtime than in the evaluation itself."""
 
     encode: Encode
     """Function that encodes texts. It loads the graph at the first call."""
@@ -89,7 +89,9 @@ def open_subject(
 
     Raises:
         SubjectError: the options contradict each other, or this machine can't run the bundle with them.
-        SourceError, BundleError, EvaluationError: the encoder or bundle does not exist, or the server does not answer.
+        SourceError, AdapterError: the encoder does not exist or can't be read.
+        BundleError: the bundle is damaged.
+        EvaluationError: the server does not answer.
         Failed: the engine does not load the bundle's graph.
     """
     if source.lower().startswith(("http://", "https://")):
@@ -156,7 +158,7 @@ def _exported(opened: Bundle, source: str, engine: str | None, precision: str | 
 
 
 def bundle_facts(opened: Bundle, source: str, *, engine: str, precision: str) -> dict[str, Any]:
-    """Describe a bundle, and the graph that runs on the CPU in the evaluation."""
+    """Return facts about a bundle, and about the bundle's graph that runs on the CPU in the evaluation."""
     manifest = opened.manifest
     return {
         "source": source,
@@ -177,7 +179,7 @@ def bundle_facts(opened: Bundle, source: str, *, engine: str, precision: str) ->
 
 
 def _prompted(prompts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the non-empty retrieval prompts, as facts about an encoder."""
+    """Return the non-empty retrieval prompts as the fact `prompts`, or no fact if all prompts are empty."""
     return {"prompts": put} if (put := nonempty(prompts)) else {}
 
 

@@ -72,7 +72,7 @@ def evaluate(subject: Subject, given: EvaluationData, *, command: str) -> dict[s
 
     Raises:
         EvaluationError: a vector is not finite, or the encoder gives all texts the same vector.
-        SubjectError: a graph to compare with does not run. All graphs are tried before the evaluation.
+        SubjectError: one of the subject's other graphs does not run. These graphs are tried before the evaluation.
     """
     all_sts, all_transfer = len(given.sts) == len(STS_TASKS), len(given.transfer) == len(TRANSFER_TASKS)
     if given.sts:
@@ -144,7 +144,7 @@ def _retrieval_score(subject: Subject, encode: Encode, collection: Collection) -
 
 
 def _latency(encode: Encode, given: EvaluationData) -> dict[str, float]:
-    """Measure milliseconds per single text."""
+    """Measure the median (`p50`) and the 95th percentile (`p95`) of the milliseconds for a single text."""
     seconds = []
     for text in _some_texts(given)[:LATENCY_TEXTS]:
         started = time.perf_counter()
@@ -155,7 +155,7 @@ def _latency(encode: Encode, given: EvaluationData) -> dict[str, float]:
 
 
 def _some_texts(given: EvaluationData) -> list[str]:
-    """Return texts of any task that has data."""
+    """Return the texts of the first tasks that have data, in the order STS and geometry, transfer, retrieval."""
     scored = texts({**given.sts, "geometry": given.geometry})
     labelled = [text for each in given.transfer.values() for example in each.train for text in example.texts]
     asked = [text for each in given.retrieval.values() for text in each.queries.values()]

@@ -74,7 +74,7 @@ class Classified:
 
 
 def evaluate(encode: Encode, tasks: Mapping[str, Labelled]) -> dict[str, TransferScore]:
-    """Return the scores of each task; see `classify`."""
+    """Return the score of each task (see `classify`)."""
     return {name: found.score for name, found in classify(encode, tasks).items()}
 
 
@@ -132,7 +132,10 @@ def _classified(encode: Encode, labelled: Labelled, task: str) -> Classified:
 
 
 def _features(encode: Encode, examples: Sequence[Example]) -> NDArray[np.float32]:
-    """Encode sentences to unit vectors (N, D), and pairs (u, v) to |u - v| and u * v (N, 2D)."""
+    """Encode sentences to unit vectors (N, D), or pairs to |u - v| and u * v side by side (N, 2D).
+
+    u and v are the unit vectors of the two sentences of a pair.
+    """
     texts = sorted({text for example in examples for text in example.texts})
     unit = unit_vectors(encode, texts)
     row = {text: i for i, text in enumerate(texts)}

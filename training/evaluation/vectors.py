@@ -45,7 +45,7 @@ def unit_vectors(encode: Encode, texts: Sequence[str]) -> NDArray[np.float64]:
 
 
 def cached(encode: Encode) -> Encode:
-    """Cache the vectors of `encode`, so that tasks with the same texts share them."""
+    """Return `encode` with a cache, so that tasks with the same texts share the vectors."""
     rows: dict[str, NDArray[np.float32]] = {}
 
     def look_up(texts: Sequence[str]) -> NDArray[np.float32]:
@@ -80,7 +80,7 @@ def halves(sentence: str) -> tuple[str, str] | None:
 
 
 def reciprocal_ranks(encode: Encode, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float64]:
-    """Return for each pair the mean of two reciprocal ranks, (n,).
+    """Return the mean of two reciprocal ranks for each pair, as an array (n,).
 
     Each half of a pair is the query for the other half. All other halves of all pairs are ranked. Beyond rank 10, the
     reciprocal rank counts as 0. Ties count against the encoder, so an encoder that gives every text the same vector

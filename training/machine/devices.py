@@ -33,7 +33,8 @@ class Devices:
         With several processes, `auto` selects a different device for each process.
 
         Raises:
-            HardwareError: the device does not exist.
+            HardwareError: the device does not exist; several processes are to use a single numbered device, such as
+                `cuda:0`; or the processes did not connect to each other.
         """
         self._group = _group(name) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else None
         self.device = pick_device(name)
@@ -56,8 +57,8 @@ class Devices:
     def own_seed(self, seed: int) -> int:
         """Return the seed for random numbers that differ between processes, such as dropout.
 
-        The first process gets `seed`. Every other process gets a hash of `seed` and of the process's rank. The hashes
-        differ from the seeds of runs with nearby seeds.
+        The first process gets `seed`. Every other process gets a hash of `seed` and of the process's rank. A hash is
+        used because `seed` plus the rank could be the seed of another run.
         """
         return int(np.random.SeedSequence((seed, self.rank)).generate_state(1)[0]) if self.rank else seed
 
@@ -69,7 +70,7 @@ class Devices:
         return range(self.rank * sentences // self.count, (self.rank + 1) * sentences // self.count)
 
     def parallel(self, module: nn.Module) -> nn.Module:
-        """Move `module` to the device, and average its gradients over the processes after each backward."""
+        """Move `module` to the device, and average its gradients over the processes after each backward pass."""
         module.to(self.device)
         return self._group.prepare_model(module) if self._group else module
 
@@ -114,9 +115,9 @@ class Devices:
                     gradient.copy_(self._group.reduce(gradient, "mean"))
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
-        """Return a context in which each backward keeps the gradients of a `parallel` module local.
+        """Return a context in which each backward pass keeps the gradients of a `parallel` module local.
 
-        The next backward after the context averages them over the processes.
+        The next backward pass after the context averages the gradients over the processes.
         """
         return self._group.no_sync(module) if self._group else nullcontext()
 
@@ -158,9 +159,9 @@ def _group(name: str) -> Accelerator:
 
 @dataclass(frozen=True)
 class RandomState:
-    """The state of torch's default generators of the CPU and, for runs on CUDA, of the device.
+    """The states of torch's default generators: of the CPU's generator and, in runs on CUDA, of the device's generator.
 
-    Copying it does not wait for the device.
+    Copying a state does not wait for the device.
     """
 
     cpu: Tensor

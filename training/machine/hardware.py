@@ -40,8 +40,8 @@ def pick_device(name: str) -> torch.device:
 def autocast_dtype(precision: Precision, device: torch.device) -> torch.dtype | None:
     """Return the dtype of the encoder's matrix products: bfloat16, float16, or None for float32.
 
-    `auto` is bfloat16 if the hardware supports it. On a CPU with AMX or AVX512-BF16, a training step of MiniLM then
-    takes little more than half the time. On other CPUs, bfloat16 is emulated and slower than float32.
+    `auto` is bfloat16 if the hardware supports it. On a CPU with AMX or AVX512-BF16, bfloat16 reduces the time of a
+    training step of MiniLM to little more than half. On other CPUs, bfloat16 is emulated and slower than float32.
     """
     if precision == "auto":
         return torch.bfloat16 if _multiplies_bf16(device) else None

@@ -50,8 +50,8 @@ def terminable() -> Iterator[None]:
     """Handle SIGTERM like Ctrl-C inside the `with` block.
 
     During a run, both signals stop the run at the end of the step. If Ctrl-C is ignored, as in the background jobs of a
-    script, SIGTERM raises `KeyboardInterrupt`. Nothing changes outside the main thread, because only that thread gets
-    signals.
+    script, SIGTERM raises `KeyboardInterrupt`. In other threads, the context does nothing, because only the main thread
+    gets signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -80,7 +80,7 @@ class LockError(Refused):
 
 @contextmanager
 def locked(folder: Path, *, wait: bool = False, name: str = LOCK) -> Iterator[None]:
-    """Lock `folder` by the file `name` in it, and create the folder if needed.
+    """Lock `folder` inside the `with` block, by means of the file `name` in the folder. Create the folder if needed.
 
     Raises:
         LockError: another process has the lock, and `wait` is false.

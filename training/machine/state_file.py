@@ -18,7 +18,7 @@ from training.machine.devices import Devices, RandomState
 
 
 def save_state(file: Path, tensors: dict[str, Tensor], facts: Mapping[str, object]) -> None:
-    """Replace `file` atomically. No other process may write in the folder.
+    """Write `tensors` and `facts` to `file`, which is replaced atomically. No other process may write in the folder.
 
     Raises:
         OSError: `file` can't be written.
@@ -44,7 +44,7 @@ def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def digest(tensors: Mapping[str, Tensor], *, salt: str = "") -> str:
-    """Return a hash of the tensors' names and values. The tensors may be on any device."""
+    """Return a hash of `salt` and of the tensors' names and values. The tensors may be on any device."""
     found = hashlib.blake2b(salt.encode(), digest_size=8)
     for name, tensor in tensors.items():
         found.update(name.encode())
@@ -82,7 +82,7 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Te
 
 
 def random_tensors(states: Sequence[RandomState]) -> dict[str, Tensor]:
-    """Return the random state of every process, ordered by rank."""
+    """Return the random states of all processes as tensors for a checkpoint. Each name contains the rank."""
     cpu = {f"rng.cpu.{rank}": each.cpu for rank, each in enumerate(states)}
     return cpu | {f"rng.cuda.{rank}": each.cuda for rank, each in enumerate(states) if each.cuda is not None}
 

@@ -31,7 +31,7 @@ BROKEN = (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error)
 
 
 def copied(target: str, opened: Callable[[Path, str], Any] = open) -> Unpack:
-    """Return a function that copies the file to `target`. `opened` opens the file, such as `gzip.open`."""
+    """Return a function that copies a fetched file to `target`. `opened` is the function that opens the file."""
 
     def unpack(fetched: Path, folder: Path) -> None:
         with _reading_archive(fetched), opened(fetched, "rb") as source:
@@ -43,8 +43,8 @@ def copied(target: str, opened: Callable[[Path, str], Any] = open) -> Unpack:
 def untarred(target: str, folders: Sequence[str]) -> Unpack:
     """Return a function that extracts the folders `folders` of an archive to `target`.
 
-    The folders need a common parent in the archive. Links, devices and subfolders are skipped. An archive is rejected
-    if one of its paths leads outside the target.
+    The folders need a common parent in the archive. Links, devices and subfolders are skipped. The function raises
+    `DataError` if a file's path in the archive leads outside the destination folder, or if one of `folders` is missing.
     """
 
     def unpack(fetched: Path, folder: Path) -> None:
@@ -103,7 +103,7 @@ Check = Callable[[Path], str]
 
 @dataclass(frozen=True)
 class Source:
-    """A file of a dataset on the hub, at a fixed commit, because later commits may lack or change it."""
+    """A file of a dataset on the hub. Its commit is fixed, because a later commit may change or remove the file."""
 
     repo: str
     commit: str
@@ -123,26 +123,38 @@ class Dataset:
     check: Check
 
     def present(self, folder: Path) -> list[str]:
-        """Return the dataset's files that exist, relative to `folder`, without hidden files of operating systems."""
+        """Return the relative paths of the dataset's files that exist in `folder`, without hidden files."""
         found = {path for pattern in self.files for path in folder.glob(pattern) if path.is_file()}
         return sorted(path.relative_to(folder).as_posix() for path in found if not path.name.startswith("."))
 
 
 def scored_pairs(folder: Path) -> str:
-    """Check the data of the seven STS tasks and STS-B dev. Return a text with the numbers of tasks and pairs."""
+    """Check the data of the seven STS tasks and STS-B dev. Return a text with the numbers of tasks and pairs.
+
+    Raises:
+        DataError: data is missing or broken.
+    """
     tasks = (*STS_TASKS.values(), STSB_DEV)
     pairs = sum(len(subset) for task in tasks for subset in task.load(folder / SENTEVAL).values())
     return f"{len(STS_TASKS)} tasks and STS-B dev, {pairs} scored pairs"
 
 
 def labelled_examples(folder: Path) -> str:
-    """Check the transfer data. Return a text with the numbers of tasks and labelled examples."""
+    """Check the transfer data. Return a text with the numbers of tasks and labelled examples.
+
+    Raises:
+        DataError: data is missing or broken.
+    """
     examples = sum(sum(task.load(folder / SENTEVAL).rows) for task in TRANSFER_TASKS.values())
     return f"{len(TRANSFER_TASKS)} tasks, {examples} labelled examples"
 
 
 def collection(place: str, documents: int, **splits: tuple[int, int]) -> Check:
-    """Return a function that checks the numbers of documents, and of queries and judgements in each split."""
+    """Return a function that checks the size of the collection in the folder `place`.
+
+    `documents` is the expected number of documents. `splits` has, for each split, the expected numbers of queries and
+    judgements.
+    """
 
     def check(folder: Path) -> str:
         for split, expected in splits.items():
@@ -160,7 +172,7 @@ def collection(place: str, documents: int, **splits: tuple[int, int]) -> Check:
 
 
 def text_lines(place: str, expected: int) -> Check:
-    """Return a function that checks the number of lines of a UTF-8 file. Lines end only at newlines."""
+    """Return a function that checks that the UTF-8 file `place` has `expected` lines. Only a newline ends a line."""
 
     def check(folder: Path) -> str:
         file, found = folder / place, 0

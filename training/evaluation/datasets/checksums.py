@@ -35,21 +35,21 @@ class Entry:
     """The record of a complete dataset: its files, their checksums and sources."""
 
     time: str
-    """UTC time in ISO 8601."""
+    """UTC time of the record, in ISO 8601."""
     sources: tuple[Mapping[str, Any], ...]
     """Source files: repo, file, sha256, size and commit.
 
-    The commit is null if the user downloaded the file by hand. The list is empty if the files were in the folder
-    already, so that nothing was fetched.
+    The commit is null if the user downloaded the file by hand. If the dataset was already in the folder and nothing was
+    fetched, there are no source files.
     """
     files: Mapping[str, Sum]
-    """Checksums by path below the folder."""
+    """Checksums by path, relative to the folder of the data."""
 
     def missing(self, folder: Path) -> list[str]:
         """Return the recorded files that no longer exist.
 
         Raises:
-            DataError: a file has changed.
+            DataError: a recorded file has changed.
         """
         missing = [file for file in self.files if not (folder / file).is_file()]
         for file, expected in self.files.items():
@@ -62,10 +62,10 @@ class Entry:
 
 
 def read(folder: Path) -> dict[str, Entry]:
-    """Read the records in `folder` by dataset.
+    """Return the record of each dataset in `folder`, by name. Without a `checksums.json`, the result is empty.
 
     Raises:
-        DataError: the record can't be read.
+        DataError: `checksums.json` can't be read or has no valid records.
     """
     file = folder / CHECKSUMS
     if not file.exists():
@@ -88,7 +88,7 @@ def read(folder: Path) -> dict[str, Entry]:
 
 
 def write(folder: Path, name: str, files: Sequence[str], sources: Sequence[Mapping[str, Any]]) -> Entry:
-    """Record the current files of a dataset, and keep the records of other datasets."""
+    """Record the current checksums of `files`, the files of the dataset `name`. Keep the records of other datasets."""
     sums = {file: Sum.of(folder / file) for file in files}
     entry = Entry(datetime.now(UTC).isoformat(timespec="seconds"), tuple(sources), sums)
     entries = {**read(folder), name: entry}

@@ -26,7 +26,8 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the folder `$ISOSPHERE_DATA`, or by default `isosphere/data` in `$XDG_CACHE_HOME` or `~/.cache`.
 
     Raises:
-        DataError: the user, or the user that `$ISOSPHERE_DATA` names, has no home directory.
+        DataError: no home directory is known for the current user, or for the user of a path such as `~ann/data` in
+            `$ISOSPHERE_DATA`.
     """
     chosen, cache = environment.get("ISOSPHERE_DATA"), Path(environment.get("XDG_CACHE_HOME", ""))
     try:
@@ -41,12 +42,13 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
 def provide(name: str, dataset: Dataset, folder: Path, stream: TextIO, *, download: Download | None) -> None:
     """Put the complete dataset into `folder` and record its checksums.
 
-    Complete datasets are not fetched again. The user can put the hub's files into `downloads/` in `folder`. The
-    function `download` fetches the other files. If `download` is None, nothing is fetched. Existing files are never
-    replaced. Progress goes to `stream`.
+    Complete datasets are not fetched again. The user can put files of the hub into `downloads/` in `folder`. The
+    function `download` fetches the files that are not there. If `download` is None, nothing is fetched, and a missing
+    file is an error. Existing files of the dataset are never replaced. Progress goes to `stream`.
 
     Raises:
-        DataError: a file has changed, can't be fetched or is damaged, or the dataset fails its check.
+        DataError: a file has changed, can't be fetched, is damaged, or differs from the file that already exists; or
+            the dataset fails its check.
         OSError: the folder can't be written to.
     """
     lack = _first_problem(name, dataset, folder, stream)
@@ -75,7 +77,10 @@ def provide(name: str, dataset: Dataset, folder: Path, stream: TextIO, *, downlo
 
 
 def _first_problem(name: str, dataset: Dataset, folder: Path, stream: TextIO) -> str | None:
-    """Return the first problem of the dataset in `folder`. If there is none, record its checksums and return None."""
+    """Return the first problem of the dataset in `folder`, or None if the dataset is complete.
+
+    Record the checksums of a complete dataset if they are not recorded yet.
+    """
     if recorded := checksums.read(folder).get(name):
         missing = recorded.missing(folder)
         if missing:
@@ -93,7 +98,7 @@ def _first_problem(name: str, dataset: Dataset, folder: Path, stream: TextIO) ->
 
 
 def _unpacked(dataset: Dataset, fetched: Mapping[Source, Path], draft: Path) -> str:
-    """Unpack all files into `draft`, check the dataset there, and return its counts as a text."""
+    """Unpack all `fetched` files into `draft`, check the dataset there, and return the dataset's counts as a text."""
     for source, file in fetched.items():
         source.unpack(file, draft)
     try:
@@ -104,10 +109,10 @@ def _unpacked(dataset: Dataset, fetched: Mapping[Source, Path], draft: Path) -> 
 
 
 def _place(files: list[str], draft: Path, folder: Path) -> None:
-    """Move missing files into the folder, each atomically.
+    """Move `files` from `draft` into `folder`, each atomically, except files that already exist in `folder`.
 
-    If an existing file differs from the new one, no file is moved. The dataset is recorded only after all files are
-    moved. After an interruption, the next call moves the remaining files.
+    If a file in `folder` differs from the file in `draft`, no file is moved, and `DataError` is raised. The dataset is
+    recorded only after all files are moved. After an interruption, the next call moves the remaining files.
     """
     absent = [file for file in files if not (folder / file).exists()]
     for file in files:
@@ -126,7 +131,7 @@ def _place(files: list[str], draft: Path, folder: Path) -> None:
 def _draft(folder: Path) -> Iterator[Path]:
     """Create an empty `folder`, and remove it after the `with` block.
 
-    If a killed process has left the folder, its content is removed first.
+    If a killed process has left `folder` behind, the folder's content is removed first.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -155,7 +160,7 @@ Download = Callable[[Source], Path]
 
 
 def from_hub(source: Source) -> Path:
-    """Return the path of the file in the hub's local cache, after downloading it if needed.
+    """Return the path of a source's file in the hub's local cache. Download the file first if needed.
 
     An interrupted download is resumed.
 
@@ -175,13 +180,19 @@ def from_hub(source: Source) -> Path:
 
 
 def downloaded_by_hand(dataset: Dataset, folder: Path) -> dict[Source, Path]:
-    """Return the paths of the files that the user has put into `downloads/<repo>` in `folder`."""
+    """Return, for each source, the path of the file that the user has put into `downloads/<repo>` in `folder`.
+
+    Sources without such a file are left out.
+    """
     places = {source: folder / DOWNLOADS / source.repo / source.file for source in dataset.sources}
     return {source: place for source, place in places.items() if place.is_file()}
 
 
 def instructions(name: str, dataset: Dataset, folder: Path, brought: Collection[Source]) -> str:
-    """Return instructions for the user: which files to fetch on another machine, and where to put them."""
+    """Return instructions for the user: which files to fetch on another machine, and where to put these files.
+
+    `brought` are the sources whose files the user has already put there.
+    """
     wanted: dict[tuple[str, str], list[str]] = {}
     for source in dataset.sources:
         if source not in brought:

@@ -19,7 +19,7 @@ FORMAT = 1
 
 
 class ReportError(Refused):
-    """An evaluation can't be shown. The message contains its name and the reason."""
+    """An evaluation can't be shown. The message contains the evaluation's position and the reason."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Evaluated:
     values: Mapping[str, Any]
 
     def get(self, *path: str) -> Any:
-        """Return the value at a path of nested names in the evaluation, or None."""
+        """Return the value at a path of nested names in the evaluation, or None if there is no value."""
         found: Any = self.values
         for name in path:
             found = found.get(name) if isinstance(found, Mapping) else None
@@ -48,7 +48,7 @@ class Evaluated:
 
 
 def check_evaluations(evaluations: Sequence[Mapping[str, Any]]) -> list[Evaluated]:
-    """Check the evaluations and give them unique names, in order.
+    """Check the evaluations, and return them in the same order with unique names.
 
     Equal names are numbered.
 
@@ -112,7 +112,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class Each:
-    """Shape of an object with any names and with values of one shape."""
+    """Shape of an object whose values all have one shape. The names are arbitrary."""
 
     of: Shape
     sized: bool = False
@@ -195,7 +195,10 @@ def shape_errors(value: object, shape: Shape, path: str) -> Iterator[str]:
 
 
 def display_errors(value: object, path: str, depth: int = 0) -> Iterator[str]:
-    """Yield a line for each number or text that no page can show. The line begins with the path to the value."""
+    """Yield a line for each number or text that no page can show, and for each value that is nested too deep.
+
+    The line begins with the path to the value.
+    """
     if depth > MAX_DEPTH:
         yield f"{path[:100]}… is nested deeper than {MAX_DEPTH}"
     elif isinstance(value, float | int):

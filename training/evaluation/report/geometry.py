@@ -30,7 +30,10 @@ DECADES = 6
 
 
 def geometry(judged: Sequence[Evaluated]) -> Element | None:
-    """Make the section about geometry: a table of measures, and a plot of each distribution."""
+    """Make the section about geometry: a table of measures, and a plot of each distribution.
+
+    Return None if no evaluation measured the geometry.
+    """
     measured = [each for each in judged if each.get("geometry")]
     if not measured:
         return None
@@ -72,7 +75,7 @@ def _plane(judged: Sequence[Evaluated]) -> Part:
 
 
 def _spectrum(judged: Sequence[Evaluated]) -> Part:
-    """Plot the singular values of the centred matrix as shares of their sum."""
+    """Plot the singular values of the centred embeddings as shares of their sum."""
     known = {each.name: each.get("geometry", "spectrum_centred", "values") or [] for each in judged}
     least = 10.0**-DECADES
     spectra = {name: [share for share in of if share > 0 and share >= of[0] * least] for name, of in known.items()}
@@ -159,7 +162,10 @@ def _nearest(judged: Sequence[Evaluated]) -> Part:
 
 
 def nearest_series(cosines: Mapping[str, Sequence[float]]) -> list[Series]:
-    """Make a series for each neighbour from cosines by batch size, as in GS-InfoNCE's Figure 1."""
+    """Make a series (batch size, cosine) for each neighbour, as in GS-InfoNCE's Figure 1.
+
+    The keys of `cosines` are batch sizes, and the values are the neighbours' cosines.
+    """
     return [
         Series(f"{place + 1}. nearest", svg.mark(place), _by_size({size: of[place] for size, of in cosines.items()}))
         for place in range(min(map(len, cosines.values()), default=0))
@@ -200,7 +206,10 @@ QUANTITIES = {
 
 
 def curve(judged: Sequence[Evaluated]) -> Element | None:
-    """Draw a plot for each quantity, because two scales in one plot would suggest a relation."""
+    """Make the section about the learning curve, or return None if no evaluation has one.
+
+    Each quantity has its own plot, because two scales in one plot would suggest a relation.
+    """
     figures = [figure for name in QUANTITIES if (figure := _panel(name, judged)) is not None]
     if not figures:
         return None
@@ -243,7 +252,7 @@ def _said(chosen: Sequence[tuple[Evaluated, int]]) -> str:
 
 
 def _chosen(chosen: Sequence[tuple[Evaluated, int]]) -> Extra:
-    """Draw a vertical line at each chosen step. If there is only one line, label it."""
+    """Return a function that draws a vertical line at each chosen step. A single line is labelled."""
 
     def drawn(frame: Frame) -> list[Element]:
         marks = [svg.upright(frame, step, f"chosen {each.mark}") for each, step in chosen]

@@ -25,7 +25,7 @@ def element(tag: str, *parts: Part, **attributes: str) -> Element:
 
 
 def table(caption: str, head: Sequence[str], bodies: Iterable[Iterable[Element]]) -> Element:
-    """Make a table that scrolls if the page is narrower. Each body is a group of rows."""
+    """Make a table. A table that is wider than the page scrolls. Each body is a group of rows."""
     return element(
         "div",
         element(
@@ -42,7 +42,7 @@ def table(caption: str, head: Sequence[str], bodies: Iterable[Iterable[Element]]
 
 
 def row(name: Part, *cells: Part, kind: str = "") -> Element:
-    """Make a row of a table with its name in the first cell."""
+    """Make a row of a table with `name` in the first cell."""
     attributes = {"class_": kind} if kind else {}
     return element("tr", element("th", name, scope="row"), *(element("td", cell) for cell in cells), **attributes)
 
@@ -53,13 +53,13 @@ def details(summary: str, *parts: Part) -> Element:
 
 
 def section(name: str, title: str, *parts: Part) -> Element:
-    """Make a section with a heading. `name` is its anchor."""
+    """Make a section with a heading. `name` is the section's anchor."""
     heading = element("h2", title, id=f"{name}-heading")
     return element("section", heading, *parts, id=name, aria_labelledby=f"{name}-heading")
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """Format a number with a true minus and separated thousands, or a dash for None."""
+    """Format a number with the minus character and separated thousands. None becomes a dash."""
     if value is None:
         return ABSENT
     rounded = round(value, digits) + 0.0  # Adding 0.0 turns -0.0 into 0.0.
@@ -67,5 +67,5 @@ def number(value: float | None, digits: int = 2) -> str:
 
 
 def megabytes(size: int | None) -> str | None:
-    """Format bytes in units of 10^6."""
+    """Format a number of bytes in units of 10^6 bytes. None stays None."""
     return None if size is None else f"{number(size / 1e6, 1)} MB"

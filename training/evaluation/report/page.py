@@ -98,7 +98,7 @@ def subjects(judged: Sequence[Evaluated]) -> Element:
 
 
 def explanations(judged: Sequence[Evaluated]) -> Element:
-    """Explain the numbers, and list the commands that reproduce them."""
+    """Make the section that explains the numbers and lists the commands that reproduce them."""
     known = [str(command) for each in judged if (command := each.get("command"))]
     return section(
         "reading",

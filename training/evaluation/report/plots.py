@@ -39,7 +39,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Series:
-    """Points (x, y) of one kind in the order of x."""
+    """Points (x, y) in the order of x, with a name and a style."""
 
     name: str
     kind: str
@@ -107,7 +107,7 @@ def bars(caption: Caption, label: str, values: Sequence[Bar], *, digits: int) ->
 
 
 def lines(caption: Caption, plane: Plane, series: Sequence[Series], *, dots: bool = False) -> Element:
-    """Draw a line for each series. If there are several lines, each has its name at its end."""
+    """Draw a line for each series. If there are several lines, the name of each is at the end of the line."""
     named = len(series) > 1
     frame = Frame(plane.x, plane.y, left=56, right=100 if named else 16)
     parts = [*frame.axes(), *plane.extra(frame)]

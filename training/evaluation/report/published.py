@@ -172,7 +172,10 @@ def _own_name(backbone: str) -> str:
 
 
 def papers(backbones: Iterable[str]) -> dict[str, Any]:
-    """Return the rows of `nearest_rows` and the backbones of `unreported` as JSON, for STS and for transfer."""
+    """Return the papers' results for the given backbones as JSON, for STS and for transfer.
+
+    Each part has the names of the tasks, the rows from `nearest_rows`, and the backbones from `unreported`.
+    """
     backbones = list(backbones)
 
     def part(tasks: Sequence[str], known: Sequence[Row]) -> dict[str, Any]:
@@ -183,9 +186,9 @@ def papers(backbones: Iterable[str]) -> dict[str, Any]:
 
 
 def nearest_rows(rows: Sequence[Row], backbones: Iterable[str]) -> list[Row]:
-    """Return the rows of the backbones' families. If no family has rows, return the rows of BERT-base.
+    """Return the rows of the backbones most similar to `backbones` (see `family`), or else the rows of BERT-base.
 
-    Some rows may be for backbones that are only similar. `unreported` returns the backbones without rows of their own.
+    A most similar backbone may differ from the given one. `unreported` returns the backbones without rows of their own.
     """
     families = set(map(family, backbones))
     return [row for row in rows if row.backbone in families] or [row for row in rows if row.backbone == BERT]

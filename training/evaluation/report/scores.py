@@ -29,7 +29,10 @@ A longer axis would hide differences between seeds.
 
 
 def sts(judged: Sequence[Evaluated]) -> Element | None:
-    """Show the seven tasks beside the papers' rows, a dot plot of the means, and the subsets as collapsible tables."""
+    """Show the seven tasks beside the papers' rows, a dot plot of the means, and the subsets as collapsible tables.
+
+    Return None if no evaluation has STS scores.
+    """
     measured = [each for each in judged if each.get("sts", "tasks")]
     if not measured:
         return None
@@ -52,7 +55,10 @@ def sts(judged: Sequence[Evaluated]) -> Element | None:
 
 
 def transfer(judged: Sequence[Evaluated]) -> Element | None:
-    """Show the test and dev accuracy of logistic regression on frozen embeddings, and the C of each fold."""
+    """Show the test and dev accuracy of logistic regression on frozen embeddings, and the C of each fold.
+
+    Return None if no evaluation has transfer scores.
+    """
     measured = [each for each in judged if each.get("transfer", "tasks")]
     if not measured:
         return None
@@ -71,7 +77,10 @@ def transfer(judged: Sequence[Evaluated]) -> Element | None:
 
 
 def retrieval(judged: Sequence[Evaluated]) -> Element | None:
-    """Show search results on whole collections, and the number of judgements whose relevant document is missing."""
+    """Show the retrieval scores of each collection, and the number of judgements whose relevant document is missing.
+
+    Return None if no evaluation has retrieval scores.
+    """
     searched = [
         (f"{each.name}, {collection}", found)
         for each in judged
@@ -100,7 +109,7 @@ def _backbones(judged: Iterable[Evaluated]) -> list[str]:
 
 
 def _backbone_note(judged: Sequence[Evaluated], papers: Sequence[Row]) -> Part:
-    """Return a note if the papers' rows are for another backbone than the evaluated encoders."""
+    """Return a note about evaluated backbones for which the papers have no rows, or None if there are none."""
     others = " and ".join(published.unreported(_backbones(judged), papers))
     said = f"The papers don't report {others}: their rows are there for orientation, not for comparison."
     return element("p", said) if others else None

@@ -51,7 +51,7 @@ def linear(label: str, values: Iterable[float], *, from_zero: bool = False, most
     """Make an axis with at most `most` ticks at multiples of 1, 2 or 5 times a power of ten.
 
     Raises:
-        ValueError: there are no values, or one is not finite.
+        ValueError: there are no values, or a value is not finite.
     """
     low, high = _range(label, values)
     if from_zero:
@@ -74,7 +74,7 @@ def decades(label: str, values: Iterable[float], *, most: int = 6) -> Axis:
     """Make a logarithmic axis for positive values, with ticks at powers of ten.
 
     Raises:
-        ValueError: there are no values, or one is not finite.
+        ValueError: there are no values, or a value is not finite.
     """
     low, high = _range(label, values)
     first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
@@ -88,7 +88,7 @@ def decades(label: str, values: Iterable[float], *, most: int = 6) -> Axis:
 
 
 def sizes(label: str, values: Iterable[int]) -> Axis:
-    """Make a logarithmic axis whose ticks are the measured sizes. There must be at least two different sizes."""
+    """Make a logarithmic axis with a tick at each of `values`. There must be at least two different values."""
     ticks = sorted(set(values))
     return Axis(label, tuple(map(float, ticks)), tuple(map(str, ticks)), logarithmic=True)
 
@@ -101,7 +101,7 @@ def _range(label: str, values: Iterable[float]) -> tuple[float, float]:
 
 
 def _steps(span: float, most: int) -> Iterator[float]:
-    """Yield increasing round distances between ticks, endlessly."""
+    """Yield increasing distances between ticks, endlessly: 1, 2 and 5 times powers of ten."""
     exponent = math.floor(math.log10(span / most))
     while True:
         yield from (factor * 10.0**exponent for factor in (1, 2, 5))
@@ -126,7 +126,7 @@ class Caption:
 
 @dataclass(frozen=True)
 class Frame:
-    """The rectangle between the axes, in units of the drawing. Coordinates y grow downwards."""
+    """The rectangle between the axes, in units of the drawing. The y coordinate grows downwards."""
 
     x: Axis
     y: Axis
@@ -185,7 +185,7 @@ class Frame:
 
 
 def figure(caption: Caption, frame: Frame, parts: Iterable[Part]) -> Element:
-    """Make a drawing of a frame and its content, with its caption."""
+    """Make a figure: a drawing of `parts`, whose height fits `frame`, and a caption."""
     name, title, description = caption.name, caption.title, caption.description
     drawing = element(
         "svg",
@@ -199,7 +199,7 @@ def figure(caption: Caption, frame: Frame, parts: Iterable[Part]) -> Element:
 
 
 def text(at: Point, content: str, kind: str, *, anchor: str = "start") -> Element:
-    """Make a line of text whose `anchor` (start, middle or end) is at the point `at` of the base line."""
+    """Make a line of text. The point `at` is the start, middle or end of the text's base line, as `anchor` says."""
     return element("text", content, x=_n(at[0]), y=_n(at[1]), class_=kind, text_anchor=anchor)
 
 
@@ -208,17 +208,17 @@ def line(start: Point, end: Point, kind: str) -> Element:
 
 
 def upright(frame: Frame, value: float, kind: str) -> Element:
-    """Draw a line at a value of the x axis, over the height of the frame."""
+    """Draw a vertical line at a value of the x axis, over the height of the frame."""
     return line((frame.across(value), frame.top), (frame.across(value), frame.foot), kind)
 
 
 def dot(at: Point, kind: str, tooltip: str) -> Element:
-    """Draw a measurement."""
+    """Draw a dot at the point `at`, with a tooltip."""
     return element("circle", element("title", tooltip), cx=_n(at[0]), cy=_n(at[1]), r="4", class_=f"dot {kind}")
 
 
 def curve(points: Iterable[Point], kind: str) -> Element:
-    """Draw measurements in the given order, joined by straight lines."""
+    """Draw straight lines that join `points` in the given order."""
     return element("polyline", points=" ".join(f"{_n(x)},{_n(y)}" for x, y in points), class_=f"curve {kind}")
 
 
@@ -232,13 +232,16 @@ def bar(start: Point, end: Point, kind: str, tooltip: str) -> Element:
 
 
 def mark(index: int) -> str:
-    """Return the style of an evaluation's marks. After `MARKS` evaluations, the colours repeat with dashed lines."""
+    """Return the style of dots and lines for the evaluation number `index`, counted from 0.
+
+    After `MARKS` evaluations, the colours repeat with dashed lines.
+    """
     turn, colour = divmod(index, MARKS)
     return f"mark-{colour} again" if turn % 2 else f"mark-{colour}"
 
 
 def spread(places: Iterable[float], gap: float, *, within: tuple[float, float]) -> list[float]:
-    """Return the label positions closest to `places`, in least squares, that are at least `gap` apart.
+    """Return label positions that are at least `gap` apart and otherwise closest to `places` in least squares.
 
     If there is room, all labels are `within` the two bounds. Otherwise, the last labels are beyond the second bound.
     """
@@ -254,7 +257,10 @@ def spread(places: Iterable[float], gap: float, *, within: tuple[float, float]) 
 
 
 def short(names: Sequence[str], most: int) -> list[str]:
-    """Shorten each name in its middle to `most` characters, at the place that keeps most names distinct."""
+    """Shorten each name to at most `most` characters by leaving out a part in the middle.
+
+    The left-out part begins at the place that keeps the largest number of names distinct.
+    """
 
     def cut(name: str, beginning: int) -> str:
         return name if len(name) <= most else f"{name[:beginning]}…{name[len(name) - most + 1 + beginning :]}"
