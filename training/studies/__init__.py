@@ -1,1 +1,1 @@
-"""Studies: grids of runs, their schedule, results and comparison; soups and rebuilds."""
+"""Studies, which are grids of runs: schedule, results and comparison. Also model soups and rebuilds of encoders."""
