@@ -72,7 +72,7 @@ class Moments:
         self.count = total
 
     def covariance(self) -> Tensor:
-        """Return the covariance (D, D), divided by N - 1."""
+        """Return the covariance (D, D) of all N vectors, with divisor N - 1."""
         return self._scatter / (self.count - 1)
 
 
@@ -102,7 +102,8 @@ def fit(encoder: Encoder, corpus: Corpus, params: WhiteningParams, seed: int, st
     """Fit the whitening of the corpus's vectors.
 
     Raises:
-        PostprocessError: `dims` exceeds the width, or the corpus has too few sentences or directions.
+        PostprocessError: `dims` exceeds the width, the corpus has too few sentences, or the vectors vary in too few
+            directions.
     """
     wanted = params.dims or encoder.dim
     if wanted > encoder.dim:

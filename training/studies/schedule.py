@@ -80,7 +80,7 @@ class Processes:
         self._stopped = False
 
     def __call__(self, trial: Trial, study: Path) -> Failure | None:
-        """Start a run's process and wait until it ends. Return a failure, or None if the run finished or was stopped."""
+        """Start a run's process and wait for its end. Return a failure, or None if the run finished or was stopped."""
         folder = run_folder(trial, study)
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / TRIAL, trial.to_json())

@@ -75,7 +75,7 @@ class Trial:
 
     @property
     def label(self) -> str:
-        """Text with the arm and the values of its axes except the seed. Scores are means over runs of the same label."""
+        """Text with the arm and the values of its axes, without the seed. Scores are means over runs of this label."""
         return label_of(self.arm, self.axes)
 
     @property
@@ -239,7 +239,7 @@ def transfer_digest(data: str) -> str:
 def retrieval_digest(data: str, names: tuple[str, ...]) -> str:
     """Return the SHA-256, in hex, of the paths and digests of the files of collections.
 
-    Each of `names` is a collection and its split. Files of other splits are left out.
+    `names` are collections, each optionally with a split (see `beir.part`). Files of other splits are left out.
     """
     known = beir.collections(Path(data))
     root = next(iter(known.values()), Path(data)).parent
