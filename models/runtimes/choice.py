@@ -109,7 +109,7 @@ def open_fastest(
 
     Raises:
         RuntimeUnavailable, BundleError: see `choose`.
-        Exception: no pair loads. This is the error of the last pair that was tried.
+        Exception: no pair loads. The error of the last pair is raised.
     """
     choice = choose(bundle, options, runtime=runtime, precision=precision)
     while True:

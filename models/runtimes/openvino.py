@@ -110,7 +110,7 @@ class OpenVino:
 
     @cached_property
     def _alone(self) -> SimpleQueue[Any]:
-        """Queue with the inference request for one batch on all threads. Its compiled graph takes 40 MB."""
+        """Queue with the inference request for one batch on all threads. The compiled graph takes 40 MB of memory."""
         return self._requests(self._graph, 1)
 
     def _requests(self, graph: Any, streams: int) -> SimpleQueue[Any]:

@@ -1,8 +1,8 @@
 """Rewriting of an OpenVINO graph so that only attention computes padding tokens (ADR 0060).
 
 Linear layers, norms and activations process each token independently of the other tokens. After the rewriting, they
-process a list of the real tokens of a batch. Before attention, a gather copies the tokens of each text into its row of
-the padded batch. After attention, another gather copies the real tokens back.
+process a list of the real tokens of a batch. Before attention, a gather copies the tokens of each text into the text's
+row of the padded batch. After attention, another gather copies the real tokens back.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Output = Any
 def gather_indices(mask: Ids) -> dict[str, NDArray[np.int32]]:
     """Return the values of the two inputs that the rewriting adds to a graph, for a mask (N, L).
 
-    `UNPAD` (T,) is the index of each real token in the flat batch, followed by zeros up to a multiple of `STEP`. `PAD`
-    (N, L) is the index of each token among the real tokens, and 0 for padding.
+    `UNPAD` (T,) has the index of each real token in the flat batch, followed by zeros up to a multiple of `STEP`. `PAD`
+    (N, L) has the index of each token among the real tokens, and 0 for padding.
     """
     real = np.flatnonzero(mask)
     pad = np.zeros(mask.size, np.int32)
@@ -108,7 +108,7 @@ class _Rewriting:
         """Padded copies (N, L, H) of outputs in `_replaced`, for operators that need padding."""
 
     def visit(self, op: Node) -> None:
-        """Connect `op` to inputs without padding if it processes each token independently, else to padded inputs."""
+        """Connect `op` to inputs without padding if `op` processes tokens independently, else to padded inputs."""
         if self._is_tokenwise(op):
             for value in op.inputs():
                 if (unpadded := self._unpadded.get(_key(value.get_source_output()))) is not None:

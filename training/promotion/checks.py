@@ -53,7 +53,7 @@ class Check:
     """True if `--force` can override the check. A margin can be overridden. A failed evaluation can't."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the values for JSON, with null for numbers that are not finite."""
+        """Return the fields for JSON, with None for numbers that are not finite."""
         return asdict(self) | {"numbers": without_nonfinite(dict(self.numbers))}
 
 

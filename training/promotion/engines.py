@@ -72,7 +72,7 @@ class Engine:
         return not self.own or (self.measured.times_reference or 0) >= LEAST_GAIN
 
     def to_json(self) -> dict[str, Any]:
-        """Return the values for JSON, with null for numbers that are not finite."""
+        """Return the fields for JSON, with None for numbers that are not finite."""
         facts = {"golden_cosine": self.golden_cosine, "drifts": dict(self.drifts), "kept": self.kept}
         return {**asdict(self.measured), **without_nonfinite(facts)}
 
@@ -94,8 +94,8 @@ class Engines:
     def documents(self, candidate: Bundle) -> dict[str, bytes]:
         """Return the table of engines, which `models.runtimes` reads, as {file name in the bundle: content}.
 
-        The result is empty if no engine is kept. If another machine barred a pair that this machine can't check, the
-        pair stays barred.
+        The result is empty if no pair is kept. Another machine may have barred (excluded from serving) a pair that this
+        machine can't check. Such a pair stays barred.
         """
         kept = [engine for engine in self.engines if engine.kept]
         if not kept:

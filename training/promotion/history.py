@@ -17,7 +17,7 @@ COPIES_KEPT = 3
 
 
 def recover_lost_line(place: Place) -> None:
-    """Add a line about the served copy to the ledger, if a crash prevented this line.
+    """Add the line about the served copy to the ledger, if the line is missing after a crash.
 
     If the ledger and the link to the served copy disagree, the link is correct.
 

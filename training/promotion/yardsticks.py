@@ -75,7 +75,7 @@ class Yardstick(Protocol):
         return bootstrap.compare_means(a.values, b.values)
 
     def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Mapping[str, float]:
-        """Return the scores in points, by metric, that compare a runtime with the float32 graph.
+        """Return scores in points, by metric. They are used to compare a runtime with the float32 graph.
 
         Raises:
             EvaluationError: the vectors have no score, for example because a number is not finite.
@@ -93,7 +93,7 @@ class StsYardstick(Yardstick):
     named = sts.STSB_DEV_METRIC
 
     def __init__(self, data: Path) -> None:
-        """Read STS-B dev and, if the folder `data` has all of them, the seven STS tasks.
+        """Read STS-B dev. Also read the seven STS tasks, if the folder `data` has all of them.
 
         Raises:
             DataError: STS-B dev is missing or broken, or a task is incomplete.

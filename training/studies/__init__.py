@@ -1,1 +1,1 @@
-"""Studies, which are grids of runs: schedule, results and comparison. Also model soups and rebuilds of encoders."""
+"""Schedule, results and comparison of studies, which are grids of runs. Also model soups and rebuilds of encoders."""

@@ -162,7 +162,7 @@ class Study:
         return replace(restated, paper=self.paper, reported=self.reported, figures=self.figures)
 
     def override(self, changes: Mapping[str, Any]) -> Self:
-        """Return the study with the new values of settings in `changes`. The new value of an axis is a list of values.
+        """Return the study with the settings in `changes` replaced. The new value of an axis is a list of values.
 
         Raises:
             StudyError: the new value of an axis is not a list of different values, or an arm's own settings contain a
@@ -244,7 +244,10 @@ class Study:
 
 
 def name_of(file: Path) -> str:
-    """Return a study's default name: the path of `file` below `STUDIES`, or else the file's name, without suffix."""
+    """Return a study's default name, which is the path of its file relative to `STUDIES`, without the suffix.
+
+    If the file is outside `STUDIES`, the name is the file's name without the suffix.
+    """
     resolved = file.resolve()
     if resolved.is_relative_to(STUDIES):
         return resolved.relative_to(STUDIES).with_suffix("").as_posix()
@@ -305,7 +308,7 @@ def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
     A value that is not valid TOML is returned as text.
 
     Raises:
-        StudyError: a text has no key or no `=`, or a value is nested too deeply or has too many digits.
+        StudyError: a text has no key or no `=`, or a value is nested too deeply or is a number with too many digits.
     """
     values: dict[str, Any] = {}
     for text in texts:

@@ -55,7 +55,7 @@ def share(nodes: Sequence[Mapping[str, float]], *, threads: int | None, device: 
 
 @contextmanager
 def tasks(address: str | None, *, threads: int | None) -> Iterator[Tasks]:
-    """Connect to the Ray cluster at `address` (see `models.cluster.connected`), and yield its executor of runs.
+    """Connect to the Ray cluster at `address` (see `models.cluster.connected`), and yield an executor of runs.
 
     Raises:
         Refused: no cluster answers, or Ray is not installed or not supported.
@@ -107,7 +107,10 @@ class Tasks:
             return Failure(trial, log, code=1)
 
     def stop(self) -> None:
-        """Stop all runs. Each run finishes its current step and saves a checkpoint before the run's call returns."""
+        """Stop all runs. Each run finishes its current step and saves a checkpoint.
+
+        After that, the call of this object that carries out the run returns.
+        """
         import ray
 
         with self._lock:

@@ -167,7 +167,7 @@ def _sweep(
 ) -> Element:
     """Draw the mean over tasks, or the score of one task, against the values of an axis of the study.
 
-    `swept` has, for each curve, the values of the axis and the rows of the summary.
+    `swept` has the points of each curve, by the curve's name. A point is a value of the axis and a row of the summary.
     """
     figure, title = (task.lower(), OWN_FIGURES[task]) if task else (summary.metric.name, summary.title)
     unit = summary.metric.unit
@@ -183,7 +183,7 @@ def _sweep(
     spreads = [(x, row.interval, mark) for x, row, mark in arms if row.interval and not task]
 
     def behind(frame: Frame) -> list[Element]:
-        """Draw the intervals, and a dot for the score of each seed. The means are drawn on top of them."""
+        """Draw the intervals, and a dot for the score of each seed. The means are drawn on top of both."""
         upright = [(frame.across(x), frame.up(low), frame.up(high), mark) for x, (low, high), mark in spreads]
         return [svg.line((x, low), (x, high), f"spread {mark}") for x, low, high, mark in upright] + [
             svg.dot((frame.across(x), frame.up(y)), "paper", f"{row.label}: {y:.2f}")
@@ -275,7 +275,7 @@ def _planes(summary: Summary) -> Iterable[Element]:
 
 
 def _means(summary: Summary) -> str:
-    """Return the sentence in a figure's caption that values are means over seeds, and whether arms are left out."""
+    """Return a sentence for a figure's caption: values are means over seeds, and only the best arms may be shown."""
     return "Means over seeds." if len(summary.rows) <= MAX_ARMS else f"Means over seeds, of the {MAX_ARMS} best arms."
 
 

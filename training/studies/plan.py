@@ -78,7 +78,7 @@ def study_folder(source: Path, out: Path | None) -> Path:
     If `source` is not a folder, the result is `out` or, by default, the study's name below `FOLDER`.
 
     Raises:
-        StudyError: the file is not a study, or `source` is a folder although `out` is given.
+        StudyError: the file is not a study, or `source` is a folder and `out` is given, too.
     """
     if not source.is_dir():
         study = Study.read(file_of(source))
@@ -144,12 +144,12 @@ LARGE = 3.0
 
 
 def cpu_hours(trials: Sequence[Trial]) -> float:
-    """Estimate the hours that runs from minilm take on one CPU core. Equal runs count once."""
+    """Estimate the hours that runs take on one CPU core, if they start from minilm. Equal runs count once."""
     return sum(map(_passes, _different(trials))) / CORE / 3600
 
 
 def gpu_hours(trials: Sequence[Trial]) -> float:
-    """Estimate the hours that runs from the papers' backbones take on one H100. Equal runs count once."""
+    """Estimate the hours that runs take on one H100, if they start from papers' backbones. Equal runs count once."""
     weighted = (_passes(each) * (LARGE if "large" in each.config.backbone else 1.0) for each in _different(trials))
     return sum(weighted) / DEVICE / 3600
 

@@ -1,4 +1,7 @@
-"""Rebuild of an encoder from a recipe file, which describes training runs, their soup and the expected scores."""
+"""Rebuild of an encoder from a recipe file.
+
+A recipe describes training runs, the soup (average) of their encoders, and the expected scores.
+"""
 
 from __future__ import annotations
 

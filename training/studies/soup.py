@@ -87,7 +87,7 @@ class Ingredient:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """Return the properties that two encoders must have in common for an average, by dotted names."""
+        """Return the properties, by dotted names, that must be equal in two encoders before they can be averaged."""
         config = self.encoder.backbone.config.to_dict()
         tokenizer = json.loads(self.encoder.hub_tokenizer.backend_tokenizer.to_str())
         described = {

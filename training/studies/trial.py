@@ -221,7 +221,7 @@ def encoder_digest(folder: Path) -> str:
 def sts_digest(data: str, dev_tasks: DevTasks = "stsb") -> str:
     """Return the SHA-256, in hex, of the paths and digests of the STS files in `data`.
 
-    SICK-R's dev split is included only if `dev_tasks` uses it to select weights.
+    SICK-R's dev split is included only if `dev_tasks` uses this split to select weights.
     """
     root, dev = data_root(Path(data)), (STSB_DEV,) if dev_tasks == "stsb" else (STSB_DEV, SICKR_DEV)
     return _digest_files(

@@ -92,9 +92,10 @@ def run_trial(folder: Path, stream: TextIO) -> None:
 
 
 def _run_config(trial: Trial, folder: Path, stream: TextIO) -> RunConfig:
-    """Return the run's complete configuration. Write its share of the corpus and train its teacher if they are missing.
+    """Return the run's complete configuration, with its folders, its share of the corpus and its teacher.
 
-    Corpus shares and teachers are in the study's folder. Runs with the same share or teacher use the same files.
+    If the share or the teacher is missing, this function writes the share and trains the teacher. Both are in the
+    study's folder. Runs with the same share or teacher use the same files.
     """
     study, config = folder.parent.parent, trial.config
     if not trial.sts:
