@@ -79,9 +79,9 @@ class Moments:
 def whitening_matrix(covariance: Tensor, dims: int | None = None, power: float = 1.0) -> Tensor:
     """Compute the first k columns of W = U diag(s ** (-power / 2)) for partial whitening.
 
-    U and s are from the decomposition covariance = U diag(s) U'. The variances s are in descending order. Shapes: (D, D)
-    to (D, k). k is `dims`, or the number of directions with non-zero variance. A power of 1 whitens, and a power of 0
-    only rotates.
+    U and s are from the decomposition covariance = U diag(s) U'. The variances s are in descending order. Shapes:
+    (D, D) to (D, k). k is `dims`, or the number of directions with non-zero variance. A power of 1 whitens, and a power
+    of 0 only rotates.
 
     Raises:
         PostprocessError: no direction has variance, or fewer than `dims` directions have variance.
