@@ -38,7 +38,8 @@ class RuntimeUnavailable(RuntimeError):
 def engine_errors(encoder: object) -> Iterator[None]:
     """Convert an engine's own error in the `with` block to a `Failed` that names the encoder.
 
-    The errors of engines have no common base class.
+    All errors except `Refused`, `Failed` and `RuntimeUnavailable` are converted, because the errors of engines have no
+    common base class.
     """
     try:
         yield

@@ -109,6 +109,7 @@ def open_fastest(
 
     Raises:
         RuntimeUnavailable, BundleError: see `choose`.
+        Exception: no pair loads. The error of the last pair is raised.
     """
     choice = choose(bundle, options, runtime=runtime, precision=precision)
     while True:
@@ -207,8 +208,8 @@ def recall(bundle: Bundle, options: Options) -> list[Measured]:
 def remember(bundle: Bundle, options: Options, measured: Sequence[Measured]) -> None:
     """Store measurements atomically.
 
-    If the measurement of a pair failed, nothing is stored, because the failure may be temporary. If the folder is not
-    writable, the next start measures again.
+    If the measurement of a pair failed, nothing is stored, because the failure may be temporary. If the cache folder is
+    not writable, nothing is stored, and the next start measures again.
     """
     if any(row.error for row in measured):
         return
@@ -275,7 +276,10 @@ def cpu(cpuinfo: Path = CPUINFO) -> str:
 
 
 def instruction_sets(cpuinfo: Path = CPUINFO) -> str:
-    """Return a hash of the CPU's instruction sets, because virtual machines and ARM do not name the CPU's model."""
+    """Return a hash of the CPU's instruction sets, or "" if they are unknown.
+
+    The hash distinguishes CPUs on virtual machines and on ARM, which do not name the CPU's model.
+    """
     found = re.search(r"^(?:flags|Features)\s*:.*$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
     return hashlib.sha256(found[0].encode()).hexdigest()[:16] if found else ""
 

@@ -20,7 +20,7 @@ from models.runtimes.onnxruntime import OnnxRuntime
 
 
 class Graph:
-    """A bundle's tokenizer and a runtime, which is given by name or as a loaded object.
+    """A bundle's encoder on this machine: its tokenizer and a runtime. The runtime is given by name or as an object.
 
     `threads=None` means all CPUs that the quota allows.
 
@@ -53,7 +53,7 @@ class Graph:
     def tokenized(self, texts: Sequence[str]) -> list[Tokens]:
         """Tokenise texts, truncated to the bundle's `max_length` tokens.
 
-        As in the server, long texts are truncated to `CHARACTERS_PER_TOKEN` characters for each of these tokens first.
+        As in the server, each text is first cut to `max_length` × `CHARACTERS_PER_TOKEN` characters.
 
         Raises:
             ValueError: a text is not valid Unicode.
@@ -70,10 +70,10 @@ class Graph:
         return self.embed(self.tokenized(texts)).vectors
 
     def embed(self, tokens: Sequence[Tokens], done: Callable[[int], object] = lambda _: None) -> Embedded:
-        """Return the unit vectors (N, D) and norms (N,) of texts in their order.
+        """Return the unit vectors (N, D) and norms (N,) of N tokenised texts, in the order of `tokens`.
 
         Batches contain texts of similar length and run in parallel. After each batch, `done` is called with the number
-        of its texts, in any thread.
+        of texts in this batch. The call can be in any thread.
         """
         vectors = np.empty((len(tokens), self.dim), dtype=np.float32)
         norms = np.empty(len(tokens), dtype=np.float32)
@@ -93,8 +93,8 @@ class Graph:
 def _by_length(tokens: Sequence[Tokens], budget: int) -> Iterator[list[int]]:
     """Yield batches of text indices, each with at most `budget` tokens including padding.
 
-    A text with more tokens is a batch of its own. The longest texts come first, so that a lack of memory shows in the
-    first batch.
+    A text with more than `budget` tokens is a batch of its own. The longest texts come first, so that a lack of memory
+    shows in the first batch.
     """
     batch: list[int] = []
     for i in sorted(range(len(tokens)), key=lambda i: -len(tokens[i])):
@@ -146,7 +146,7 @@ class PairRuntime(OnnxRuntime):
 
 
 def scores(bundle: Bundle, pairs: Sequence[TextPair]) -> Floats:
-    """Return the scores (N,) of pairs on the CPU.
+    """Compute the scores (N,) of N pairs of texts, on the CPU.
 
     Raises:
         BundleError: the bundle is not a cross-encoder.
@@ -158,7 +158,7 @@ def scores(bundle: Bundle, pairs: Sequence[TextPair]) -> Floats:
 
 
 def golden_difference(bundle: Bundle) -> float:
-    """Return the largest difference between computed scores and the golden scores in the manifest.
+    """Return the largest difference between scores computed on this machine and the golden scores in the manifest.
 
     See `largest_difference`.
     """
@@ -168,9 +168,9 @@ def golden_difference(bundle: Bundle) -> float:
 
 
 def largest_difference(found: Floats, expected: Sequence[float]) -> float:
-    """Return the largest difference between two lists of scores, or NaN if a score is NaN.
+    """Return the largest absolute difference between found and expected scores (N,), or NaN if a score is NaN.
 
-    For scores above 1, the difference is relative.
+    If the absolute value of an expected score is above 1, its difference is divided by this value.
     """
     remembered = np.array(expected)
     return float(np.max(np.abs(found - remembered) / np.maximum(np.abs(remembered), 1)))

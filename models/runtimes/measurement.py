@@ -92,7 +92,7 @@ class Measured:
 
     @property
     def faithful(self) -> bool:
-        """True if the vectors of the pair, and the ranking of their similarities, agree with the reference."""
+        """True if the pair may serve the bundle: it runs, is not barred, and agrees with the reference."""
         return self.shortcoming is None
 
     @property
@@ -114,7 +114,7 @@ class Measured:
 def measure(bundle: Bundle, options: Options) -> Sequence[Measured]:
     """Measure every available pair of runtime and precision, beginning with the reference.
 
-    The texts are the bundle's probes. If a pair fails, its row has the error.
+    The texts are the bundle's probes (see `probes`). If a pair fails, its `Measured` has the error.
 
     Raises:
         RuntimeUnavailable: no runtime works on this machine.
@@ -204,7 +204,7 @@ def compared(
 
 
 def error_line(error: Exception, bundle: Bundle) -> str:
-    """Return an error in one line, without the path of the bundle, for a public table."""
+    """Return an error in one line for a public table, without the path of the bundle."""
     line = first_line(error)
     for folder in (bundle.folder.resolve(), bundle.folder):
         line = line.replace(f"{folder}/", "").replace(f"{folder}: ", "")
@@ -234,7 +234,7 @@ def rank_loss(vectors: NDArray[np.float32], reference: NDArray[np.float32]) -> f
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the centred ranks (n,) of values. Equal values get the mean of their ranks."""
+    """Return the ranks (n,) of values, minus the mean rank. Equal values get the mean of their ranks."""
     _, place, counts = np.unique(values.round(DECIMALS), return_inverse=True, return_counts=True)
     ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2)[place]
     return ranks - ranks.mean() if len(ranks) else ranks

@@ -102,9 +102,9 @@ def _load_cuda() -> None:
 
 
 def warm_up(run: Callable[[Ids, Ids], object], longest: int) -> None:
-    """Run a full batch and a single text of each warm-up length.
+    """Run a full batch and a single text of each warm-up length, up to `longest` tokens.
 
-    The first use of a shape loads kernels and allocates memory.
+    The first use of a shape is slow, because it loads kernels and allocates memory.
     """
     for length in reversed(list(buckets(longest))):
         for rows in (max(1, CUDA_BATCH_TOKENS // length), 1):

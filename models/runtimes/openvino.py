@@ -94,7 +94,7 @@ class OpenVino:
             requests.put(request)
 
     def _without_gathers(self) -> SimpleQueue[Any] | None:
-        """Return inference requests of a graph for batches without padding, or None if this graph is not compiled.
+        """Return a queue of requests to a graph for batches without padding, or None if this graph is not compiled yet.
 
         For these batches, the graph computes the same bits as the graph of `_concurrent`, but a little faster. Only a
         long-lived runtime compiles the graph. The first call of this method starts the compilation in the background.
@@ -110,11 +110,11 @@ class OpenVino:
 
     @cached_property
     def _alone(self) -> SimpleQueue[Any]:
-        """Queue with the inference request for one batch on all threads. Its compiled graph takes 40 MB."""
+        """Queue with the inference request for one batch on all threads. The compiled graph takes 40 MB of memory."""
         return self._requests(self._graph, 1)
 
     def _requests(self, graph: Any, streams: int) -> SimpleQueue[Any]:
-        """Compile a graph for `streams` concurrent batches, and return one inference request per stream."""
+        """Compile a graph for `streams` concurrent batches, and return a queue with an inference request per stream."""
         settings = {
             "INFERENCE_PRECISION_HINT": HINTS[self.precision],
             "NUM_STREAMS": streams,

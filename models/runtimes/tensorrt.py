@@ -49,7 +49,7 @@ class TensorRt:
         warm_up(self.run, bundle.manifest.max_length)
 
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:  # noqa: ARG002 - there is one stream
-        """Run the engine on up to `ROWS` texts at a time."""
+        """Run the engine on the batch, in parts of up to `ROWS` texts."""
         parts = [self._session.run(ids[at : at + ROWS], mask[at : at + ROWS]) for at in range(0, len(ids), ROWS)]
         return Embedded(*map(np.concatenate, zip(*parts, strict=True)))
 
@@ -98,7 +98,8 @@ def settings(bundle: Bundle, precision: str) -> dict[str, str]:
 def _kept(graph: str) -> Path | None:
     """Return the cache folder for the engines of a graph, or None if there is no cache.
 
-    The folder is named after the graph's SHA-256, because ONNX Runtime's own file names do not depend on the weights.
+    `graph` is the SHA-256 of the graph. It is the name of the folder, because ONNX Runtime's own file names do not
+    depend on the weights.
     """
     if not (folder := cache_folder()):
         log.warning(

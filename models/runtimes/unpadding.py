@@ -1,8 +1,8 @@
 """Rewriting of an OpenVINO graph so that only attention computes padding tokens (ADR 0060).
 
 Linear layers, norms and activations process each token independently of the other tokens. After the rewriting, they
-process a list of the real tokens of a batch. Before attention, a gather copies the tokens of each text into its row of
-the padded batch. After attention, another gather copies the real tokens back.
+process a list of the real tokens of a batch. Before attention, a gather copies the tokens of each text into the text's
+row of the padded batch. After attention, another gather copies the real tokens back.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Output = Any
 def gather_indices(mask: Ids) -> dict[str, NDArray[np.int32]]:
     """Return the values of the two inputs that the rewriting adds to a graph, for a mask (N, L).
 
-    `UNPAD` (T,) is the index of each real token in the flat batch, followed by zeros up to a multiple of `STEP`. `PAD`
-    (N, L) is the index of each token among the real tokens, and 0 for padding.
+    `UNPAD` (T,) has the index of each real token in the flat batch, followed by zeros up to a multiple of `STEP`. `PAD`
+    (N, L) has the index of each token among the real tokens, and 0 for padding.
     """
     real = np.flatnonzero(mask)
     pad = np.zeros(mask.size, np.int32)
@@ -46,7 +46,7 @@ def gather_indices(mask: Ids) -> dict[str, NDArray[np.int32]]:
 
 
 def simplify(graph: Any) -> None:
-    """Rewrite the attention of `graph` in place, so that OpenVINO computes the same with fewer operators.
+    """Rewrite the attention of `graph` in place, so that OpenVINO computes the same result with fewer operators.
 
     A reshape that splits or merges heads gets a constant shape. After the rewriting, the product of queries and keys
     transposes the keys itself, so that OpenVINO can compute this transposition as a part of attention.
@@ -68,7 +68,7 @@ def simplify(graph: Any) -> None:
 def unpadded(graph: Any) -> Any | None:
     """Return a copy of a simplified graph. The copy computes padding tokens only in attention.
 
-    It has two additional inputs, whose values `gather_indices` returns.
+    The copy has two additional inputs. The function `gather_indices` returns the values of these inputs.
 
     Return None if the graph does not have the attention of BERT.
     """
@@ -88,7 +88,7 @@ def unpadded(graph: Any) -> Any | None:
 class _Rewriting:
     """Rewriting of a graph. The caller calls `visit` for each operator, in topological order.
 
-    `start` is the input of the linear layers in the first attention.
+    `start` is the input of the linear layers in the graph's first attention layer.
     """
 
     def __init__(self, start: Output) -> None:
@@ -108,7 +108,7 @@ class _Rewriting:
         """Padded copies (N, L, H) of outputs in `_replaced`, for operators that need padding."""
 
     def visit(self, op: Node) -> None:
-        """Connect `op` to inputs with only real tokens if it can process them, and otherwise to inputs with padding."""
+        """Connect `op` to inputs without padding if `op` processes tokens independently, else to padded inputs."""
         if self._is_tokenwise(op):
             for value in op.inputs():
                 if (unpadded := self._unpadded.get(_key(value.get_source_output()))) is not None:
@@ -186,7 +186,7 @@ def _order(op: Node) -> list[int] | None:
 
 
 def _layer_input(output: Output) -> Output | None:
-    """Return the input (N, L, H) of the linear layer that computes `output`. None if another operator computes it."""
+    """Return the input (N, L, H) of the linear layer that computes `output`, or None if no such layer computes it."""
     while (node := output.get_node()).get_type_name() in {"Add", "Multiply"}:
         variable = [value for value in node.input_values() if not _is_fixed(value)]
         if len(variable) != 1:

@@ -81,7 +81,7 @@ class Postprocess(Generic[P]):
 def check_training(params: Any) -> None:
     """Check the learning rate and the batch size.
 
-    Adam's first step must be finite, and a batch must have a variance.
+    The learning rate is limited, so that Adam's first step is finite. A batch needs two sentences to have a variance.
 
     Raises:
         ValueError: the learning rate is not above 0, or is above `MOST_RATE`, or the batch size is below 2.
@@ -97,7 +97,7 @@ def check_sentences(corpus: Corpus, least: int, purpose: str, reason: str) -> in
     """Return the number of distinct sentences in the corpus.
 
     Raises:
-        PostprocessError: there are fewer than `least`.
+        PostprocessError: there are fewer than `least`. The message contains `purpose` and `reason`.
     """
     sentences = corpus.census.sentences
     if sentences < least:

@@ -31,8 +31,8 @@ from training.postprocess import base
 class DCLParams:
     """Parameters of the fit.
 
-    The temperature is that of the published model that was trained by this loss alone. The remaining values are ours,
-    because the published code trains the whole encoder instead of a linear map.
+    The temperature is from the published model whose training used only this loss. The other values are ours, because
+    the published code trains the whole encoder instead of a linear map.
     """
 
     temperature: float = 10.0
@@ -81,7 +81,8 @@ def train(batches: Iterable[Tensor], dim: int, params: DCLParams) -> tuple[Tenso
 def fit(encoder: Encoder, corpus: Corpus, params: DCLParams, seed: int, stream: TextIO) -> base.Fitted:
     """Fit a linear map to the vectors of two dropout views by the dimension-wise contrastive loss.
 
-    The loss is low if, under this map, each dimension of one view is most similar to the same dimension of the second.
+    The loss is low if each dimension of the mapped first view is most similar to the same dimension of the mapped
+    second view.
 
     Raises:
         PostprocessError: the encoder has no dropout, so that two views would be equal, or the corpus has no complete

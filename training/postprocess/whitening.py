@@ -72,15 +72,16 @@ class Moments:
         self.count = total
 
     def covariance(self) -> Tensor:
-        """Return the covariance (D, D), divided by N - 1."""
+        """Return the covariance (D, D) of all N vectors, with divisor N - 1."""
         return self._scatter / (self.count - 1)
 
 
 def whitening_matrix(covariance: Tensor, dims: int | None = None, power: float = 1.0) -> Tensor:
     """Compute the first k columns of W = U diag(s ** (-power / 2)) for partial whitening.
 
-    U and s are from covariance = U diag(s) U'. Shapes: (D, D) to (D, k). The variances s are in descending order. k is
-    `dims`, or the number of directions with non-zero variance. A power of 1 whitens, and a power of 0 only rotates.
+    U and s are from the decomposition covariance = U diag(s) U'. The variances s are in descending order. Shapes:
+    (D, D) to (D, k). k is `dims`, or the number of directions with non-zero variance. A power of 1 whitens, and a power
+    of 0 only rotates.
 
     Raises:
         PostprocessError: no direction has variance, or fewer than `dims` directions have variance.
@@ -102,7 +103,8 @@ def fit(encoder: Encoder, corpus: Corpus, params: WhiteningParams, seed: int, st
     """Fit the whitening of the corpus's vectors.
 
     Raises:
-        PostprocessError: `dims` exceeds the width, or the corpus has too few sentences or directions.
+        PostprocessError: `dims` exceeds the width, the corpus has too few sentences, or the vectors vary in too few
+            directions.
     """
     wanted = params.dims or encoder.dim
     if wanted > encoder.dim:

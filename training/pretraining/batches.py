@@ -31,7 +31,7 @@ HELD_OUT_SEED = 0
 
 @dataclass(frozen=True)
 class Batch:
-    """The sequences of one step, with the masked tokens that this process predicts."""
+    """The batch of one step, of which this process computes a part."""
 
     chunks: Sequence[MaskedTokens]
     """Chunks of this process's part of the batch. They are computed one after another."""
@@ -57,9 +57,10 @@ class Batches:
         self._devices = devices
 
     def after(self, step: int, position: Position) -> Iterator[Batch]:
-        """Yield the batches after `step`, from `position` in the corpus. Masks depend only on the seed and the step.
+        """Yield the batches that follow step number `step`, from `position` in the corpus.
 
-        The batches do not depend on where a call starts, so a resumed run has the batches of an uninterrupted run.
+        The masks of a batch depend only on the seed and the number of the step. A resumed run therefore has the same
+        batches as an uninterrupted run.
         """
         config = self._config
         read = self._corpus.batches(BLOCK, seed=config.seed, start=position.block)
@@ -71,7 +72,10 @@ class Batches:
             yield Batch(chunks, len(hidden.labels), sentence_lengths(ids, self._model.vocabulary.cls), end)
 
     def held_out(self) -> list[MaskedTokens]:
-        """Pack and mask the held-out sentences that monitor training, in order. The last sequence may be shorter."""
+        """Return the held-out sentences that monitor training, packed into sequences, masked, and divided into chunks.
+
+        The sentences are in order. The last sequence may be shorter than the others.
+        """
         ids, length = concatenate(self._encode(self._corpus.census.monitored)), self._config.max_length
         rng = np.random.default_rng(HELD_OUT_SEED)
         whole, rest = np.split(ids, [len(ids) - len(ids) % length])
@@ -91,16 +95,17 @@ class Batches:
         return mask_words(ids, self._model.vocabulary, share=self._config.share, rng=rng)
 
     def _chunks(self, hidden: MaskedSequences, rows: range) -> list[MaskedTokens]:
-        """Divide the rows into chunks of at most `chunk_size` sequences."""
+        """Divide the sequences `rows` of `hidden` into chunks. The configuration's `chunk_size` limits their size."""
         size = self._config.chunk_size or self._config.batch_size
         starts = rows[::size]
         return [_questions(hidden, range(s, min(s + size, rows.stop)), self._devices.device) for s in starts]
 
 
 def _questions(hidden: MaskedSequences, rows: range, device: torch.device) -> MaskedTokens:
-    """Return the rows with their masked tokens. For CUDA, the tensors are in pinned memory, for asynchronous copies.
+    """Return the sequences `rows` of `hidden` as tensors, which are in pinned memory if the device is CUDA.
 
-    The number of masked tokens is padded with ignored labels, so that most steps have the same number.
+    Copies from pinned memory are asynchronous. The number of masked tokens is padded with ignored labels, so that most
+    steps have the same number.
     """
     length = hidden.ids.shape[1]
     first, last = np.searchsorted(hidden.places, (rows.start * length, rows.stop * length))
@@ -136,14 +141,14 @@ START = Position()
 
 
 def concatenate(sentences: Sequence[Tokens]) -> Ids:
-    """Concatenate the tokens of all sentences, special ones included, to (T,)."""
+    """Concatenate the tokens of all sentences, including special tokens, to (T,)."""
     return np.concatenate([sentence.ids for sentence in sentences])
 
 
 def cut(blocks: Iterable[Ids], *, rows: int, length: int, start: Position) -> Iterator[tuple[Ids, Position]]:
-    """Concatenate `blocks`, each (T,), and split them into batches (rows, length), starting at `start`.
+    """Concatenate `blocks`, each (T,), and split them into batches (`rows`, `length`), starting at `start`.
 
-    An incomplete last batch is dropped.
+    Yield each batch with the position at which the next batch starts. An incomplete last batch is dropped.
     """
     waiting: deque[Ids] = deque()
     at = start
@@ -158,7 +163,10 @@ def cut(blocks: Iterable[Ids], *, rows: int, length: int, start: Position) -> It
 
 
 def sentence_lengths(ids: Ids, cls: int) -> list[int]:
-    """Return the lengths of the sentences, or parts of sentences, in sequences (N, L). `cls` starts a sentence."""
+    """Return the lengths in tokens of the sentences, or parts of sentences, in sequences (N, L).
+
+    A sentence begins at a token with the id `cls`.
+    """
     begins = ids == cls
     begins[:, 0] = True
     ends: list[int] = np.append(np.flatnonzero(begins), ids.size).tolist()

@@ -44,7 +44,7 @@ class MaskedTokens(NamedTuple):
     """Original ids (m,), or `IGNORED` for padding."""
 
     def to(self, device: torch.device) -> MaskedTokens:
-        """Copy to the device. Copies from pinned memory are asynchronous."""
+        """Return a copy on the device. Copies from pinned memory are asynchronous."""
         return MaskedTokens(*(each.to(device, non_blocking=True) for each in self))
 
     @property
@@ -87,7 +87,7 @@ class MaskedLM(nn.Module):
         return F.cross_entropy(logits, labels, reduction="sum"), (logits.argmax(dim=1) == labels).sum()
 
     def work(self, share: float) -> OperationCount:
-        """Return the number of operations per token, for a head that is computed for a `share` of the tokens."""
+        """Return the number of operations per token, if the head is computed for the share `share` of the tokens."""
         body = OperationCount.of(self.encoder)
         head = sum(each.weight.numel() for each in self.bert.cls.modules() if isinstance(each, nn.Linear))
         return OperationCount(body.weights + round(share * head), body.attention)
@@ -170,7 +170,7 @@ class MaskedSequences:
 def mask_words(
     ids: NDArray[np.int64], vocabulary: Vocabulary, *, share: float, rng: np.random.Generator
 ) -> MaskedSequences:
-    """Mask random words of `ids` (N, L) until they have `share` of all tokens that are not special.
+    """Mask random words of `ids` (N, L) until a share `share` of all tokens that are not special is masked.
 
     Whole words are masked, so the share is exceeded by less than the tokens of one word. At least one word is masked,
     unless there are no words.
@@ -193,7 +193,7 @@ def mask_words(
 
 
 def words(ids: NDArray[np.int64], vocabulary: Vocabulary) -> NDArray[np.int64]:
-    """Return the index of the word to which each token of `ids` (N, L) belongs, from 0. Special tokens have -1.
+    """Return, for each token of `ids` (N, L), the index of its word, counted from 0. Special tokens have -1.
 
     If a word is split between two sequences, its two parts have different indices.
     """
@@ -220,7 +220,7 @@ Start = tuple["BertForMaskedLM", "PreTrainedTokenizerBase", Origin]
 
 
 def build_model(config: PretrainConfig, device: torch.device) -> MaskedLM:
-    """Build the model on `device`, with its weights from before the first step.
+    """Build the model on `device` with its initial weights, which are random or from the backbone.
 
     Random weights are drawn from torch's CPU generator.
 
@@ -258,7 +258,10 @@ def _tokenizer(config: PretrainConfig, folder: Path, *, lowers: bool = False) ->
 
 
 def _random(config: PretrainConfig) -> Start:
-    """Return a model with random weights, drawn as in BERT: normal with a standard deviation of 0.02."""
+    """Return a model with random weights, its tokenizer and an empty origin.
+
+    Weights are drawn as in BERT, from a normal distribution with a standard deviation of 0.02.
+    """
     from transformers import BertConfig, BertForMaskedLM
 
     tokenizer = _tokenizer(config, whole_encoder(config.tokenizer))
@@ -278,7 +281,7 @@ def _random(config: PretrainConfig) -> Start:
 
 
 def _published(config: PretrainConfig, folder: Path) -> Start:
-    """Load the model in `folder`, with its head if it has one, and its tokenizer."""
+    """Load the backbone in `folder`, its tokenizer and its origin. The head is random if the folder has none."""
     from transformers import BertForMaskedLM
 
     said = read_config(folder)
@@ -300,7 +303,8 @@ def _check(config: PretrainConfig, architecture: BertConfig, vocabulary: int) ->
     """Check that a run does not contradict its backbone.
 
     Raises:
-        ConfigError: a field of the configuration differs from the backbone.
+        ConfigError: the run has another shape than the backbone, `max_length` exceeds the backbone's positions, or the
+            tokenizer has more tokens than the backbone has embeddings.
     """
     for name, value in _shape(architecture).items():
         if getattr(config, name) != value:
@@ -315,7 +319,7 @@ def _check(config: PretrainConfig, architecture: BertConfig, vocabulary: int) ->
 
 
 def _check_weights(bert: BertForMaskedLM, missing: Set[str], unexpected: Set[str], folder: Path) -> None:
-    """Check the loaded weights. The whole head may be missing.
+    """Check the weights that were loaded from `folder`. The whole head may be missing.
 
     Raises:
         SourceError: the head has output embeddings or biases of its own; the head is incomplete; other weights are
@@ -344,7 +348,7 @@ def _architecture(backbone: str, folder: Path) -> BertConfig:
 
 
 def _shape(architecture: BertConfig) -> dict[str, int]:
-    """Return the model's shape, by the names of the configuration's fields."""
+    """Return the model's shape, by the names of the fields of `PretrainConfig`."""
     return {
         "layers": architecture.num_hidden_layers,
         "width": architecture.hidden_size,

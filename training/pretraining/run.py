@@ -91,7 +91,7 @@ def fit(config: PretrainConfig, stream: TextIO, *, resume: bool = False) -> Stat
 class State:
     """Everything that changes during pre-training.
 
-    The number of sentences per step varies, so the position in the corpus does not follow from the step.
+    The position in the corpus is a part of the state, because the number of sentences per step varies.
     """
 
     model: MaskedLM
@@ -131,7 +131,7 @@ class DeviceBatch(NamedTuple):
 class Step:
     """A function that updates weights from a batch, without waiting for the device.
 
-    The loss is the mean over all masked tokens of the batch, over all chunks and processes.
+    The loss is the mean over all masked tokens of the batch, in all chunks of all processes.
     """
 
     def __init__(
@@ -188,9 +188,12 @@ class Step:
         return {"loss": loss, "accuracy": accuracy}
 
     def _backward(self, chunk: MaskedTokens, hidden: Tensor) -> Tensor:
-        """Backpropagate the loss of a chunk, and return the chunk's contributions to loss and accuracy, (2,)."""
+        """Backpropagate the loss of a chunk, and return the chunk's contributions to loss and accuracy, (2,).
+
+        `hidden` is the number of masked tokens in the whole batch.
+        """
         loss, right = _answered(self._model, self._state.model, chunk, self._precision)
-        # The average over processes divides by their number, so the loss is multiplied by it.
+        # The average over processes divides by their number, so the loss is multiplied by this number.
         count = self._devices.count
         (loss * count / hidden).backward()  # type: ignore[no-untyped-call]
         return torch.stack([loss.detach(), right.float()]) * count / hidden
@@ -222,7 +225,7 @@ class Pretraining:
     """A run that trains a masked language model."""
 
     def __init__(self, config: PretrainConfig, corpus: Corpus, devices: Devices) -> None:
-        """Build the run at its first step: model, optimiser, batches and step."""
+        """Build the run in its state before the first step: model, optimiser, batches and step function."""
         model = build_model(config, devices.device)
         optimiser = adamw(model.parameters(), learning_rate=config.learning_rate, weight_decay=config.weight_decay)
         self.config, self.devices, self.state = config, devices, State(model, optimiser)
@@ -261,7 +264,7 @@ class Pretraining:
         return values
 
     def speed(self, steps: Sequence[tuple[int, Batch]], seconds: float) -> dict[str, float]:
-        """Compute sentences, tokens and operations per second.
+        """Compute sentences, tokens and operations per second, and the utilisation of the devices.
 
         A part of a sentence counts as a sentence. A backward pass counts as two forward passes.
         """
@@ -274,7 +277,11 @@ class Pretraining:
         _check_finite(taken.step, values)
 
     def evaluate(self, record: WriteMetrics, progress: Progress) -> None:
-        """Evaluate in the first process. The other processes wait for the first one at the next step."""
+        """Evaluate the model in the first process. The other processes wait for this process at the next step.
+
+        Raises:
+            DivergedError: the loss is not finite.
+        """
         if not self.devices.first:
             return
         step, scores = self.state.step, evaluate(self.state.model, self.held_out, self.precision)
@@ -309,7 +316,7 @@ def _headline(run: Pretraining) -> str:
 def check(folder: Path) -> None:
     """Check that a model can be written to the folder.
 
-    A folder with a pre-trained model is accepted, and publication will replace it.
+    A folder with a pre-trained model is accepted. The function `publish` replaces this model.
 
     Raises:
         RunError: the folder has other content, or can't be written.
@@ -351,7 +358,11 @@ def publish(config: PretrainConfig, model: MaskedLM, census: Census) -> None:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Refuse a folder with files that no pre-training run has written, because replacing the folder deletes them."""
+    """Refuse a folder with files that no pre-training run has written, because replacing the folder deletes them.
+
+    Raises:
+        RunError: the folder has no record of a pre-training run, or has a file that this record does not list.
+    """
     if not (folder / RECORD).is_file():
         raise RunError(f"{folder} exists and is not a pre-trained model: choose another --out")
     if foreign := sorted(_files(folder) - _written(folder / RECORD)):
@@ -397,7 +408,7 @@ It is not yet a sentence encoder: `isosphere train simcse --backbone {shlex.quot
 
 
 def _metadata(origin: Origin) -> ModelCardData:
-    """Return metadata for the hub, with the backbone's licence and languages."""
+    """Return the model card's metadata for the hub, with the backbone's licence and languages."""
     return ModelCardData(
         base_model=list(origin.base_models) or None,
         language=list(origin.languages) or None,
@@ -410,7 +421,7 @@ def _metadata(origin: Origin) -> ModelCardData:
 
 
 def _judged(config: PretrainConfig, census: Census, curve: Sequence[Mapping[str, float]]) -> str:
-    """Return a text about the last evaluation. The text is empty if the run's metrics are lost."""
+    """Return a text for the model card about the last evaluation. It is empty if the run's metrics are lost."""
     last = [each for each in curve if each["step"] == config.steps]
     if not last:
         return ""

@@ -34,7 +34,7 @@ NOT_WORSE = "not worse"
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Yardstick with which the checks compare encoders, and a progress display for the encoding."""
+    """Yardstick (metric and test data) by which the checks compare encoders, and a progress display for encoding."""
 
     yardstick: Yardstick
     with_progress: Callable[[Encode], Encode]
@@ -53,7 +53,7 @@ class Check:
     """True if `--force` can override the check. A margin can be overridden. A failed evaluation can't."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the values for JSON, with null for numbers that are not finite."""
+        """Return the fields for JSON, with None for numbers that are not finite."""
         return asdict(self) | {"numbers": without_nonfinite(dict(self.numbers))}
 
 
@@ -62,7 +62,9 @@ def failure(name: str, reason: str) -> Check:
 
 
 def verified(folder: Path) -> tuple[Check, Bundle | None]:
-    """Check that every file exists and matches its hash.
+    """Check that every file of the bundle in `folder` exists and matches its hash.
+
+    Return the check and the bundle. The bundle is None if the check failed.
 
     Raises:
         BundleError: the folder has no manifest, so it is not a bundle.
@@ -79,7 +81,7 @@ def verified(folder: Path) -> tuple[Check, Bundle | None]:
 
 
 def golden(candidate: Bundle) -> Check:
-    """Check that every graph still reproduces the golden vectors of the manifest."""
+    """Check that every graph of the bundle reproduces the golden vectors, the reference vectors in the manifest."""
     name = "golden vectors"
     cosines: dict[str, float] = {}
     for precision in candidate.graphs:
@@ -97,7 +99,7 @@ def golden(candidate: Bundle) -> Check:
 
 
 def required(candidate: Bundle, evaluations: Sequence[Evaluation], names: Sequence[str]) -> Check:
-    """Check that every required task has a score."""
+    """Check that every task in `names` has a score, in the candidate's manifest or in `evaluations`."""
     lacking = missing_tasks(names, scored_tasks(candidate, evaluations))
     says = f"no score of {', '.join(lacking)}" if lacking else f"{', '.join(names) or 'none'} required, none missing"
     numbers = {"required": list(names), "missing": lacking}
@@ -109,9 +111,11 @@ def not_worse(
 ) -> Check:
     """Check the candidate's score against two scores: the served bundle's score, and `best`.
 
-    It may be at most `margin` points below each of them. All comparisons use float32 on ONNX Runtime.
+    The candidate's score may be at most `margin` points below each of the two scores. All comparisons use float32 on
+    ONNX Runtime.
 
     Args:
+        incumbent: served bundle, or None if it fails verification or nothing is served.
         broken: True if the served bundle fails verification.
         best: best score of all served bundles by the same yardstick, or None. The comparison with this score prevents a
             gradual decline over several promotions.
@@ -139,7 +143,10 @@ def not_worse(
 def _against(
     ours: Scored, judges: Evaluator, margin: float, incumbent: Bundle | None, broken: bool
 ) -> tuple[bool, str, dict[str, Any]]:
-    """Return whether the candidate passes against the served bundle, a sentence for the user, and numbers."""
+    """Compare the candidate's score `ours` with the score of the served bundle.
+
+    Return whether the candidate passes, the end of a sentence for the user, and the numbers of the comparison.
+    """
     if broken:
         return False, "; the served bundle fails verification, so there is nothing to compare with", {}
     if incumbent is None:
@@ -170,7 +177,7 @@ def without_nonfinite(value: Any) -> Any:
 
 
 def now() -> str:
-    """Return the time in the ledger's format."""
+    """Return the current time in UTC, in the ledger's format (ISO 8601)."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -217,13 +224,16 @@ class Decision:
 
 
 def describe_bundle(path: Path, found: Bundle | None, **facts: Any) -> dict[str, Any]:
-    """Describe a bundle for the ledger."""
+    """Return the bundle's path, name and fingerprint for the ledger, together with `facts`.
+
+    If `found` is None, the bundle is damaged. Its name and fingerprint are then None.
+    """
     name, fingerprint = (found.manifest.name, found.manifest.fingerprint) if found else (None, None)
     return {"path": str(path), "name": name, "fingerprint": fingerprint, **facts}
 
 
 def host() -> dict[str, Any]:
-    """Describe the machine on which speeds were measured."""
+    """Return facts about this machine for the ledger, because measured speeds depend on the machine."""
     return {
         "name": platform.node(),
         "platform": platform.platform(),

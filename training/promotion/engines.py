@@ -41,11 +41,17 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """A runtime and precision with their measurements. `measured.barred` says why `auto` must not choose the pair."""
+    """A pair of runtime and precision, with its measurements.
+
+    `measured.barred` is the reason why a server must not choose the pair by itself, or None.
+    """
 
     measured: Measured
     golden_cosine: float | None = None
-    """Minimum cosine to a golden vector, or None if it was not measured, as for a pair that `auto` never chooses."""
+    """Minimum cosine to a golden vector, or None if it was not measured.
+
+    It is not measured for the reference, and for a pair that a server never chooses by itself.
+    """
     drifts: Mapping[str, float] = field(default_factory=dict)
     """Differences in points between the pair's scores and float32's scores, by metric."""
     own: bool
@@ -66,14 +72,14 @@ class Engine:
         return not self.own or (self.measured.times_reference or 0) >= LEAST_GAIN
 
     def to_json(self) -> dict[str, Any]:
-        """Return the values for JSON, with null for numbers that are not finite."""
+        """Return the fields for JSON, with None for numbers that are not finite."""
         facts = {"golden_cosine": self.golden_cosine, "drifts": dict(self.drifts), "kept": self.kept}
         return {**asdict(self.measured), **without_nonfinite(facts)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Engines:
-    """Results for all pairs of a machine, and the files that these results add to a promoted copy."""
+    """Results for all pairs of runtime and precision of a machine, and the file that they add to a promoted copy."""
 
     machine: Machine
     check: Check
@@ -81,15 +87,15 @@ class Engines:
     """Results of each pair. The list is empty if float32 on ONNX Runtime is the only pair, or if the check failed."""
 
     def dropped(self, candidate: Bundle) -> list[str]:
-        """Return the candidate's graphs that the copy leaves out."""
+        """Return the paths, within the bundle, of the candidate's graphs that the promoted copy leaves out."""
         slow = [engine.measured.precision for engine in self.engines if not engine.kept]
         return [candidate.graphs[precision].relative_to(candidate.folder).as_posix() for precision in slow]
 
     def documents(self, candidate: Bundle) -> dict[str, bytes]:
         """Return the table of engines, which `models.runtimes` reads, as {file name in the bundle: content}.
 
-        The result is empty if no engine is kept. If another machine barred a pair that this machine can't check, the
-        pair stays barred.
+        The result is empty if no pair is kept. Another machine may have barred (excluded from serving) a pair that this
+        machine can't check. Such a pair stays barred.
         """
         kept = [engine for engine in self.engines if engine.kept]
         if not kept:
@@ -104,7 +110,7 @@ class Engines:
         return {ENGINES: (json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False) + "\n").encode()}
 
     def remember(self, copy: Bundle) -> None:
-        """Store the measurements in this host's cache, so that a server does not have to repeat them."""
+        """Store the measurements of the bundle `copy` in this host's cache, so that a server does not measure again."""
         measured = [replace(engine.measured, barred=None) for engine in self.engines if engine.kept]
         if measured:
             choice.remember(copy, self.machine.options, measured)
@@ -113,11 +119,12 @@ class Engines:
 def check_engines(candidate: Bundle, judges: Evaluator, machine: Machine) -> Engines:
     """Check every pair of runtime and precision of the machine on the bundle.
 
-    If float32 on ONNX Runtime is the only pair, nothing is measured. A pair is barred if its vectors differ too much
-    from the golden vectors, or if its scores differ too much from float32's. A barred pair does not refuse the bundle.
-    The bundle is refused if the check fails with an error, for example because one of its own graphs of reduced
-    precision does not run. It is also refused if the scores of one of these graphs drift too far (see
-    `Engine.drifts_too_far`).
+    If float32 on ONNX Runtime is the only pair, nothing is measured. A pair is barred (excluded from serving) if its
+    vectors differ too much from the golden vectors, or if its scores differ too much from float32's. The check can pass
+    although a pair is barred.
+
+    The check fails if it ends with an error, for example because one of the bundle's own graphs of reduced precision
+    does not run. It also fails if the scores of one of these graphs drift too far (see `Engine.drifts_too_far`).
     """
     try:
         engines = _measure_all(candidate, judges, machine)

@@ -30,11 +30,12 @@ Evaluation = Mapping[str, Any]
 def read_evaluations(bundle: Bundle, files: Sequence[Path]) -> list[Evaluation]:
     """Return the evaluations in `files`, followed by the evaluations in the bundle's own report.
 
-    Repeated evaluations are left out. Evaluations in the bundle's report are left out if they have another fingerprint.
+    Repeated evaluations are left out. An evaluation in the bundle's report is left out if its fingerprint is not the
+    bundle's.
 
     Raises:
-        PromotionError: a file can't be read, is not an evaluation, or can't be shown on a page; or one of `files`
-            evaluates a different encoder.
+        PromotionError: a file can't be read, is not an evaluation, or can't be shown on a page; or an evaluation has no
+            fingerprint; or one of `files` evaluates a different encoder.
     """
     own = [bundle.folder / REPORT] if REPORT in bundle.manifest.files else []
     found: list[Evaluation] = []
@@ -43,7 +44,7 @@ def read_evaluations(bundle: Bundle, files: Sequence[Path]) -> list[Evaluation]:
             told = evaluation["subject"].get("fingerprint")
             if told is None:
                 raise PromotionError(f"{file}: contains no fingerprint of the evaluated encoder")
-            # Reports from before prompts became part of the fingerprint contain this older fingerprint.
+            # Reports that were written before prompts became part of the fingerprint contain an older fingerprint.
             if told != bundle.manifest.fingerprint and file in own:
                 continue
             if told != bundle.manifest.fingerprint:
@@ -56,12 +57,15 @@ def read_evaluations(bundle: Bundle, files: Sequence[Path]) -> list[Evaluation]:
 
 
 def scores(evaluations: Sequence[Evaluation]) -> dict[str, float]:
-    """Return the scores by their names in manifests. If several evaluations have a score, the first one counts."""
+    """Return the scores by their names in manifests. If several evaluations have a score, the first of them counts."""
     return {name: score for each in reversed(evaluations) for name, score in _scores(each)}
 
 
 def scored_tasks(bundle: Bundle, evaluations: Sequence[Evaluation]) -> set[str]:
-    """Return the names of the tasks with a numeric score, and `retrieval` if any collection has one."""
+    """Return the names of the tasks with a numeric score, in the bundle's manifest or in `evaluations`.
+
+    The names of collections are included, and `retrieval` if a collection has a score.
+    """
     own = {name for name, score in (bundle.manifest.scores or {}).items() if _is_score(score)}
     tasks = own | scores(evaluations).keys()
     collections = {name.removesuffix(f" {NDCG10}") for name in tasks if name.endswith(f" {NDCG10}")}
@@ -69,7 +73,7 @@ def scored_tasks(bundle: Bundle, evaluations: Sequence[Evaluation]) -> set[str]:
 
 
 def missing_tasks(required: Sequence[str], tasks: set[str]) -> list[str]:
-    """Return the required tasks without a score. A family in `required` stands for all its tasks."""
+    """Return the required tasks that are not in `tasks`. A family such as `sts` stands for all its tasks."""
     wanted = [task for name in required for task in FAMILIES.get(name, (name,))]
     return [task for task in dict.fromkeys(wanted) if task not in tasks]
 
@@ -91,7 +95,11 @@ def _read(file: Path) -> list[Evaluation]:
 
 
 def _check_showable(evaluations: Sequence[Evaluation], files: str) -> None:
-    """Check, before any measurement, that the evaluations can be shown on a page and written as JSON."""
+    """Check, before any measurement, that the evaluations can be shown on a page and written as JSON.
+
+    Raises:
+        PromotionError: an evaluation can't be shown or written; the message begins with `files`.
+    """
     try:
         render(evaluations).encode()
         json.dumps(evaluations, ensure_ascii=False, allow_nan=False).encode()
@@ -102,7 +110,7 @@ def _check_showable(evaluations: Sequence[Evaluation], files: str) -> None:
 
 
 def _scores(evaluation: Evaluation) -> Iterator[tuple[str, float]]:
-    """Yield the name and value of each numeric score. The evaluation's file may contain anything."""
+    """Yield the name and value of each numeric score. Other values are skipped, because a file may contain anything."""
     collections = evaluation.get("retrieval") or {}
     places = {
         STS_MEAN: ("sts", "mean"),

@@ -17,9 +17,9 @@ COPIES_KEPT = 3
 
 
 def recover_lost_line(place: Place) -> None:
-    """Add the ledger's line about the served copy, if a crash lost that line.
+    """Add the line about the served copy to the ledger, if the line is missing after a crash.
 
-    If the ledger and the link disagree, the link is correct.
+    If the ledger and the link to the served copy disagree, the link is correct.
 
     Raises:
         PromotionError: the ledger is damaged.
@@ -44,11 +44,12 @@ def rollback(place: Place, *, stream: TextIO) -> dict[str, Any]:
     """Serve the previous bundle again, and return the ledger's line about the rollback.
 
     If a user has replaced the link to the served copy with a folder, the previous bundle is the last copy that the
-    ledger records as served. The folder is copied first, unless it is damaged.
+    ledger records as served. If this folder is an undamaged bundle, it is copied first.
 
     Raises:
-        PromotionError: the ledger has no previous bundle, or the previous bundle is missing or fails verification.
-        BundleError, OSError: a folder can't be copied.
+        PromotionError: the ledger is damaged or has no previous bundle, or the previous bundle is missing or fails
+            verification.
+        BundleError, OSError: the folder can't be copied, or the link or the ledger can't be written.
     """
     with place.locked(stream):
         recover_lost_line(place)
@@ -74,7 +75,10 @@ def rollback(place: Place, *, stream: TextIO) -> dict[str, Any]:
 
 
 def _recorded_decision(place: Place, copy: str) -> dict[str, Any]:
-    """Return the promotion decision from the copy's report, or an empty dictionary if the link was set by hand."""
+    """Return the promotion decision from the copy's report, or {} if the report has no decision about this copy.
+
+    There is no decision if a user set the link by hand.
+    """
     file = place.copies / copy / REPORT
     report = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     decision = report.get("promotion", {})
@@ -96,7 +100,10 @@ def _verified_copy(place: Place, copy: str) -> Bundle:
 
 
 def describe_served(place: Place) -> tuple[dict[str, Any] | None, Bundle | None]:
-    """Return the description of the served bundle for the ledger, and the bundle, or None if it is damaged."""
+    """Return the ledger's description of the served bundle, and the bundle.
+
+    The bundle is None if it is damaged. Both results are None if nothing is served.
+    """
     if not place.default.exists() and not place.default.is_symlink():
         return None, None
     try:
@@ -109,8 +116,8 @@ def describe_served(place: Place) -> tuple[dict[str, Any] | None, Bundle | None]
 def with_copy(place: Place, served: dict[str, Any] | None, found: Bundle | None) -> dict[str, Any] | None:
     """Return `served`, the description of the served bundle, with the name of its copy.
 
-    If the bundle `found` is not a copy yet, copy it first, because a link will replace its folder. If `found` is None,
-    return `served` unchanged.
+    If the served bundle `found` is not a copy yet, it is copied first, because a link will replace its folder. If
+    `found` is None, `served` is returned unchanged.
 
     Raises:
         BundleError: the bundle has changed since it was loaded.

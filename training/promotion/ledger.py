@@ -58,9 +58,9 @@ class Ledger:
         return [self._entry(line, number) for number, line in enumerate(lines, start=1) if line.endswith(b"\n")]
 
     def served(self) -> list[str]:
-        """Return the names of the served copies in order.
+        """Return the names of the served copies, from the oldest to the current copy.
 
-        The current copy is the last, and a rollback serves the copy before it.
+        A rollback serves the copy before the current copy. Copies that a rollback replaced are left out.
         """
         names: list[str] = []
         for entry in self.entries():
@@ -75,9 +75,10 @@ class Ledger:
         return names
 
     def best(self, metric: str, sample: str) -> float | None:
-        """Return the highest score of the current and earlier served bundles, or None if there is none.
+        """Return the highest score of the current and earlier served bundles, or None if no such score is recorded.
 
-        Only scores by `metric` on `sample` are compared. Bundles that a rollback removed do not count.
+        Only scores by `metric` on the test data with the hash `sample` are compared. Bundles that a rollback replaced
+        do not count.
         """
         served = set(self.served())
         promoted = [each for each in self.entries() if each["outcome"] == "promoted" and each.get("copy") in served]

@@ -51,7 +51,7 @@ class Place:
         of a crash.
 
         Raises:
-            OSError: the folder can't be written; the message names it.
+            OSError: the folder can't be written; the message names the folder.
         """
         with ExitStack() as stack:
             try:
@@ -79,13 +79,13 @@ class Place:
         return name
 
     def serve(self, copy: str) -> None:
-        """Serve `copy`.
+        """Serve the copy with the name `copy`, by a link at the served path `default`.
 
         Readers of `default` always see either the old or the new bundle, even after a crash.
 
         If `default` is a folder, it is exchanged with the link, atomically if the system supports this. The folder is
-        then removed if a copy has the same files. A folder without a copy is moved to the folder of copies. Its name
-        there begins with `uncopied` if it passes verification, and with `unverified` if it fails.
+        then removed if a copy has the same files. Otherwise, it is moved to the folder of copies. Its name there begins
+        with `uncopied` if it passes verification, and with `unverified` if it fails.
         """
         with naming(self.default):
             self._aside.unlink(missing_ok=True)
@@ -107,7 +107,8 @@ class Place:
     def _beside(self, name: str, suffix: str = "") -> Path:
         """Return the path beside the served path with this name and suffix.
 
-        If the served name is not `default`, it becomes part of the name: `promotions-staging.jsonl` for `staging`.
+        If the served path has another name than `default`, this name becomes part of the result. For example, `staging`
+        has the ledger `promotions-staging.jsonl`.
         """
         own = name if self.default.name == DEFAULT else f"{name}-{self.default.name}"
         return self.default.with_name(own + suffix)

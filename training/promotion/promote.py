@@ -53,9 +53,9 @@ def promote(
     stream: TextIO,
     machine: Machine,
 ) -> Decision:
-    """Check `candidate`, record the decision and, if it passes, serve it.
+    """Check the bundle `candidate`, serve it if it passes all checks, and record the decision in the ledger.
 
-    If the candidate is refused, only the ledger changes.
+    If the candidate is refused, only the ledger changes. `terms.force` can override some failed checks.
 
     Raises:
         BundleError: `candidate` is not a bundle.
@@ -108,7 +108,10 @@ def _serve(
     scores: Mapping[str, float],
     engines: Engines,
 ) -> Decision:
-    """Write the copies, then swap the link, so that a crash before the swap leaves the old bundle served."""
+    """Write the copies, serve the candidate's copy, and return the decision with the names of the copies.
+
+    The link is swapped last, so that the old bundle stays served if a crash comes before the swap.
+    """
     served = with_copy(place, decision.incumbent, incumbent)
     name = place.free_name(candidate.manifest.fingerprint[:SHORT])
     decision = replace(decision, incumbent=served, copy=name)

@@ -64,10 +64,10 @@ class Yardstick(Protocol):
     def judge(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Scored:
         """Return the encoder's score.
 
-        Retrieval uses the encoder's `prompts`.
+        `prompts` are the encoder's prompts, which only retrieval uses.
 
         Raises:
-            EvaluationError: the vectors allow no score.
+            EvaluationError: the vectors have no score, for example because a number is not finite.
         """
 
     def compare(self, a: Scored, b: Scored) -> Comparison:
@@ -75,10 +75,10 @@ class Yardstick(Protocol):
         return bootstrap.compare_means(a.values, b.values)
 
     def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Mapping[str, float]:
-        """Return the scores, in points, that are used to compare a runtime with the float32 graph.
+        """Return scores in points, by metric. They are used to compare a runtime with the float32 graph.
 
         Raises:
-            EvaluationError: the vectors allow no score.
+            EvaluationError: the vectors have no score, for example because a number is not finite.
         """
         return {self.metric: self.judge(encode, prompts).score}
 
@@ -93,7 +93,7 @@ class StsYardstick(Yardstick):
     named = sts.STSB_DEV_METRIC
 
     def __init__(self, data: Path) -> None:
-        """Read the data.
+        """Read STS-B dev. Also read the seven STS tasks, if the folder `data` has all of them.
 
         Raises:
             DataError: STS-B dev is missing or broken, or a task is incomplete.
@@ -183,8 +183,8 @@ def choose_yardstick(
 ) -> Yardstick:
     """Return the yardstick of a promotion.
 
-    It uses the named collection. Without `collection`, it uses STS-B dev if `data` is given, and otherwise the corpus.
-    If `corpus` is empty, the corpus is CPython's documentation.
+    If `collection` is given, the yardstick uses this collection in the folder `data`. Without `collection`, it uses
+    STS-B dev if `data` is given, and otherwise the corpus. If `corpus` is empty, the corpus is CPython's documentation.
 
     Raises:
         DataError, CorpusError: the data or corpus is missing or broken, or a collection is named without data.

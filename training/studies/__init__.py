@@ -1,1 +1,1 @@
-"""Studies: grids of runs, their schedule, results and comparison; soups and rebuilds."""
+"""Schedule, results and comparison of studies, which are grids of runs. Also model soups and rebuilds of encoders."""

@@ -13,7 +13,11 @@ from training.studies.work import run_trial
 
 
 def main() -> int:
-    """Carry out the run. Tracebacks go to the log. After a failure, the log's last line is the error."""
+    """Carry out the run in the folder FOLDER, and return the exit code of this process.
+
+    The code is 0, `STOPPED` or `LOCKED_ELSEWHERE`. All other errors are raised. Their traceback goes to the run's log,
+    so the last line of the log is the error.
+    """
     reuse_memory()
     folder, parent = sys.argv[1:]
     quieten()

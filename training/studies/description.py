@@ -34,7 +34,7 @@ OWN = {
     "retrieval": (tuple[str, ...], ()),
     "neighbours": (int, 0),
 }
-"""Settings of a study's run that are no fields of its configuration, with their types and defaults."""
+"""Settings of a study's run that are not fields of `RunConfig`, with their types and defaults."""
 START = ("objective", "backbone", "preset", "ablation")
 """Settings that choose a run's starting point. All remaining settings are fields of the run or of its objective."""
 
@@ -51,7 +51,7 @@ POOLED_BY = (*START, "pooling")
 
 @dataclass(frozen=True)
 class Arm:
-    """An arm of a study: named settings, with optional axes of its own."""
+    """An arm of a study: named settings, with optional axes of its own. An axis is a setting with several values."""
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Reported:
-    """Scores that the paper reports, by label of the study's runs."""
+    """Scores that a paper reports for the runs of a study, by label of the runs."""
 
     of: str
     """Backbone and metric of the reported scores."""
@@ -68,10 +68,10 @@ class Reported:
 
     @classmethod
     def of_part(cls, values: Mapping[str, Any], where: str) -> Self:
-        """Parse the part `reported` of a study file.
+        """Parse the part `reported` of a study file. Error messages begin with `where`.
 
         Raises:
-            StudyError: a key is missing, or a score is not a number.
+            StudyError: a key is missing or of the wrong type, or a score is not a number.
         """
         try:
             of, scores = check_value(values.get("of"), str), values["scores"]
@@ -84,8 +84,8 @@ class Reported:
 class Study:
     """A study of one or several arms.
 
-    Each arm has the axes of the study, and can have axes of its own. It has a run for each combination of the
-    values of these axes.
+    An axis is a setting with several values. Each arm has the axes of the study, and can have axes of its own. An arm
+    has a run for each combination of the values of its axes.
     """
 
     file: Path
@@ -154,7 +154,7 @@ class Study:
         """Return the study with the paper's own backbone and settings.
 
         Raises:
-            StudyError: the file has no `published`, or a part of it is unknown or of the wrong shape.
+            StudyError: the study file has no part `published`, or an axis or arm in this part is invalid.
         """
         if not self.published:
             raise StudyError(f"{self.file}: --published: the file has no part [published]")
@@ -162,10 +162,11 @@ class Study:
         return replace(restated, paper=self.paper, reported=self.reported, figures=self.figures)
 
     def override(self, changes: Mapping[str, Any]) -> Self:
-        """Return the study with new values by key. The new value of an axis is the list of its points.
+        """Return the study with the settings in `changes` replaced. The new value of an axis is a list of values.
 
         Raises:
-            StudyError: the value of an axis is not a list, or an arm's own settings contain a key of `changes`.
+            StudyError: the new value of an axis is not a list of different values, or an arm's own settings contain a
+                key of `changes`.
         """
         base, grid, arms = dict(self.base), dict(self.grid), list(self.arms)
         for key, value in changes.items():
@@ -185,8 +186,8 @@ class Study:
     def trials(self, to_come: Collection[Path] = ()) -> list[Trial]:
         """Return every run, arm by arm.
 
-        Runs with `untrained` evaluate an encoder as it is. They are merged if they differ only in settings of training.
-        `to_come` are folders of encoders that do not exist yet.
+        A run with the setting `untrained` evaluates an encoder without training. Two such runs are merged if only
+        settings of training differ. `to_come` are folders of encoders that do not exist yet.
 
         Raises:
             StudyError: a setting is unknown, out of range or of the wrong type; settings contradict each other; a
@@ -210,7 +211,7 @@ class Study:
 
     @cached_property
     def cached_trials(self) -> list[Trial]:
-        """All runs, as `trials` returned them at the first access. Inputs that change later are not read again."""
+        """All runs, as `trials` returned them at the first access. Input files that change later are not read again."""
         return self.trials()
 
     def _trial(self, arm: Arm, axes: Mapping[str, Any], contents: InputDigests) -> Trial:
@@ -243,7 +244,10 @@ class Study:
 
 
 def name_of(file: Path) -> str:
-    """Return the default name of a study, without a suffix: the path below `STUDIES`, or else the file's name."""
+    """Return a study's default name, which is the path of its file relative to `STUDIES`, without the suffix.
+
+    If the file is outside `STUDIES`, the name is the file's name without the suffix.
+    """
     resolved = file.resolve()
     if resolved.is_relative_to(STUDIES):
         return resolved.relative_to(STUDIES).with_suffix("").as_posix()
@@ -264,7 +268,10 @@ def file_of(named: Path) -> Path:
 
 
 def _restated(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of the file that `published` replaces, with their new values, or {} without `published`."""
+    """Return `base`, `grid` and `arm` of a study file after the changes in the file's part `published`.
+
+    The result is {} if the file has no such part.
+    """
     if (published := values.get("published")) is None:
         return {}
     base = {key: value for key, value in published.items() if key not in RESTATED}
@@ -276,7 +283,7 @@ def read_toml(file: Path) -> dict[str, Any]:
     """Read a TOML file.
 
     Raises:
-        StudyError: the file can't be read.
+        StudyError: the file can't be read, or is not valid TOML.
     """
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
@@ -296,10 +303,12 @@ def _where_studies_are() -> str:
 
 
 def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
-    """Parse `KEY=VALUE` texts. The values are TOML, or else text.
+    """Parse texts of the form `KEY=VALUE`, and return the values by key.
+
+    A value that is not valid TOML is returned as text.
 
     Raises:
-        StudyError: a text has no key or no value.
+        StudyError: a text has no key or no `=`, or a value is nested too deeply or is a number with too many digits.
     """
     values: dict[str, Any] = {}
     for text in texts:

@@ -1,7 +1,8 @@
 """Runs of a study as tasks of a Ray cluster.
 
-Each task starts the same process as a study on one machine, so results are the same. All nodes share the study's
-folder. If Ray repeats a task after the loss of a node, the run resumes from its last checkpoint on another node.
+Each task starts the same process that a study on one machine starts, so results are the same. All nodes must share the
+study's folder. If Ray repeats a task after the loss of a node, the run resumes from its last checkpoint on another
+node.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ POLL_SECONDS = 0.2
 
 
 def share(nodes: Sequence[Mapping[str, float]], *, threads: int | None, device: str) -> dict[str, Any]:
-    """Return the resources that Ray reserves for a run.
+    """Return the resources that Ray reserves for a run, as the arguments `num_cpus` and `num_gpus` of `ray.remote`.
 
-    A run gets one GPU if the cluster has GPUs and the device is not the CPU. It gets `threads` CPUs.
+    A run gets one GPU if the cluster has GPUs and the device is not the CPU. A run gets `threads` CPUs.
 
-    If `threads` is None, a run without a GPU gets as many CPUs as the smallest node has. A run with a GPU gets the
-    smallest number of CPUs per GPU among the nodes with GPUs.
+    If `threads` is None, a run without a GPU gets as many CPUs as the smallest node has. In that case, a run with a GPU
+    gets the smallest number of CPUs per GPU among the nodes with GPUs.
 
     Args:
         nodes: resources of each node, by Ray's names.
         device: device of the run.
 
     Raises:
-        Refused: no node is large enough.
+        Refused: no node has enough CPUs for a run.
     """
     gpus = int(device != "cpu" and any(node.get("GPU", 0) >= 1 for node in nodes))
     able = [node for node in nodes if node.get("CPU", 0) >= 1 and node.get("GPU", 0) >= gpus]
@@ -54,7 +55,7 @@ def share(nodes: Sequence[Mapping[str, float]], *, threads: int | None, device: 
 
 @contextmanager
 def tasks(address: str | None, *, threads: int | None) -> Iterator[Tasks]:
-    """Connect to the cluster at `address` (see `models.cluster.connected`), and yield the executor of runs.
+    """Connect to the Ray cluster at `address` (see `models.cluster.connected`), and yield an executor of runs.
 
     Raises:
         Refused: no cluster answers, or Ray is not installed or not supported.
@@ -74,7 +75,7 @@ class Tasks:
         self._stopped = False
 
     def __call__(self, trial: Trial, study: Path) -> Failure | None:
-        """Carry out a run when its resources are free. Return a failure, or None if it finished or was stopped.
+        """Carry out a run when resources are free. Return a failure, or None if the run finished or was stopped.
 
         Raises:
             Refused: the cluster is too small, or a node does not have the study's folder.
@@ -106,7 +107,10 @@ class Tasks:
             return Failure(trial, log, code=1)
 
     def stop(self) -> None:
-        """Stop all runs. Each run finishes its current step and saves a checkpoint before its `__call__` returns."""
+        """Stop all runs. Each run finishes its current step and saves a checkpoint.
+
+        After that, the call of this object that carries out the run returns.
+        """
         import ray
 
         with self._lock:
@@ -117,12 +121,12 @@ class Tasks:
 
 
 def carry_out(trial: Trial, study: Path, folder: Path) -> Failure | None:
-    """Carry out a run on this node, in a process of its own.
+    """Carry out a run on this node, in a process of its own. Return a failure, or None if the run finished.
 
     The run saves a checkpoint if Ray cancels the task.
 
     Args:
-        folder: working folder of the study's command.
+        folder: working folder of the command that started the study. Paths such as `study` are relative to it.
 
     Raises:
         Refused: this node does not have the study's folder.
@@ -149,7 +153,10 @@ def carry_out(trial: Trial, study: Path, folder: Path) -> Failure | None:
 
 
 def _wait_until_saved(run: Path) -> None:
-    """Wait until a process of a cancelled task or lost worker has finished its step and saved a checkpoint."""
+    """Wait until no process works on the run in the folder `run`, for at most `SECONDS_TO_SAVE` seconds.
+
+    When a task is cancelled or its worker is lost, the run's process still finishes its step and saves a checkpoint.
+    """
     deadline = time.monotonic() + SECONDS_TO_SAVE
     while is_locked(run) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)

@@ -20,9 +20,9 @@ from training.studies.trial import SEED, label_of
 
 
 def page(name: str, about: str, *summaries: Summary) -> str:
-    """Return an HTML page with the tables of each summary, a table of geometry, and figures.
+    """Return the HTML page of a study: the tables of each summary, a table of the vectors' geometry, and figures.
 
-    The table of geometry is from the first summary.
+    The geometry is from the first summary.
     """
     geometry = table.geometry_grid(summaries[0])
     main = [
@@ -47,7 +47,10 @@ def _tasks(summary: Summary) -> Element | None:
 def _section(
     name: str, title: str, lines: Sequence[Sequence[str]], said: str, *, caption: str = "", own: str = ""
 ) -> Element:
-    """Make a section with a table. The first line is the head of the table, and `own` is the label of the baseline."""
+    """Return a section of the page: a table of `lines`, followed by the text `said`.
+
+    The first line is the head of the table. The row with the label `own`, the baseline, is highlighted.
+    """
     head, *arms = lines
     rows = [
         markup.row(label, *(cell.replace("-", "−") for cell in cells), kind="own" if label == own else "")
@@ -114,7 +117,7 @@ def _arm(row: Row, frame: Frame, y: float) -> Iterable[Element]:
 
 
 def _gains(summary: Summary) -> Iterable[Element]:
-    """Draw gains as bars from zero, like the papers' figures of ablations."""
+    """Draw each arm's gain over the baseline as a bar from zero, like the papers' figures of ablations."""
     gains = [
         Bar(row.label, row.gain.difference, svg.mark(0), (row.gain.low, row.gain.high))
         for row in summary.rows
@@ -137,7 +140,7 @@ def _kinds(summary: Summary) -> str:
 
 
 def _sweeps(summary: Summary) -> Iterable[Element]:
-    """Draw a figure for each numeric axis.
+    """Draw the scores over each axis of the study that is numeric. An axis is a setting with several values.
 
     The papers show such data in DCLR's figures 5 and 6, ImSimCSE's table 5, WhitenedCSE's tables 4 to 6 and
     GS-InfoNCE's table 3.
@@ -162,7 +165,10 @@ def _sweeps(summary: Summary) -> Iterable[Element]:
 def _sweep(
     summary: Summary, axis: str, swept: Mapping[str, Sequence[tuple[float, Row]]], task: str | None = None
 ) -> Element:
-    """Draw the mean over tasks, or the score of one task, against the values of an axis."""
+    """Draw the mean over tasks, or the score of one task, against the values of an axis of the study.
+
+    `swept` has the points of each curve, by the curve's name. A point is a value of the axis and a row of the summary.
+    """
     figure, title = (task.lower(), OWN_FIGURES[task]) if task else (summary.metric.name, summary.title)
     unit = summary.metric.unit
 
@@ -177,7 +183,7 @@ def _sweep(
     spreads = [(x, row.interval, mark) for x, row, mark in arms if row.interval and not task]
 
     def behind(frame: Frame) -> list[Element]:
-        """Draw the intervals, and a dot for the score of each seed. The means are drawn on top of them."""
+        """Draw the intervals, and a dot for the score of each seed. The means are drawn on top of both."""
         upright = [(frame.across(x), frame.up(low), frame.up(high), mark) for x, (low, high), mark in spreads]
         return [svg.line((x, low), (x, high), f"spread {mark}") for x, low, high, mark in upright] + [
             svg.dot((frame.across(x), frame.up(y)), "paper", f"{row.label}: {y:.2f}")
@@ -208,7 +214,10 @@ def _nearest(summary: Summary) -> Iterable[Element]:
 
 
 def _by_size(found: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
-    """Return the mean cosine of each neighbour, over seeds, by batch size."""
+    """Return, for each batch size, the mean cosine of each neighbour over seeds.
+
+    `found` has, for each seed, the cosines of the neighbours by batch size.
+    """
     return {size: [fmean(values) for values in zip(*(each[size] for each in found), strict=True)] for size in found[0]}
 
 
@@ -237,7 +246,10 @@ def _curves(summary: Summary) -> Iterable[Element]:
 
 
 def _over_steps(results: Sequence[Result], name: str) -> list[tuple[float, float]]:
-    """Return the steps that all learning curves contain. Each step has the mean value of `name` over the results."""
+    """Return a pair for each step that the learning curves of all results contain.
+
+    A pair is the step and the mean over the results of the measured value called `name`.
+    """
     by_step = [
         {float(point["step"]): float(point[name]) for point in result.curve if point.get(name) is not None}
         for result in results
@@ -263,11 +275,11 @@ def _planes(summary: Summary) -> Iterable[Element]:
 
 
 def _means(summary: Summary) -> str:
-    """Return a sentence about the values in a figure of the best arms."""
+    """Return a sentence for a figure's caption: values are means over seeds, and only the best arms may be shown."""
     return "Means over seeds." if len(summary.rows) <= MAX_ARMS else f"Means over seeds, of the {MAX_ARMS} best arms."
 
 
 def _best(summary: Summary) -> list[Row]:
-    """Return the rows of the best arms, in the study's order."""
+    """Return the `MAX_ARMS` rows with the highest means, in the study's order."""
     best = sorted(summary.rows, key=lambda row: -row.mean.mean)[:MAX_ARMS]
     return [row for row in summary.rows if row in best]

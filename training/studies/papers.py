@@ -1,7 +1,7 @@
 """The studies of this repository, named after the papers' tables and figures.
 
-A list describes the studies with their data and cost. A page for each paper compares the paper's numbers with recorded
-results.
+This module writes a list of the studies with their data and cost. It also writes a page for each paper, which compares
+the paper's numbers with recorded results.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def left_out(paper: str) -> list[LeftOut]:
     """Read the list of a paper's tables and figures that no study reproduces.
 
     Raises:
-        StudyError: the file with the list is damaged.
+        StudyError: the file with the list can't be read, or is damaged.
     """
     named = read_toml(LEFT_OUT)
     try:
@@ -152,7 +152,7 @@ def _in_words(gain: float) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """An arm of a study, with the score that the paper reports and the recorded result."""
+    """A line of a table: an arm of a study, with the score that the paper reports and the recorded result."""
 
     label: str
     own: bool
@@ -181,7 +181,7 @@ class Line:
 
 
 def files_of(paper: str, results: Path = RECORDED) -> dict[str, str]:
-    """Return the files of a paper by name: its page in Markdown, and the page's drawings in SVG.
+    """Return the contents of a paper's files, by file name: its page in Markdown, and the page's drawings in SVG.
 
     Raises:
         StudyError: a study or a file of results is damaged.
@@ -221,7 +221,7 @@ def recorded(study: Study, record: RunRecord) -> list[Result]:
 
 
 def lines(study: Study, results: Sequence[Result]) -> list[Line]:
-    """Return a line for each label of the study, in the study's order.
+    """Return a line of a table for each label of the study's runs, in the study's order.
 
     Raises:
         StudyError: see `Study.trials`.
@@ -251,10 +251,10 @@ def lines(study: Study, results: Sequence[Result]) -> list[Line]:
 
 
 def verdict(found: Sequence[Line], untestable: str = "") -> str:
-    """Return a sentence about a table as a whole, followed by the number of arms that were not run.
+    """Return a sentence that says whether a table was reproduced, and how many of its arms were not run.
 
     Args:
-        untestable: the reason why the runs can't test what the paper shows, if there is one.
+        untestable: reason why the runs can't test the paper's result, or "" if there is none.
     """
     reported = [line for line in found if line.paper_gain is not None]
     compared = [line for line in reported if line.noise is not None]
@@ -278,10 +278,10 @@ def verdict(found: Sequence[Line], untestable: str = "") -> str:
 
 
 def _baselines(study: Study) -> dict[str, str]:
-    """Map each label to the label of its baseline, in the study's order.
+    """Return the label of the baseline for each label of the study's runs, in the study's order.
 
-    The baseline is an arm of SimCSE, such as "SimCSE, its authors' weights", with the same values of the axes if
-    possible.
+    The baseline is a run of an arm of SimCSE, such as "SimCSE, its authors' weights", with the same values of the axes.
+    If there is no such run, the baseline is the first run of SimCSE, or else the first run of the study.
     """
     trials = {trial.label: trial for trial in study.cached_trials}
     arms = dict.fromkeys(trial.arm for trial in trials.values() if f"{trial.arm}, ".startswith(f"{BASELINE}, "))
@@ -297,9 +297,9 @@ def _by_transfer(study: Study) -> bool:
 
 
 def _same_seeds(results: Sequence[Result], others: Sequence[Result]) -> Sequence[Result]:
-    """Return the results whose seeds also occur in `others`. If no seed occurs in both, return all results.
+    """Return those of `results` whose seeds also occur in `others`. If no seed occurs in both, return all `results`.
 
-    Two arms of which one still lacks runs are thus compared over the same seeds.
+    If one of two arms still lacks runs, the arms are thus compared over the same seeds.
     """
     seeds = {each.axes.get("seed") for each in others}
     return [each for each in results if each.axes.get("seed") in seeds] or results
@@ -339,7 +339,10 @@ def _file(study: Study, option: str) -> str:
 
 
 def _drawn(study: Study, results: Sequence[Result]) -> list[Element]:
-    """Draw the study's figures if each arm has a result. Differences also need two seeds of each trained arm."""
+    """Draw the study's figures. The list is empty if the study has no figures, or an arm has no result.
+
+    Differences are drawn only between arms that are untrained or have at least two seeds.
+    """
     if not study.figures or _without_run(study, results):
         return []
     found = [*figures(summarise(results, None)), *_differences(lines(study, results))]
@@ -378,7 +381,7 @@ def _compares_with_simcse(study: Study) -> bool:
 
 
 def _overview(paper: str, compared: Sequence[Line], drawn: Sequence[Element]) -> list[str]:
-    """Return the Markdown that shows all differences to SimCSE. The list is empty if nothing is drawn."""
+    """Return the Markdown that shows all differences to SimCSE. The list is empty if `drawn` is empty."""
     if not drawn:
         return []
     missing = sum(line.noise is None for line in compared)
@@ -388,7 +391,7 @@ def _overview(paper: str, compared: Sequence[Line], drawn: Sequence[Element]) ->
 
 
 def _differences(compared: Sequence[Line]) -> list[Element]:
-    """Draw the differences that have an interval. The list is empty if no difference has one."""
+    """Draw the differences to SimCSE that have an interval. The list is empty if no difference has an interval."""
     gains = [
         Bar(each.label, each.gain, svg.mark(0), (each.gain - each.noise, each.gain + each.noise), each.paper_gain)
         for each in compared
@@ -407,9 +410,10 @@ def _differences(compared: Sequence[Line]) -> list[Element]:
 
 
 def _earlier(study: Study, results: Path) -> list[str]:
-    """Return a table of a study's earlier results, with a row for each backbone.
+    """Return the Markdown table of a study's earlier results, with a row for each file of results in `EARLIER`.
 
-    Only a study that compares SimCSE with one method can have earlier results. The list is empty if there are none.
+    Only a study that compares SimCSE with one method can have earlier results. The list is empty if the study has no
+    earlier results.
     """
     labels = list(dict.fromkeys(trial.label for trial in study.cached_trials))
     if labels[:1] != [BASELINE] or len(labels) != 2 or not study.reported or _by_transfer(study):
@@ -429,9 +433,9 @@ def _earlier(study: Study, results: Path) -> list[str]:
 
 
 def _relabelled(results: Sequence[Result], labels: Mapping[str, str]) -> list[Result]:
-    """Select results by their labels, and give them new arms.
+    """Return the results whose labels are values of `labels`, as results of new arms.
 
-    `labels` maps each new arm to the label of the results that it gets.
+    `labels` maps the name of each new arm to the label of its results.
     """
     arms = {label: arm for arm, label in labels.items()}
     return [replace(each, arm=arms[each.label], axes={}) for each in results if each.label in arms]

@@ -35,7 +35,7 @@ class Plan:
     trials: Sequence[Trial]
 
     def check_files(self) -> None:
-        """Load all evaluation data and requested sentences, so that an error is raised before the first run.
+        """Load the evaluation data of all runs, so that missing or broken data are found before the first run.
 
         Raises:
             StudyError, CorpusError, DataError: see `training.studies.work.load_data`.
@@ -73,10 +73,12 @@ class Plan:
 
 
 def study_folder(source: Path, out: Path | None) -> Path:
-    """Return a study's folder, given the folder itself or the study's file.
+    """Return the folder of a study. `source` is this folder, or the file or name of the study.
+
+    If `source` is not a folder, the result is `out` or, by default, the study's name below `FOLDER`.
 
     Raises:
-        StudyError: the file is not a study, or `source` is a folder and `out` is a different folder.
+        StudyError: the file is not a study, or `source` is a folder and `out` is given, too.
     """
     if not source.is_dir():
         study = Study.read(file_of(source))
@@ -87,12 +89,12 @@ def study_folder(source: Path, out: Path | None) -> Path:
 
 
 def plan_of(source: Path, folder: Path) -> Plan:
-    """Return the plan in the study's folder or, if the folder has none, the plan of the study's file `source`.
+    """Return the plan in the study's folder. If `folder` has no plan, return the plan of the study's file `source`.
 
-    If the plan is from the file, its runs have a corpus or evaluation data only if the file names them.
+    In a plan from the file, runs have a corpus or evaluation data only if the file names them.
 
     Raises:
-        StudyError: see `Plan.load` and `Study.trials`.
+        StudyError: see `Plan.load`, `Study.read` and `Study.trials`; or there is no study with this name.
     """
     if source.is_dir() or (folder / PLAN).exists():
         return Plan.load(folder)
@@ -101,10 +103,11 @@ def plan_of(source: Path, folder: Path) -> Plan:
 
 
 def state(trial: Trial, study: Path, *, recorded: bool = False) -> str:
-    """Return the state of a run in words.
+    """Return the state of a run in words, such as "waiting" or "finished".
 
     Args:
-        recorded: whether the run is in the record.
+        study: folder of the study.
+        recorded: True if the run is in the record of finished runs.
     """
     folder = run_folder(trial, study)
     if recorded or is_finished(folder):
@@ -141,12 +144,12 @@ LARGE = 3.0
 
 
 def cpu_hours(trials: Sequence[Trial]) -> float:
-    """Estimate the hours of all different runs on one CPU core, if they start from minilm."""
+    """Estimate the hours that runs take on one CPU core, if they start from minilm. Equal runs count once."""
     return sum(map(_passes, _different(trials))) / CORE / 3600
 
 
 def gpu_hours(trials: Sequence[Trial]) -> float:
-    """Estimate the hours on one H100 for all runs, one after the other, if they start from the papers' backbones."""
+    """Estimate the hours that runs take on one H100, if they start from papers' backbones. Equal runs count once."""
     weighted = (_passes(each) * (LARGE if "large" in each.config.backbone else 1.0) for each in _different(trials))
     return sum(weighted) / DEVICE / 3600
 
@@ -156,7 +159,10 @@ def _different(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def _passes(trial: Trial) -> float:
-    """Estimate the cost of a run, with its teacher, as a number of forward passes of single sentences."""
+    """Estimate the cost of a run as a number of forward passes of single sentences.
+
+    The training of a teacher is included if the run needs a teacher and names none.
+    """
     judged = float(TASKS + trial.neighbours)
     if trial.untrained:
         return judged

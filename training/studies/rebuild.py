@@ -1,4 +1,7 @@
-"""Rebuild of an encoder from a recipe file, which describes training runs, their soup and the expected scores."""
+"""Rebuild of an encoder from a recipe file.
+
+A recipe describes training runs, the soup (average) of their encoders, and the expected scores.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ class Score:
 
     @property
     def met(self) -> bool:
-        """True if the score is within the tolerance."""
+        """True if the found score differs from the expected score by at most the tolerance."""
         return round(abs(self.found - self.expected), 6) <= self.tolerance
 
     def __str__(self) -> str:
@@ -62,7 +65,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Rebuild:
-    """A recipe for an encoder: a study whose runs are the ingredients of a soup."""
+    """A recipe for an encoder: a study whose trained encoders are averaged to a model soup."""
 
     study: Study
     mixing: SoupRecipe
@@ -84,8 +87,11 @@ class Rebuild:
     def read(cls, file: Path, *, wanted_by: tuple[Path, ...] = ()) -> Self:
         """Read a recipe and the recipes that it depends on from TOML files (docs/training.md).
 
+        `wanted_by` are the files of the recipes that depend on this recipe.
+
         Raises:
-            StudyError: a file can't be read, a recipe depends on itself, or a part is unknown or of the wrong shape.
+            StudyError: a file can't be read; a recipe depends on itself, or has a name that is reserved for promotion;
+                or a part is unknown or of the wrong shape.
         """
         values, known = read_toml(file), Path(os.path.realpath(file))
         if known in wanted_by:
@@ -123,7 +129,7 @@ class Rebuild:
 
     @property
     def card(self) -> dict[str, Any]:
-        """Return the facts for the model card that are known before the runs."""
+        """Return the facts for the model card that are known before training."""
         return {"file": str(self.study.file), "about": self.study.about, "limits": [*self.limits]}
 
     @property
@@ -141,14 +147,15 @@ class Rebuild:
         return [*found.values()]
 
     def trials(self, data: Path, corpus: Sequence[str], to_come: Collection[Path] = ()) -> list[Trial]:
-        """Return the runs, with `data` as their evaluation data and `corpus` as their corpus.
+        """Return this recipe's training runs, with the evaluation data `data` and the files `corpus` as their corpus.
 
-        If `corpus` is empty, the runs have the corpus of the recipe. `to_come` are folders of encoders that may not
-        exist yet.
+        If the recipe has an `excerpt`, the runs' corpus is this excerpt of the files. If `corpus` is empty, the runs
+        have the corpus that the recipe names. `to_come` are folders of encoders that may not exist yet.
 
         Raises:
             StudyError: see `Study.trials`; or a run has a setting that recipes do not allow, such as `fraction`; or the
-                numbers of weights and runs differ; or an excerpt is wanted but no corpus is given.
+                soup has weights, but their number is not the number of runs; or the recipe has an `excerpt`, but
+                `corpus` is empty.
             CorpusError: the excerpt can't be made.
         """
         given = {"corpus": [*corpus]} if corpus else {}
@@ -171,7 +178,7 @@ class Rebuild:
         return list(trials.values())
 
     def compared(self, bundle: Bundle) -> list[Score]:
-        """Return the scores in the bundle's manifest together with the expected ones."""
+        """Return each expected score together with the score in the bundle's manifest."""
         scores = bundle.manifest.scores or {}
         return [Score(name, scores[name], score, self.tolerance) for name, score in self.expected.items()]
 
@@ -179,14 +186,16 @@ class Rebuild:
 def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) -> Iterator[tuple[Rebuild, Bundle]]:
     """Carry out `plan` after the rebuilds that it depends on, and yield each rebuild with its bundle.
 
-    For each rebuild, train the missing ingredients, make the soup and evaluate it. If `plan` depends on a rebuild whose
-    bundle exists, has the same ingredients and reaches the expected scores, that bundle is reused. All inputs are
-    checked before training. Only STS-B dev selects weights. Progress goes to `stream`.
+    For each rebuild, train the missing ingredients, average them to a soup, and evaluate the soup. `plan` may depend on
+    a rebuild whose bundle exists, has the same ingredients and reaches the expected scores. Such a bundle is reused.
+    All inputs are checked before training. Only STS-B dev selects weights. Progress goes to `stream`.
 
     Raises:
         StudyError, CorpusError, DataError: see `Rebuild.trials`; or the data lack a task with an expected score.
+        BundleError: see `refuse_foreign`.
         LockError: another process works on one of the rebuilds.
-        ValueError, DivergedError, InterruptedRun: see `training.run.fit`; the same call resumes.
+        ValueError, DivergedError, InterruptedRun: see `training.run.fit`. A repeated call resumes an interrupted run.
+        SoupError: see `make_soup`.
     """
     steps, selection, tasks = plan.steps, by_stsb_dev(data), sts_tasks(data)
     text = text_sha256(corpus) if corpus and any(step.corpus_sha256 for step in steps) else None
@@ -221,7 +230,13 @@ def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) ->
 
 
 def _check_sources(step: Rebuild, trials: Sequence[Trial], earlier: Collection[Path], later: Sequence[Rebuild]) -> None:
-    """Check that every encoder that the runs need exists, is on the hub, or is made by an earlier rebuild."""
+    """Check that every encoder that the runs of `step` need exists, is on the hub, or is made by an earlier rebuild.
+
+    `earlier` has the folders of the earlier rebuilds' encoders. `later` has `step` and the rebuilds after it.
+
+    Raises:
+        StudyError: an encoder is missing, or a rebuild in `later` makes it.
+    """
     to_come = {out.resolve() for out in earlier}
     makers = {one.out.resolve(): one.study.file for one in later}
     needed = {step.mixing.towards}
@@ -243,7 +258,7 @@ def _check_sources(step: Rebuild, trials: Sequence[Trial], earlier: Collection[P
 
 
 def _made_before(step: Rebuild, ingredients: Sequence[str]) -> Bundle | None:
-    """Return a rebuild's bundle if it is complete, has these ingredients and reaches the expected scores."""
+    """Return a rebuild's bundle if it is complete, has these ingredients and reaches the expected scores, else None."""
     try:
         made = load(step.out)
     except BundleError:
@@ -254,7 +269,7 @@ def _made_before(step: Rebuild, ingredients: Sequence[str]) -> Bundle | None:
 
 
 def _ingredient(trial: Trial, folder: Path, stream: TextIO) -> Path:
-    """Return the folder of a run's bundle. Train the encoder first if the bundle does not exist."""
+    """Return the folder of a run's bundle. Train the encoder first if there is no usable bundle (see `_is_kept`)."""
     place = folder / trial.id
     config = with_teacher(trial.config, folder / TEACHERS, stream)
     config = config.override({"out": str(place / "bundle"), "run": str(place / "record")})
@@ -268,10 +283,10 @@ def _ingredient(trial: Trial, folder: Path, stream: TextIO) -> Path:
 
 
 def _is_kept(config: RunConfig) -> bool:
-    """Return whether the bundle of the run exists, is complete and has the same configuration.
+    """Return whether the bundle of the run exists, is complete and was trained with the same configuration.
 
-    Paths in the configuration are not compared. The name of the run's folder is a hash, which covers the files at these
-    paths.
+    Paths in the configuration are not compared. The name of the run's folder is a hash of the files at these paths, so
+    a run with other files has another folder.
     """
     try:
         made = load(Path(config.out)).manifest.run or {}
@@ -282,7 +297,11 @@ def _is_kept(config: RunConfig) -> bool:
 
 
 def _built(part: str, kind: type[Built], values: Any) -> Built:
-    """Build a dataclass of settings from a table of the file."""
+    """Return a `kind` with the settings in `values`, which is the table `part` of a recipe file.
+
+    Raises:
+        ValueError: a setting is unknown, out of range or of the wrong type; the message begins with `part`.
+    """
     known = field_types(kind)
     given = {
         key: check_named(f"{part}: {key}", value, known[key]) for key, value in _table(part, values, known).items()

@@ -1,7 +1,7 @@
 """Results of a study's runs: a file for each run, a file for the study with one line per run, and the record.
 
-The record has one line per run. Several studies, processes and machines can share it. A study does not repeat a run
-that is in its record.
+The record is a file with one line per finished run. Several studies, processes and machines can share a record. A study
+does not repeat a run that is in its record.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Result:
 
     @classmethod
     def checked(cls, values: Any) -> Self:
-        """Return the result with the values of a line, after checking them. Unknown fields are ignored.
+        """Check the values of a line of results, and return them as a `Result`. Unknown fields are ignored.
 
         Raises:
             ValueError: a field is missing or of the wrong type.
@@ -96,7 +96,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     """Read the result of the run in a folder, or return None if the run has no result yet.
 
     Raises:
-        StudyError: the result, or the arrays of a scored task, are damaged.
+        StudyError: the result is damaged, or the arrays of a scored task are missing or damaged.
     """
     file = folder / RESULT
     try:
@@ -122,12 +122,15 @@ def result_or_none(folder: Path) -> dict[str, Any] | None:
 
 
 def is_finished(folder: Path) -> bool:
-    """Return whether the run in a folder has a result. Finished runs are never repeated."""
+    """Return whether the run in a folder has a usable result. Finished runs are never repeated."""
     return result_or_none(folder) is not None
 
 
 def collect_results(trials: Sequence[Trial], study: Path, recorded: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write the results of all finished runs in the study's order (see `finished`)."""
+    """Write the results of all finished runs to the study's file of results, in the order of `trials`.
+
+    See `finished` for `recorded`.
+    """
     lines = [json.dumps(each) for each in finished(trials, study, recorded)]
     write_whole(study / RESULTS, "".join(f"{line}\n" for line in lines))
 
@@ -135,9 +138,10 @@ def collect_results(trials: Sequence[Trial], study: Path, recorded: Mapping[str,
 def finished(
     trials: Sequence[Trial], study: Path, recorded: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the fields of each finished run.
+    """Yield the fields of each finished run's result, in the order of `trials`.
 
-    Runs without a result in the study's folder are taken from `recorded`, the lines of a record by run id.
+    `recorded` has lines of a record by run id. If a run has no result in the study's folder, its line in `recorded`
+    is used.
     """
     for trial in trials:
         values = result_or_none(run_folder(trial, study)) or recorded.get(trial.id)
@@ -146,7 +150,10 @@ def finished(
 
 
 def place_of(trial: Trial) -> dict[str, Any]:
-    """Return the fields of a line that a run's own result lacks: its id, its arm and the values of its axes."""
+    """Return the fields that identify a run in a file of results: its id, its arm and the values of its axes.
+
+    The run's own file `result.json` lacks these fields.
+    """
     return {"id": trial.id, "arm": trial.arm, "axes": dict(trial.axes)}
 
 
@@ -154,7 +161,7 @@ def read_results(file: Path) -> list[Result]:
     """Read results from a file with one result per line.
 
     Raises:
-        StudyError: there are none, or a line is broken.
+        StudyError: the file can't be read or has no results, or a line is broken.
     """
     try:
         content = file.read_bytes()
@@ -167,10 +174,10 @@ def read_results(file: Path) -> list[Result]:
 
 
 def parse_lines(content: bytes, file: Path, parse: Callable[[bytes], T]) -> list[T]:
-    """Parse each line of a file's content.
+    """Parse each line of the `content` of a file.
 
     Raises:
-        StudyError: `parse` raises a ValueError. The message names the file and the line.
+        StudyError: `parse` raises a ValueError for a line. The message names the file and the line.
     """
     parsed = []
     for number, line in enumerate(content.splitlines(), start=1):
@@ -202,7 +209,7 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A file of finished runs. A missing file is an empty record."""
+    """A file with one line per finished run, which several studies can share. A missing file is an empty record."""
 
     file: Path
     study: str = ""
@@ -226,12 +233,12 @@ class RunRecord:
     def find(self, trials: Iterable[Trial]) -> dict[str, Line]:
         """Return the recorded lines of `trials`, as {id of the trial: line}. Trials without a line are left out.
 
-        A trial with evaluation data is found by its id. Any other trial can't be carried out, so no run has its id. It
-        is found by its `settings`, even if it names a corpus.
+        A trial with evaluation data is found by its id. A trial without evaluation data can't be carried out, so no
+        line has its id. Such a trial is found by the hash `Trial.settings`, which does not depend on data.
 
         Raises:
-            StudyError: see `lines`; or a trial that is found by its settings matches several recorded runs. These runs
-                have the same settings but different data.
+            StudyError: see `lines`; or a trial without evaluation data has the settings of several recorded runs, which
+                differ only in their data.
         """
         known: dict[str, dict[str, Line]] = {}
         for line in self.lines():
@@ -304,7 +311,7 @@ def _line(trial: Trial, values: Mapping[str, Any], study: str) -> Line:
 
 
 def _shortened(value: Any) -> Any:
-    """Return a JSON value with its numbers rounded to `DIGITS` significant digits."""
+    """Return a JSON value with its floating-point numbers rounded to `DIGITS` significant digits."""
     match value:
         case float():
             return float(f"{value:.{DIGITS}g}")

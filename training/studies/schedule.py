@@ -65,14 +65,14 @@ class Carrier(Protocol):
     """Protocol of an executor of runs, such as local processes or Ray tasks."""
 
     def __call__(self, trial: Trial, study: Path) -> Failure | None:
-        """Carry out a run, and return a failure, or None if the run finished or was stopped."""
+        """Carry out a run. Return a failure, or None if the run finished or was stopped."""
 
     def stop(self) -> None:
-        """Stop all runs, which save a checkpoint. No further run starts."""
+        """Stop all active runs. Each run saves a checkpoint before it ends. No further run starts."""
 
 
 class Processes:
-    """A callable that starts the processes of runs, and can stop all of them."""
+    """A callable that carries out each run in a process of its own on this machine, and can stop all runs."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -88,8 +88,8 @@ class Processes:
             with self._lock:
                 if self._stopped:
                     return None
-                # The process has a session of its own. So Ctrl-C in a terminal reaches only this process, which passes
-                # it on once.
+                # The run's process has a session of its own. So Ctrl-C in a terminal reaches only the study's process,
+                # which passes the signal on once.
                 # With -P, a `training` in the working directory is not run instead of ours.
                 process = subprocess.Popen(
                     [sys.executable, "-P", "-m", "training.studies", str(folder), str(os.getpid())],
@@ -127,14 +127,15 @@ def run_trials(
 ) -> list[Failure]:
     """Carry out all runs without a result, `jobs` at a time, and return the failed runs.
 
-    A failed run does not stop the remaining runs. With a record, each finished run is added to it, and the runs in it
-    are not carried out.
+    A failed run does not stop the remaining runs. Runs in `record` are not carried out, and each finished run is added
+    to `record`. Progress goes to `stream`.
 
     Raises:
         StudyError: a line of the record is broken.
-        KeyboardInterrupt: after Ctrl-C or SIGTERM, when the active runs have saved checkpoints.
-        OSError, Refused: the study's folder can't be written, or a node of the cluster does not have it. Like
-            KeyboardInterrupt, these errors are raised when the active runs have saved checkpoints.
+        KeyboardInterrupt: the user pressed Ctrl-C, or this process received SIGTERM. The active runs have saved
+            checkpoints.
+        OSError, Refused: the study's folder can't be written, or a node of the cluster does not have this folder. The
+            active runs have saved checkpoints.
     """
     recorded = record.find(trials) if record else {}
     due = _unfinished([trial for trial in trials if trial.id not in recorded], study, stream)
@@ -167,13 +168,13 @@ def run_trials(
 
 
 def _add(trial: Trial, study: Path, record: RunRecord) -> None:
-    """Add the run to the record if it has a result in the study's folder."""
+    """Add the run to the record if the run has a result in the study's folder."""
     if values := result_or_none(run_folder(trial, study)):
         record.add(trial, values)
 
 
 def _unfinished(trials: Sequence[Trial], study: Path, stream: TextIO) -> list[Trial]:
-    """Return the distinct runs without a result, and report damaged results."""
+    """Return the distinct runs without a usable result, and report damaged results to `stream`."""
     unfinished = []
     for trial in {each.id: each for each in trials}.values():
         try:
@@ -210,7 +211,7 @@ def is_locked(folder: Path) -> bool:
 
 @contextmanager
 def locked_with_retry(folder: Path) -> Iterator[None]:
-    """Lock the folder, after creating it if needed.
+    """Lock the folder during the `with` block. A missing folder is created.
 
     Concurrent checks by `is_locked` do not prevent the lock.
 
@@ -236,7 +237,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def stop_with_parent(parent: int) -> None:
-    """Stop this process on SIGINT, on SIGTERM, and when its parent ends.
+    """Make sure that this process stops on SIGINT and SIGTERM and, on Linux, when its parent ends.
+
+    `parent` is the process id of the parent.
 
     Raises:
         KeyboardInterrupt: the parent has already ended.

@@ -81,7 +81,7 @@ class TrialScores:
 
 
 def check_saved(folder: Path, tasks: Several[str]) -> None:
-    """Check that a folder has everything that `TrialScores.save` writes for the scored tasks.
+    """Check that a folder has everything that `TrialScores.save` writes for `tasks`, the tasks with a score.
 
     Raises:
         StudyError: a file is missing or damaged, or lacks a task.
@@ -140,7 +140,7 @@ def evaluate(encoder: Encoder, given: EvaluationData, stream: TextIO) -> TrialSc
 
 
 def task_of(collection: str, measure: str) -> str:
-    """Return the key of a collection's retrieval measure in scores and arrays."""
+    """Return the key of a retrieval measure on a collection in scores and arrays, such as `scifact nDCG@10`."""
     return f"{collection} {measure}"
 
 
@@ -156,9 +156,10 @@ def _nearest(encode: Encode, sentences: Sequence[str]) -> dict[int, Sequence[flo
 def _searched(
     encode: Encode, prompts: Mapping[str, str], collections: Mapping[str, Collection]
 ) -> tuple[Arrays, Arrays]:
-    """Return two dictionaries: the scores (Q,) of the queries, and their numbers (Q,) of relevant documents.
+    """Search the collections. Return two dictionaries: the queries' scores, and their numbers of relevant documents.
 
-    Both have an entry for each collection and measure, under the key that `task_of` returns.
+    Both dictionaries have an array (Q,) for each collection and measure. An array has a value for each of the
+    collection's Q queries. The function `task_of` returns the keys.
     """
     found: dict[str, NDArray[np.float64]] = {}
     relevant: dict[str, NDArray[np.int64]] = {}
@@ -178,17 +179,17 @@ DAMAGE = (OSError, ValueError, EOFError, BadZipFile, RuntimeError, zlib.error, S
 
 
 def save_arrays(file: Path, kinds: Mapping[str, Arrays]) -> None:
-    """Write the arrays of each kind to one compressed file. The name of a kind must be a single word."""
+    """Write the arrays of all kinds to the same compressed file. The name of a kind must be a single word."""
     named = {f"{kind} {task}": values for kind, arrays in kinds.items() for task, values in arrays.items()}
     with replacing(file) as beside, beside.open("wb") as written:
         np.savez_compressed(written, allow_pickle=False, **named)
 
 
 def load_arrays(file: Path, *kinds: str) -> tuple[dict[str, NDArray[Any]], ...]:
-    """Read the arrays of the given kinds from a file of `save_arrays`.
+    """Read a file that `save_arrays` wrote. Return, for each of `kinds`, a dictionary of its arrays by task.
 
     Raises:
-        StudyError: the file is damaged, or lacks a kind.
+        StudyError: the file can't be read, is damaged, or has arrays of another kind.
     """
     try:
         with file.open("rb") as opened, np.load(opened) as arrays:

@@ -67,7 +67,7 @@ class Ingredient:
     def load(cls, source: str, *, like: Encoder | None = None) -> Self:
         """Load an encoder by name or folder.
 
-        If `like` is given, its pooling and maximum length replace the encoder's own.
+        If `like` is given, the pooling and maximum length of `like` replace those of the loaded encoder.
 
         Raises:
             SourceError, BundleError: the encoder does not exist, or its files do not match its manifest.
@@ -87,7 +87,7 @@ class Ingredient:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """Return the properties that must be equal for weights to be compatible, by dotted names."""
+        """Return the properties, by dotted names, that must be equal in two encoders before they can be averaged."""
         config = self.encoder.backbone.config.to_dict()
         tokenizer = json.loads(self.encoder.hub_tokenizer.backend_tokenizer.to_str())
         described = {
@@ -109,7 +109,10 @@ class Ingredient:
         return tuple(base for base in self.encoder.origin.base_models if base != hub_id(self.source))
 
     def cosine_to(self, other: Ingredient) -> float:
-        """Compute the cosine, in float64, between the concatenated matrices of the two encoders."""
+        """Compute the cosine between the weights of two encoders, in float64.
+
+        Only weight matrices count. The matrices of an encoder are concatenated to one vector.
+        """
         mine, theirs = (each.encoder.state_dict() for each in (self, other))
         names = [name for name, weights in mine.items() if weights.ndim > 1 and weights.is_floating_point()]
         dot, own, others = (
@@ -134,7 +137,8 @@ class Ingredient:
         """Check that the weights of the two encoders can be averaged.
 
         Raises:
-            SoupError: the encoders are not compatible; the message names the difference.
+            SoupError: this encoder has a transform, or the two encoders differ in a property of `facts`; the message
+                names the transform or the property.
         """
         if self.encoder.transform is not None:
             raise SoupError(
@@ -175,8 +179,9 @@ def check_one_start(ingredients: Sequence[Ingredient]) -> None:
 def averaged(ingredients: Sequence[Ingredient], shares: Shares) -> dict[str, Tensor]:
     """Return the averaged weights by name, with `shares` as factors. Averages are computed in float64.
 
-    Integers such as positions stay unchanged. The result does not depend on the order of the ingredients, because sums
-    are ordered by shares and digests. The average of a single ingredient is bit-identical to the ingredient.
+    Integers such as positions stay unchanged. The result does not depend on the order of the ingredients, because the
+    terms of a sum are ordered by share and digest. The average of a single ingredient is bit-identical to the
+    ingredient.
     """
     taken = sorted(
         ((share, each) for share, each in zip(shares, ingredients, strict=True) if share),
@@ -194,7 +199,7 @@ def _averaged(name: str, states: Sequence[tuple[float, Mapping[str, Tensor]]]) -
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values in nested dictionaries and lists, with their dotted paths."""
+    """Yield a pair (dotted path, value) for each value in nested dictionaries and lists. Paths begin with `path`."""
     if not isinstance(value, dict | list):
         yield path, value
         return
@@ -277,7 +282,7 @@ class SoupRecipe:
                 raise SoupError(f"share: {self.share} is not from {GRID[0]:g} to {GRID[-1]:g}")
 
     def shares(self, count: int) -> Shares:
-        """Return the weights of `count` encoders, scaled to a sum of 1.
+        """Return the shares of `count` encoders: the recipe's weights, or else equal weights, scaled to a sum of 1.
 
         Raises:
             SoupError: the recipe has weights, but their number is not `count`.
@@ -291,8 +296,8 @@ class SoupRecipe:
     def choose(self, count: int, score: Callable[[Shares], float]) -> Shares:
         """Return the shares of `count` encoders.
 
-        If the recipe includes the initial encoder, its share follows as the last one. If the recipe leaves shares open,
-        the shares with the best `score` are chosen.
+        If the recipe includes the initial encoder, the share of this encoder is appended. If the recipe leaves shares
+        open, the function `score` is used to choose them. A higher score is better.
         """
         if self.towards is None:
             return greedy(count, score) if self.greedy else self.shares(count)
@@ -438,7 +443,9 @@ def make_soup(sources: Sequence[str], mixing: SoupRecipe, selection: Selection |
 
 
 def is_soup(manifest: Manifest, sources: Sequence[str], mixing: SoupRecipe) -> bool:
-    """Return whether a bundle is the soup of the named encoders in their current state, with this mixing.
+    """Return whether the bundle with this manifest is the soup of the encoders `sources` by the recipe `mixing`.
+
+    The result is False if an encoder has changed since the soup was made.
 
     Raises:
         SourceError, BundleError: an encoder can't be read.
@@ -451,7 +458,7 @@ def is_soup(manifest: Manifest, sources: Sequence[str], mixing: SoupRecipe) -> b
 
 
 def _load_ingredients(sources: Sequence[str], mixing: SoupRecipe) -> list[Ingredient]:
-    """Load the ingredients. If the soup includes the initial encoder, it is the last one."""
+    """Load the ingredients. If the soup includes the initial encoder, this encoder is the last ingredient."""
     ingredients = [Ingredient.load(source) for source in sources]
     if mixing.towards is not None:
         ingredients.append(Ingredient.load(mixing.towards, like=ingredients[0].encoder))
@@ -459,7 +466,7 @@ def _load_ingredients(sources: Sequence[str], mixing: SoupRecipe) -> list[Ingred
 
 
 def _format_shares(shares: Shares, ingredients: Sequence[Ingredient]) -> str:
-    """Return a text with the encoders and their shares."""
+    """Return a text with the encoders whose share is not 0, and their shares."""
     return " + ".join(f"{share:.3g} {each.source}" for share, each in zip(shares, ingredients, strict=True) if share)
 
 

@@ -66,13 +66,13 @@ class Metric:
     """Task whose score selected the weights. The metric uses this task only if the results share no other task."""
 
     def shared(self, results: Sequence[Result]) -> tuple[str, ...]:
-        """Return the metric's tasks that all results have, or else the dev task if all results have it."""
+        """Return the metric's tasks that all results have. If there are none, return the dev task, if all have it."""
         found = set.intersection(*(set(result.scores) for result in results))
         stand_in = (self.dev,) if self.dev is not None and self.dev in found else ()
         return tuple(task for task in self.tasks if task in found) or stand_in
 
     def arrays(self, results: Sequence[Result], study: Path, tasks: Sequence[str]) -> tuple[dict[str, Arrays], Arrays]:
-        """Return the encoder's arrays by run id and task, and the human judgements by task.
+        """Return two mappings: the arrays from encoders by run id and task, and the human judgements by task.
 
         Runs without this metric's file are left out. The human judgements must be equal in all runs.
 
@@ -127,7 +127,10 @@ TRANSFER = Metric(
 
 
 def metrics(results: Sequence[Result]) -> list[Metric]:
-    """Return the metrics with results. Each retrieval measure is a metric of its own, a mean over collections."""
+    """Return the metrics for which a result has a score.
+
+    Each retrieval measure is a metric of its own, a mean over collections.
+    """
     known = (STS, TRANSFER, *(_retrieval(measure, results) for measure in MEASURES))
     return [metric for metric in known if any(metric.shared([result]) for result in results)]
 
@@ -161,12 +164,12 @@ class SeedScores:
 
     @property
     def deviation(self) -> float | None:
-        """Return the standard deviation with n - 1, or None for one seed."""
+        """Return the standard deviation over seeds, with divisor n - 1, or None for one seed."""
         return stdev(self.values) if len(self.values) > 1 else None
 
     @property
     def error(self) -> float | None:
-        """Return the standard error of the mean: 0 for an untrained encoder, and None for a single training seed."""
+        """Return the standard error of the mean. It is 0 for an untrained encoder, and None for one training seed."""
         if self.seedless:
             return 0.0
         return None if self.deviation is None else self.deviation / math.sqrt(len(self.values))
@@ -236,7 +239,7 @@ class Summary:
 
     @property
     def measure(self) -> str:
-        """Return a description of the metric's mean score."""
+        """Return a name for the mean score, such as "mean of 7 tasks", or the name of the only task."""
         return f"mean of {len(self.tasks)} {self.metric.called}" if len(self.tasks) > 1 else self.tasks[0]
 
     @property
@@ -245,10 +248,11 @@ class Summary:
         return self.measure[0].upper() + self.measure[1:]
 
     def agreement(self, criterion: str) -> tuple[float, int] | None:
-        """Return Spearman's rank correlation of a criterion with the mean over tasks, and the number of runs.
+        """Return the rank correlation, over runs, of a criterion with the mean over tasks, and the number of runs.
 
-        The criterion's value at the selected step is used. The result is None if fewer than `FEWEST_RANKED` runs have
-        the criterion, or if all values of the criterion or all means are equal.
+        The correlation is Spearman's. A run's value of the criterion is from the step whose weights were selected. The
+        result is None if fewer than `FEWEST_RANKED` runs have the criterion, or if all values of the criterion or all
+        means are equal.
         """
         from scipy.stats import spearmanr  # It takes half a second to import.
 
@@ -267,9 +271,10 @@ class Summary:
 def summaries(
     results: Sequence[Result], study: Path, *, against: str | None = None, resamples: int = RESAMPLES
 ) -> list[Summary]:
-    """Summarise the results by each metric.
+    """Return a summary of the results for each metric.
 
-    The default baseline is each metric's first label. `metrics_left_out` reports the metrics that are not summarised.
+    The baseline has the label `against`. If `against` is None, or has no result of a metric, the baseline is the first
+    label with such a result. The function `metrics_left_out` reports the metrics that are not summarised.
 
     Raises:
         StudyError: no result has the label `against`; or no metric has results that share a task; or see `summarise`.
@@ -291,7 +296,7 @@ def summaries(
 
 
 def metrics_left_out(results: Sequence[Result]) -> list[str]:
-    """Return a line for each metric that `summaries` leaves out because its results share no task."""
+    """Return a line of text for each metric that `summaries` leaves out because the metric's results share no task."""
     return [
         f"{metric.title}: left out, because its runs share no task."
         for metric in metrics(results)

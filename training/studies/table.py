@@ -15,7 +15,7 @@ MEAN, DEV = HEAD.index("mean"), HEAD.index("STS-B dev")
 def table(*summaries: Summary) -> str:
     """Format a table of scores and a table of single tasks for each summary, with explanations.
 
-    The last table has the geometry of the first summary.
+    The last table has the geometry of the vectors, from the first summary.
     """
     parts = []
     for summary in summaries:
@@ -34,7 +34,7 @@ def _aligned(lines: Sequence[Sequence[str]], said: str) -> str:
 
 
 def grid(summary: Summary) -> list[list[str]]:
-    """Return the main table: a header, and a row for each arm, with a column for the metric's dev task, if any."""
+    """Return the main table: a header, and a row for each arm. A metric with a dev task has a column for this task."""
     head = [*HEAD[:MEAN], summary.measure, *HEAD[MEAN + 1 :]]
     lines = [head, *(cells(row) for row in summary.rows)]
     return lines if summary.metric.dev else [line[:DEV] + line[DEV + 1 :] for line in lines]
@@ -51,7 +51,7 @@ def cells(row: Row) -> list[str]:
 
 
 def explanation(summary: Summary) -> str:
-    """Return an explanation of a table's numbers, with the names of the arms without a proven difference."""
+    """Return an explanation of the main table's numbers, with the names of the arms without a proven difference."""
     metric = summary.metric
     undecided = [row.label for row in summary.rows if row.undecided]
     compared = sum(row.gain is not None for row in summary.rows)
@@ -73,7 +73,7 @@ def explanation(summary: Summary) -> str:
 
 
 def _gains(summary: Summary) -> Iterator[str]:
-    """Yield a sentence about each kind of gain in the table."""
+    """Yield an explanation for each kind of gain: gains with a bootstrap interval, and gains with Welch's interval."""
     metric, compared = summary.metric, [row for row in summary.rows if row.gain]
     over_seeds = [row.label for row in compared if row.gain and row.gain.better is None]
     if not over_seeds or len(over_seeds) < len(compared):
@@ -132,7 +132,7 @@ EXPLANATION = (
 
 
 def geometry_grid(summary: Summary) -> list[list[str]]:
-    """Return the table of geometry: a header, and a row for each arm. The result is empty if no result has geometry."""
+    """Return the table of the vectors' geometry: a header, and a row for each arm. Return [] if no run has geometry."""
     known = [name for name in QUANTITIES if any(_of(row.results, name) for row in summary.rows)]
     head = ["arm", *(QUANTITIES[name][0] for name in known)]
     arms = [[row.label, *(_geometry_cell(row, name) for name in known)] for row in summary.rows]
@@ -140,7 +140,7 @@ def geometry_grid(summary: Summary) -> list[list[str]]:
 
 
 def _of(results: Sequence[Result], name: str) -> list[float]:
-    """Return the value of each seed, or an empty list if a seed has no value."""
+    """Return the value of the field `name` in each result, or an empty list if a result lacks this value."""
     values = [value for each in results if (value := getattr(each, name)) is not None]
     return values if len(values) == len(results) else []
 

@@ -60,7 +60,7 @@ class Trial:
 
     @cached_property
     def settings(self) -> str:
-        """Hash of everything that `id` covers, except the corpus and the evaluation data, which may be absent."""
+        """Hash of everything that `id` covers, except the corpus and the evaluation data. Both may be absent."""
         config = replace(self.config, corpus=(), text_column=None, eval_data=None, dev_data=None)
         return self._digest(config, {name: digest for name, digest in self.inputs.items() if name in ENCODERS})
 
@@ -75,12 +75,12 @@ class Trial:
 
     @property
     def label(self) -> str:
-        """Arm and values of its axes, without the seed. Scores are means over runs of the same label."""
+        """Text with the arm and the values of its axes, without the seed. Scores are means over runs of this label."""
         return label_of(self.arm, self.axes)
 
     @property
     def title(self) -> str:
-        """Return the label and the seed."""
+        """Return the label and, for a trained run, the seed."""
         return self.label if self.untrained else f"{self.label}, seed {self.config.seed}"
 
     def to_json(self) -> str:
@@ -105,7 +105,10 @@ class Trial:
 
 
 def label_of(arm: str, axes: Mapping[str, Any]) -> str:
-    """Return the label of a run. A number is preceded by the name of its axis. A text appears without the axis."""
+    """Return the label of a run: its arm, followed by the values of its axes except the seed.
+
+    A value that is a text stands alone. Any other value is preceded by the name of its axis.
+    """
     parts = [arm] if arm else []
     parts += [
         value if isinstance(value, str) else f"{name} {_plain(value)}" for name, value in axes.items() if name != SEED
@@ -141,7 +144,7 @@ The model card, evaluations and exported graphs are left out.
 
 
 class InputDigests:
-    """Cache of digests. Each corpus, encoder folder and evaluation folder is read once.
+    """Cache of the digests of runs' input files. Each corpus, encoder folder and evaluation folder is read once.
 
     `to_come` are folders of encoders that do not exist yet. These encoders are identified by path.
     """
@@ -160,8 +163,8 @@ class InputDigests:
         """Return the digest of each input of a run, by field of the configuration.
 
         Fields that contain no path are left out. `eval_data` has the digest of the STS tasks, or an empty digest if
-        `sts` is false. The transfer tasks and the collections named by `retrieval` have digests of their own. An
-        encoder without a local folder has no digest, because its name identifies it.
+        `sts` is false. The transfer tasks and the collections in `retrieval` have digests of their own, under the keys
+        `transfer` and `retrieval`. An encoder without a local folder has no digest, because its name identifies it.
 
         Raises:
             StudyError: a path in `corpus` or `dev_data` is not a file.
@@ -218,7 +221,7 @@ def encoder_digest(folder: Path) -> str:
 def sts_digest(data: str, dev_tasks: DevTasks = "stsb") -> str:
     """Return the SHA-256, in hex, of the paths and digests of the STS files in `data`.
 
-    SICK-R's dev split is included only if `dev_tasks` uses it to select weights.
+    SICK-R's dev split is included only if `dev_tasks` uses this split to select weights.
     """
     root, dev = data_root(Path(data)), (STSB_DEV,) if dev_tasks == "stsb" else (STSB_DEV, SICKR_DEV)
     return _digest_files(
@@ -234,7 +237,10 @@ def transfer_digest(data: str) -> str:
 
 
 def retrieval_digest(data: str, names: tuple[str, ...]) -> str:
-    """Return the SHA-256, in hex, of the files of the named collections, with only the named splits."""
+    """Return the SHA-256, in hex, of the paths and digests of the files of collections.
+
+    `names` are collections, each optionally with a split (see `beir.part`). Files of other splits are left out.
+    """
     known = beir.collections(Path(data))
     root = next(iter(known.values()), Path(data)).parent
     files = {root / folder / file for folder, split in map(beir.part, names) for file in beir.files(split)}

@@ -42,12 +42,14 @@ READ_AT_ONCE = 4096
 
 
 def run_trial(folder: Path, stream: TextIO) -> None:
-    """Carry out the run in `folder/trial.json`, and write its result. An interrupted run is resumed.
+    """Carry out the run that `folder/trial.json` describes, and write its result. An interrupted run is resumed.
+
+    A finished run is not repeated.
 
     Raises:
-        StudyError: `folder/trial.json` does not exist.
+        StudyError: `folder/trial.json` can't be read, or does not describe a run.
         LockError: another process works on this run.
-        StudyError, DataError: see `load_data`. These errors are raised before training.
+        StudyError, CorpusError, DataError: see `load_data`. These errors are raised before training.
         ValueError, DivergedError, InterruptedRun: see `training.run.fit`.
         EvaluationError: see `training.studies.scores.evaluate`.
     """
@@ -90,9 +92,10 @@ def run_trial(folder: Path, stream: TextIO) -> None:
 
 
 def _run_config(trial: Trial, folder: Path, stream: TextIO) -> RunConfig:
-    """Return the run's configuration, with its folders, its share of the corpus and its teacher.
+    """Return the run's complete configuration, with its folders, its share of the corpus and its teacher.
 
-    Corpus shares and teachers are in the study's folder. Runs with the same share or teacher use the same files.
+    If the share or the teacher is missing, this function writes the share and trains the teacher. Both are in the
+    study's folder. Runs with the same share or teacher use the same files.
     """
     study, config = folder.parent.parent, trial.config
     if not trial.sts:
@@ -105,9 +108,9 @@ def _run_config(trial: Trial, folder: Path, stream: TextIO) -> RunConfig:
 
 
 def _seconds_of_steps(metrics: Path, sentences: int, batch_size: int) -> float:
-    """Compute the duration of all steps in seconds from the recorded sentences per second.
+    """Compute the duration of all training steps, in seconds, from the speeds recorded in the file `metrics`.
 
-    Steps from before a resumption count, too.
+    Steps from before a resumption count, too. `sentences` is the number of sentences in the corpus.
     """
     whole, rest = divmod(sentences, batch_size)
     epoch = [batch_size] * whole + [rest] * bool(rest)
@@ -125,9 +128,9 @@ SHUFFLE = b"isosphere-share-0"
 def corpus_share(files: Sequence[str], fraction: float, folder: Path, *, column: str | None = None) -> str:
     """Return the path of a file in `folder` with a share `fraction` of the distinct sentences.
 
-    The file is written if it does not exist. Sentences are ordered by a keyed hash of their text. So a smaller share is
-    a subset of a larger one, and the result does not depend on the order of the corpus or on repeated sentences. The
-    share has at least one sentence.
+    The file is written if it does not exist. The share is the first part of the sentences, ordered by a keyed hash of
+    their text. So a smaller share is a subset of a larger one, and the result does not depend on the order of the
+    corpus or on repeated sentences. The share has at least one sentence.
 
     Raises:
         CorpusError: the corpus can't be read.
@@ -151,11 +154,14 @@ def _place(sentence: str) -> bytes:
 
 
 def load_data(trial: Trial) -> EvaluationData:
-    """Load the available STS tasks, STS-B dev for geometry, and the requested transfer and retrieval data.
+    """Load a run's evaluation data.
+
+    The data are the available STS tasks, STS-B dev for geometry, and the transfer tasks, collections and corpus
+    sentences that the run requests.
 
     Raises:
-        StudyError: the run names no evaluation data, or the corpus has fewer sentences than requested.
-        CorpusError: sentences are requested and the corpus can't be read.
+        StudyError: the run names no evaluation data, or the corpus has fewer sentences than the run requests.
+        CorpusError: the run requests sentences, and the corpus can't be read.
         DataError: STS-B dev, a transfer task or a collection is missing or broken.
     """
     if trial.config.eval_data is None:
@@ -171,7 +177,12 @@ def load_data(trial: Trial) -> EvaluationData:
 
 
 def _first(trial: Trial) -> list[str]:
-    """Return the first `trial.neighbours` sentences of the corpus, in the order of a run with seed 0."""
+    """Return the first `trial.neighbours` sentences of the corpus, in the order in which a run with seed 0 reads them.
+
+    Raises:
+        StudyError: the corpus has fewer sentences.
+        CorpusError: the corpus can't be read.
+    """
     config = trial.config
     corpus = open_run_corpus(config, 0)
     if corpus.census.sentences < trial.neighbours:
@@ -187,7 +198,8 @@ def _first(trial: Trial) -> list[str]:
 def with_teacher(config: RunConfig, folder: Path, stream: TextIO) -> RunConfig:
     """Return the configuration with a teacher, or without one if the objective needs none.
 
-    If a teacher is needed but `config` names none, a teacher is trained in `folder`, unless it is there already.
+    If the objective needs a teacher and `config` names none, a teacher in `folder` is used. The teacher is trained
+    first if `folder` does not contain it.
 
     Raises:
         ConfigError: the encoder is too narrow for the objective.
@@ -212,12 +224,12 @@ def with_teacher(config: RunConfig, folder: Path, stream: TextIO) -> RunConfig:
 
 
 def train_bundle(config: RunConfig, stream: TextIO) -> None:
-    """Train an encoder, or continue its training, and publish it without an evaluation."""
+    """Train an encoder, or continue an interrupted training, and publish the encoder without an evaluation."""
     publish(config, run.fit(config, stream, resume=record.has_run(Path(config.run))), {})
 
 
 def drop_checkpoints(folder: Path) -> None:
-    """Delete the checkpoints of a finished run, which are several times as large as its encoder."""
+    """Delete a finished run's checkpoints, because they are several times as large as the encoder."""
     for file in folder.glob("*.safetensors"):
         file.unlink()
 
