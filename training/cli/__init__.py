@@ -1,4 +1,4 @@
-"""The command line of `isosphere`."""
+"""The training commands of `isosphere`: the module that parses a command line and runs the command."""
 
 from __future__ import annotations
 
