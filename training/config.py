@@ -384,7 +384,7 @@ def check_seed(seed: int) -> None:
 
 
 def check_folders(config: Configuration) -> None:
-    """Check that `out` and `run` name folders.
+    """Check that the fields `out` and `run` are not empty.
 
     `Configuration.check` accepts empty names, because studies describe runs without folders.
 

@@ -90,7 +90,7 @@ class Run(Protocol[B]):
         """Copy the state that is needed to repeat the next step, or return None if the run stores no diverged steps."""
 
     def take(self, batch: B, learning_rate: float) -> dict[str, Tensor]:
-        """Update the state from a batch, without waiting for the device."""
+        """Update the state from a batch, and return the logged values by name, without waiting for the device."""
 
     def speed(self, steps: Sequence[tuple[int, B]], seconds: float) -> Mapping[str, float]:
         """Compute the logged speeds.
@@ -181,7 +181,7 @@ def _take_steps(run: Run[B], record: WriteMetrics, progress: Progress, *, stop: 
 def _read(pending: Sequence[TakenStep[B]], since: float, run: Run[B], record: WriteMetrics, progress: Progress) -> None:
     """Record the metrics of steps, with their mean speed since the time `since`.
 
-    The copy of losses waits for the device, so one transfer copies the losses of all steps.
+    Each copy from the device waits for the device. So the values of all steps are copied together.
     """
     rows = torch.stack([torch.stack([value.float() for value in each.values.values()]) for each in pending]).tolist()
     seconds = time.perf_counter() - since

@@ -417,7 +417,7 @@ def _trained_teacher(planned: RunConfig, corpus: Corpus, devices: Devices, strea
 def replay(config: RunConfig, file: Path) -> tuple[int, dict[str, float], list[str]]:
     """Repeat a diverged step.
 
-    Return its number, its loss, terms and other values by name, and the sentences whose views are not finite.
+    Return the step's number, the loss and other values by name, and the sentences whose views are not finite.
 
     The replay uses one process. If the run used several processes, the replay has other dropout masks than the run. If
     the run used one process, the result is the same, except that a teacher's vectors may differ in the last digits.

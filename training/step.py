@@ -319,7 +319,8 @@ def can_record(config: RunConfig, state: State, devices: Devices) -> bool:
 
     All work of a recorded step must run on one CUDA device. Each of the following prevents recording: several
     processes, a gradient scaler, an augmentation, an objective that waits for the device, torch.compile, and gradient
-    caching, whose number of parts depends on lengths. The model type must be in `RECORDABLE_TYPES`.
+    caching, because its number of parts depends on the lengths of sentences. The model type must be in
+    `RECORDABLE_TYPES`.
     """
     whole = config.chunk_size is None and config.augmentation == "none" and not config.compile
     asks_nobody = not state.scaler.is_enabled() and not state.objective.needs.host

@@ -214,7 +214,7 @@ def check(paths: Iterable[File], options: Options, learn: Callable[[Sequence[Row
     """Read all rows once: count them, and refuse or skip bad rows. `learn` receives each batch of rows.
 
     Raises:
-        CorpusError: a row is bad and `on_error` is fail, or a file can't be read.
+        CorpusError: a row is bad and `options.on_error` is "fail", or a file can't be read.
     """
     total, skipped, first = 0, 0, ""
 

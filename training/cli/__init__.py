@@ -1,4 +1,4 @@
-"""The training commands of `isosphere`: the module that parses a command line and runs the command."""
+"""Entry point of the training commands of `isosphere`: parse the command line, and run one command."""
 
 from __future__ import annotations
 

@@ -136,7 +136,10 @@ def _compare(backbone: str, start: Encoder, made: Mapping[str, Path], collection
 
 
 def _described(options: argparse.Namespace, out: Path, pooling: str) -> RunConfig:
-    """Return the configuration of a run on passages without a head. `pooling` is the pooling of the initial encoder."""
+    """Return the configuration of a run without a head, which trains on passages.
+
+    The encoder has the pooling `pooling`, and the bundle is written to `out`.
+    """
     own = {"pooling": pooling, "head": False, "text_column": options.text_column, "max_steps": options.max_steps}
     folders = {"corpus": tuple(options.corpus), "out": str(out), "run": str(Path("runs") / out.name)}
     return from_preset(options.objective, backbone=options.backbone).override({**PASSAGES_SETTINGS, **own, **folders})

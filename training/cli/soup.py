@@ -20,7 +20,7 @@ from training.studies.soup import SoupRecipe, make_soup
 
 
 def soup(options: argparse.Namespace) -> int:
-    """Average the encoders and export the bundle. Evaluate it if there is evaluation data."""
+    """Average the weights of encoders, evaluate the result if there is evaluation data, and export it as a bundle."""
     mixing = SoupRecipe(weights=options.weights, greedy=options.greedy, towards=options.towards, share=options.share)
     destination.refuse_foreign(options.out)
     data = options.eval_data

@@ -161,8 +161,8 @@ class Augmentation:
     def __call__(self, encoder: Encoder, ids: Tensor, mask: Tensor, rng: torch.Generator | None = None) -> Tensor:
         """Compute pooled vectors (N, D) of token ids and attention mask, each (N, L).
 
-        Without `rng`, numbers are drawn from torch's generator of the device, which dropout also uses. Restoring that
-        generator's state repeats the augmentation and the dropout masks.
+        Without `rng`, numbers are drawn from torch's generator of the device, which dropout also uses. If the
+        state of this generator is restored, the next call repeats the augmentation and the dropout masks.
 
         Raises:
             ValueError: the backbone doesn't support the augmentation.

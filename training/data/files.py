@@ -83,7 +83,7 @@ def raise_error(error: CorpusError) -> None:
 def resolve_files(files: Sequence[str]) -> list[Path]:
     """List the files of folders, glob patterns and paths.
 
-    Files of a data set on the hub, `hf://datasets/…`, are downloaded to the hub's cache unless they are there already.
+    Files of a data set on the hub, `hf://datasets/…`, are downloaded to the hub's cache if they are not there yet.
 
     Raises:
         CorpusError: a folder or a pattern has no files, or a path is a pipe or a device.
@@ -96,7 +96,9 @@ def resolve_files(files: Sequence[str]) -> list[Path]:
 
 
 def sentences(paths: Iterable[Path], column: str | None = None) -> Iterator[str]:
-    """Yield every line of text files, and the text in a column of tables (default: one of `COLUMNS`).
+    """Yield every line of text files, and the text of each row of tables.
+
+    The text is in `column` or, by default, in the first existing column of `COLUMNS`.
 
     Raises:
         CorpusError: see `lines` and `rows`; or a file is not text, or a value of the column is not a string.
@@ -404,7 +406,7 @@ def download_from_hub(url: str, endings: Collection[str]) -> str:
 
     Raises:
         Refused: the URL does not name a data set, or the data set has no such file.
-        RemoteError: the hub can't be reached or refuses, or a part is missing from the cache.
+        RemoteError: the hub can't be reached or refuses the request, or a part of the data is missing from the cache.
     """
     from huggingface_hub import snapshot_download
 

@@ -47,7 +47,7 @@ LETTERS = 0.75
 
 
 def clean_sentences(text: str) -> Iterator[str]:
-    """Yield the clean sentences of `text`, whose paragraphs are separated by empty lines."""
+    """Yield the clean sentences of a text (see `is_clean`). Empty lines separate the paragraphs of the text."""
     for paragraph in re.split(r"\n\s*\n", text):
         if not any(line.lstrip().startswith((">>>", "... ", "$ ")) for line in paragraph.splitlines()):
             yield from filter(is_clean, all_sentences(paragraph))

@@ -80,9 +80,9 @@ def dimension_contrast(
 ) -> Tensor:
     """Compute the mean over dimensions c of -log softmax_d(<a_c, b_d> / (N tau))[c].
 
-    The views `z1` and `z2` (N, D), with standardised columns, are a and b. The softmax is over the dimensions d. The
-    loss is low if each dimension of one view is most similar to the same dimension of the other view. The formula is
-    for the default of `form`. Source: SimCSE++ (Xu et al., EMNLP 2023), equation 5.
+    a and b are the views `z1` and `z2` (N, D) with standardised columns. The softmax is over the dimensions d. The loss
+    is low if each dimension of one view is most similar to the same dimension of the other view. The formula is for the
+    default of `form`. Source: SimCSE++ (Xu et al., EMNLP 2023), equation 5.
     """
     with torch.autocast(z1.device.type, enabled=False):
         correction = 1 if form == "printed" else 0
@@ -190,7 +190,7 @@ def _steepest(noise: Tensor, anchors: Tensor, log_shares: Tensor) -> Tensor:
     The loss is the sum over anchors h_i of -log (exp s(h_i, h'_i) / sum_m exp s(h_i, n_m)). Its gradient with respect
     to n_m is the sum over i of p_im (u_i - cos(h_i, n_m) v_m) / (tau |n_m|), where u_i and v_m are h_i and n_m, scaled
     to unit length. p_im is the exponential of `log_shares` (N, M), the share of n_m in the denominator of anchor i. For
-    each m, a softmax over i divides p_im by its sum over i. This keeps the direction, and prevents underflow.
+    each m, a softmax over i divides p_im by its sum over i. The division keeps the direction, and prevents underflow.
     """
     unit_anchors, unit_noise = F.normalize(anchors, dim=1), F.normalize(noise, dim=1)
     shares = log_shares.softmax(dim=0)

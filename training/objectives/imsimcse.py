@@ -84,8 +84,8 @@ class ImSimCSEParams:
 def off_info_nce(positives: Tensor, negatives: Tensor, m: float, m_on: WeightOn = "negatives") -> Tensor:
     """Return the mean over N sentences of -log (exp p_i / (exp p_i + m sum_{j != i} exp n_ij)).
 
-    p_i are the logits `positives` (N,), and n_ij are the logits `negatives` (N, N). With "positive-logit", m multiplies
-    p_i instead of the sum. Source: SimCSE++, equation 3.
+    p_i are the logits `positives` (N,), and n_ij are the logits `negatives` (N, N). If `m_on` is
+    "positive-logit", m multiplies p_i instead of the sum. Source: SimCSE++, equation 3.
     """
     if m_on == "positive-logit":
         positives, m = m * positives, 1.0

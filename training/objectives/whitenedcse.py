@@ -32,13 +32,13 @@ def positive_logits(views: Tensor, temperature: float) -> Tensor:
 def multi_positive_loss(logits: Tensor, weights: Sequence[float], reading: MultiPositive) -> Tensor:
     """Compute the mean loss over N anchors, from (P, N, N) logits with positives on the diagonals, and P weights.
 
-    In the formulas, s is the logit of the p-th positive, and lambda_p is its weight. Z is the sum of exp over the row
-    of logits that contains s.
+    `reading` selects the formula. In the formulas, s is the logit of the p-th positive, and lambda_p is its weight. Z
+    is the sum of exp over the row of logits that contains s.
 
     * L1, equation 7: sum_p lambda_p (log Z - s).
-    * L2-eq8, equation 8 as printed: -log sum_p lambda_p exp(-s) / Z. This loss is smallest if the positives are least
-      similar.
-    * L2-no-minus, as in commented-out published code: -log sum_p lambda_p exp(s) / Z.
+    * L2-eq8, equation 8 as printed: -log sum_p (lambda_p exp(-s) / Z). This loss is smallest if the positives are
+      least similar.
+    * L2-no-minus, as in commented-out published code: -log sum_p (lambda_p exp(s) / Z).
     * L2-intended, the probable intention of equation 8: log sum_p lambda_p Z exp(-s). Its gradient is largest for the
       least similar positive.
     """

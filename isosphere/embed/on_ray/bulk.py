@@ -67,8 +67,8 @@ def embed(
 
     Raises:
         Refused: an input, an option or the cluster can't be used; an input changed during the run; another process is
-            writing `out`, or wrote it while the inputs were checked; `out` contains files of other programs; or a
-            command with other options or inputs wrote `out`, and `force` is false.
+            writing `out`, or wrote it while the inputs were checked; `out` contains files that this command does not
+            write; or a command with other options or inputs wrote `out`, and `force` is false.
         Failed: a URL does not answer, Ray failed, or parts were not written.
         OSError: a file can't be read or written.
     """
@@ -150,7 +150,7 @@ def _check(files: list[Path | Url], sizes: list[int], options: Options, output: 
     Every file is read once. The nodes of the cluster share this work.
 
     Raises:
-        CorpusError: a row is bad and `on_error` is fail, or a file can't be read.
+        CorpusError: a row is bad and `options.on_error` is "fail", or a file can't be read.
         Refused: the output can't contain the values of a column.
     """
     import ray
