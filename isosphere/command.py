@@ -21,7 +21,7 @@ USAGE_ERROR = 2
 
 
 def program() -> NoReturn:
-    """Run the command of this process, and end the process."""
+    """Run the command that `sys.argv` names, and end the process with its exit status."""
     leave(main())
 
 
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print(text: str) -> int:
-    """Print a text, and return the exit status. The reader may close stdout early, as `head` does."""
+    """Print a text, and return 0 or, if the reader closed stdout early as `head` does, the status `GONE`."""
     try:
         print(text)
         flush()

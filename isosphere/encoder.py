@@ -43,8 +43,8 @@ def load(
     `name` is an encoder of this project (`default`, `simcse`, …), `minilm`, or the folder of a bundle or adapter.
 
     The first use of `minilm` or an adapter writes its bundle to the user's cache folder. `engine` is `onnxruntime`,
-    `openvino` or `tensorrt`, and `precision` is `fp32`, `bf16` or `fp16`, as for the server. None selects the fastest
-    combination, which is measured once on each machine. `threads=None` uses all CPUs.
+    `openvino` or `tensorrt`, and `precision` is `fp32`, `bf16` or `fp16`, as for the server. None means the
+    fastest choice, which is measured once on each machine. `threads=None` uses all CPUs.
 
     Raises:
         ValueError: `engine`, `device` or `threads` is not valid.
@@ -162,7 +162,9 @@ def _unit(vectors: Floats) -> Floats:
 
 
 def _full_name(name: str) -> str:
-    """Return the full name of an encoder, as other commands use it. For example, `default` is `minilm+default`.
+    """Return the full name of an encoder of this project, such as `minilm+default` for `default`.
+
+    Full names, `minilm` and paths of folders are returned unchanged.
 
     Raises:
         SourceError: the name is neither an encoder of this project nor a folder.

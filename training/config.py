@@ -35,7 +35,7 @@ PATH_FIELDS = ("backbone", "corpus", "dev_data", "eval_data", "out", "run", "tea
 """Fields that contain paths. Paths are resolved before they are compared."""
 
 PRESET_FIELDS = ("batch_size", "learning_rate", "pooling", "epochs", "dropout", "augmentation", "max_length", "layers")
-"""Fields of a run whose values come from a preset. The preset's `params` are changed by an ablation."""
+"""Fields of a run whose values come from a preset. `params` is not listed, because an ablation can change it."""
 
 POSITIVE_FIELDS = (
     *("adapter_rank", "batch_size", "chunk_size", "epochs", "eval_every", "max_length", "max_steps"),
@@ -108,7 +108,8 @@ class Configuration:
         """Parse the text that `to_json` wrote.
 
         Raises:
-            ConfigError: a key is unknown or missing, or a value has the wrong type.
+            ConfigError: the text is not JSON, a key is unknown or missing, or a value is of the wrong type or out of
+                range.
         """
         try:
             return cls.from_dict(json.loads(text))
@@ -119,13 +120,17 @@ class Configuration:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Build the configuration from a JSON object. The types of the fields are checked."""
+        """Build the configuration from the values of its fields, as parsed from JSON.
+
+        Raises:
+            ConfigError: a key is unknown or missing, or a value is of the wrong type or out of range.
+        """
         types = field_types(cls)
         added = {name: value for name, value in ADDED_FIELDS.items() if name in types}
         return cls(**check_fields({**added, **values}, types))
 
     def override(self, changes: Mapping[str, Any]) -> Self:
-        """Return the configuration with changed fields.
+        """Return a copy with changed fields. `changes` maps names of fields to their new values.
 
         Raises:
             ConfigError: a value is out of range.
@@ -137,7 +142,7 @@ class Configuration:
         return field_types(type(self))
 
     def parse(self, texts: Sequence[str]) -> dict[str, Any]:
-        """Parse `key=value` settings into changed fields. Each value is converted to its field's type.
+        """Parse `key=value` settings. Return the values by key, each converted to the type of its field.
 
         Raises:
             ConfigError: a key is unknown, or a value has the wrong type.
@@ -148,7 +153,10 @@ class Configuration:
             raise ConfigError(str(error)) from error
 
     def differences(self, other: Configuration) -> list[str]:
-        """List the fields whose values differ, as `field (this, other)`. Paths are resolved before the comparison."""
+        """Describe each field whose value differs in `other`, as `field (own value, other value)`.
+
+        Paths are resolved before the comparison.
+        """
         mine, theirs = self.flat(), other.flat()
         names = [name for name in mine if resolved(name, mine) != resolved(name, theirs)]
         return [f"{name} ({mine[name]}, {theirs.get(name)})" for name in names]
@@ -266,8 +274,8 @@ class RunConfig(Configuration):
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name, including the objective's parameters.
 
-        Fields that earlier versions lack are left out if they have the value that applies to those versions. So a run
-        of an earlier version keeps its description and its digest.
+        A field of `ADDED_FIELDS` is left out if it has the value that is listed there. Runs of versions without this
+        field therefore keep the same JSON and the same digest. The same holds for `added_params` of the recipe.
         """
         added = OBJECTIVES[self.objective].added_params
         return _without(asdict(self), ADDED_FIELDS) | {"params": _without(asdict(self.params), added)}
@@ -283,7 +291,7 @@ class RunConfig(Configuration):
         """Return a copy with changed fields. `changes` may name fields of the run and parameters of the objective.
 
         Raises:
-            ConfigError: a value is out of range.
+            ConfigError: a name is unknown, or a value is out of range.
         """
         own = {field.name for field in fields(self)}
         theirs = {name: value for name, value in changes.items() if name not in own}
@@ -299,7 +307,9 @@ class RunConfig(Configuration):
 
 
 def from_preset(objective: str, *, backbone: str = "minilm", preset: str | None = None) -> RunConfig:
-    """Return the configuration of `objective` for a backbone. The default preset comes from `preset_of`.
+    """Return the configuration of `objective` for a backbone.
+
+    `preset` is the name of a preset or `preset+ablation`. If it is None, `preset_of` chooses the preset.
 
     Raises:
         ConfigError: the objective, preset or ablation does not exist.
@@ -332,11 +342,12 @@ def preset_of(recipe: Recipe[Any], backbone: str) -> str:
 
     The nearest preset matches the backbone's family and size by name: `bert-large-nli-cls-token` and
     `unsup-simcse-bert-large-uncased` get `bert-large-uncased`. If no name matches, `FALLBACK_PRESET` is the nearest
-    preset. Presets for passages are left out.
+    preset. Presets for passages are never chosen.
 
-    If the backbone is a folder that declares a pooling, the nearest preset is chosen only among presets with this
-    pooling, if there are any. If neither a preset with a matching name nor `FALLBACK_PRESET` is among them, the first
-    one is used. The pooling of a hub id is known only after loading, which is too late for this choice.
+    If the backbone is a folder that declares a pooling, only presets with this pooling are considered, if there are
+    any. If neither a preset with a matching name nor `FALLBACK_PRESET` has this pooling, the first preset with this
+    pooling is chosen. For a backbone given as a hub id, presets with any pooling are considered, because its pooling
+    is known only after loading.
 
     Raises:
         SourceError: the backbone is a folder without a supported encoder.
@@ -373,9 +384,9 @@ def check_seed(seed: int) -> None:
 
 
 def check_folders(config: Configuration) -> None:
-    """Check the folders of a run before it writes files.
+    """Check that the fields `out` and `run` are not empty.
 
-    `Configuration.check` does not check them, because studies describe runs without folders.
+    `Configuration.check` accepts empty names, because studies describe runs without folders.
 
     Raises:
         ConfigError: the name of a folder is empty, which would mean the working directory.
@@ -386,7 +397,7 @@ def check_folders(config: Configuration) -> None:
 
 
 def resolved(name: str, values: Mapping[str, Any]) -> Any:
-    """Return the value of a field, with paths resolved."""
+    """Return the value of the field `name`. For a field of `PATH_FIELDS`, return a list of resolved paths, or None."""
     value = values.get(name)
     if name not in PATH_FIELDS or value is None:
         return value
@@ -399,7 +410,7 @@ def check_fields(values: Any, known: Mapping[str, Any]) -> dict[str, Any]:
     `values` must have exactly the names in `known`.
 
     Raises:
-        ConfigError: a name is unknown or missing, or a value is of another kind.
+        ConfigError: a name is unknown or missing, or a value is of another type.
     """
     if not isinstance(values, dict) or values.keys() != known.keys():
         odd = sorted(known.keys() ^ set(values))

@@ -26,10 +26,10 @@ def _type_hints(cls: type[Any]) -> dict[str, Any]:
 
 
 def parse(text: str, kind: Any) -> Any:
-    """Convert text to a `kind`: bool, int, float, str, literal, optional (`none`) or tuple (`a,b,c`).
+    """Convert text to the type `kind`: bool, int, float, str, literal, optional (`none`) or tuple (`a,b,c`).
 
     Raises:
-        ValueError: the text is not a `kind`; the message names the expected type.
+        ValueError: the text does not fit the type; the message names the type.
     """
     if get_origin(kind) is tuple:
         return tuple(parse(part, get_args(kind)[0]) for part in text.split(",") if part)
@@ -44,10 +44,11 @@ def parse(text: str, kind: Any) -> Any:
 
 
 def parse_settings(texts: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Parse `--set key=value` options. Each value is converted to the type of its key.
+    """Parse the texts `key=value` of `--set` options. Return the values by key, converted to the types in `known`.
 
     Raises:
-        ValueError: a key is unknown, or a value has the wrong type; the message quotes the option.
+        ValueError: a text is not `key=value`, a key is not in `known`, or a value has the wrong type; the message
+            quotes the option.
     """
     values = {}
     for text in texts:
@@ -64,10 +65,10 @@ def parse_settings(texts: Sequence[str], known: Mapping[str, Any]) -> dict[str, 
 
 
 def check_value(value: Any, kind: Any) -> Any:
-    """Check a JSON value against a `kind`, and convert it.
+    """Check that a JSON value fits the type `kind`, and return it in this type, for example a list as a tuple.
 
     Raises:
-        ValueError: the value is not a `kind`; the message names the expected type.
+        ValueError: the value does not fit the type; the message names the type.
     """
     if get_origin(kind) is tuple and isinstance(value, Sequence) and not isinstance(value, str):
         return tuple(check_value(part, get_args(kind)[0]) for part in value)
@@ -85,10 +86,10 @@ def check_value(value: Any, kind: Any) -> Any:
 
 
 def check_named(name: str, value: Any, kind: Any) -> Any:
-    """Check a value as `check_value` does.
+    """Check and convert a value as `check_value` does.
 
     Raises:
-        ValueError: the value is not a `kind`; the message begins with the name.
+        ValueError: the value does not fit the type `kind`; the message begins with `name`.
     """
     try:
         return check_value(value, kind)

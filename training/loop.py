@@ -90,7 +90,7 @@ class Run(Protocol[B]):
         """Copy the state that is needed to repeat the next step, or return None if the run stores no diverged steps."""
 
     def take(self, batch: B, learning_rate: float) -> dict[str, Tensor]:
-        """Update the state from a batch, without waiting for the device."""
+        """Update the state from a batch, and return the logged values by name, without waiting for the device."""
 
     def speed(self, steps: Sequence[tuple[int, B]], seconds: float) -> Mapping[str, float]:
         """Compute the logged speeds.
@@ -181,7 +181,7 @@ def _take_steps(run: Run[B], record: WriteMetrics, progress: Progress, *, stop: 
 def _read(pending: Sequence[TakenStep[B]], since: float, run: Run[B], record: WriteMetrics, progress: Progress) -> None:
     """Record the metrics of steps, with their mean speed since the time `since`.
 
-    The copy of losses waits for the device, so one transfer copies the losses of all steps.
+    Each copy from the device waits for the device. So the values of all steps are copied together.
     """
     rows = torch.stack([torch.stack([value.float() for value in each.values.values()]) for each in pending]).tolist()
     seconds = time.perf_counter() - since
@@ -227,8 +227,8 @@ class Training:
         self.folder, self.eval_every = Path(config.run), config.eval_every
         epoch = corpus.batches_per_epoch(config.batch_size, least=devices.count)
         self.total_steps = config.max_steps or config.epochs * epoch
-        # Cache nothing with several processes, because each encodes other sentences, or with passages, because their
-        # texts differ in each epoch.
+        # With several processes, nothing is cached, because each process encodes other sentences in each epoch. With
+        # passages, nothing is cached, because their texts differ in each epoch.
         caches = self.total_steps > epoch and devices.count == 1 and config.positives is None
         self.take = Step(config, state, devices, teacher, autocast, keep=self.folder if caches else None)
         self.tokenise = make_tokeniser(config, state.encoder, teacher, devices)
@@ -250,7 +250,12 @@ class Training:
         return Snapshot.of(self.state)
 
     def check(self, taken: TakenStep[Batch], values: Mapping[str, float]) -> str | None:
-        """Store a diverged step for replay. Return a remark if the task is too easy to learn from."""
+        """Check that the values of a step are finite. Return a remark if the task is too easy to learn from, or None.
+
+        Raises:
+            DivergedError: a value is not finite, for another reason than an overflow of fp16. The step has been stored
+                for a replay.
+        """
         if not is_finite(values) and not self._is_fp16_overflow(values):
             file, folder = save_divergence(self.state, taken, self.folder, self.devices), shlex.quote(str(self.folder))
             says = f"step {taken.step}: {format_terms(values)}; {file} has the weights and the batch: "
@@ -279,6 +284,9 @@ class Training:
         """Evaluate in the first process and send the score to all processes.
 
         Store the weights if the score is the best so far.
+
+        Raises:
+            DivergedError: a weight is not finite.
         """
         state = self.state
         # An update with finite gradients can still make weights infinite.
@@ -310,9 +318,11 @@ def save_divergence(state: State, taken: TakenStep[Batch], folder: Path, devices
     """Write a diverged step to a file for a replay, and return the path of the file.
 
     The file has the sentences of the step, the current weights, and the random states from before the step. A diverged
-    step changes no weights, so the current weights are also those from before the step. Files of earlier divergences
-    are removed, because the resumed run may now diverge at an earlier step. With several processes, only the random
-    state of the first one is stored.
+    step changes no weights, so the current weights are also those from before the step. With several processes, only
+    the random state of the first one is stored.
+
+    Files of earlier divergences are removed. Otherwise, if a resumed run diverges at a smaller step than before,
+    `last_divergence` would return the outdated file.
     """
     assert taken.before is not None, "training takes snapshots"
     file = folder / f"diverged-{taken.step:08d}.safetensors"

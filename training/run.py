@@ -51,8 +51,8 @@ REPLACE = "replace it by --force"
 def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool = False) -> Outcome:
     """Train according to `config`, and return the outcome.
 
-    The record goes to `config.run`, progress to `stream`. All inputs are checked before the run's folder is created.
-    With several processes, only the first one reports and writes, but all return the outcome.
+    The run's record is written to the folder `config.run`, and progress to `stream`. All inputs are checked before the
+    run's folder is created. With several processes, only the first one reports and writes, but all return the outcome.
 
     After the checks, `force` removes an existing run in `config.run`. A run that trains its own teacher also uses a
     folder for the teacher's run. If this folder has a run with another configuration or another corpus, `force` removes
@@ -137,7 +137,7 @@ def finish(config: RunConfig, stream: TextIO) -> Outcome:
 
 
 def open_run_corpus(config: RunConfig, held_out: int = HELD_OUT) -> Corpus:
-    """Open the run's sentences, or its passages if positive pairs are drawn from them.
+    """Open the run's corpus: passages if the run draws positive pairs from passages, or else sentences.
 
     Raises:
         CorpusError: see `open_corpus`.
@@ -147,12 +147,15 @@ def open_run_corpus(config: RunConfig, held_out: int = HELD_OUT) -> Corpus:
 
 
 def _corpus(config: RunConfig) -> Corpus:
-    """Open the run's corpus. Sentences are held out only if they select the best weights."""
+    """Open the run's corpus. Without evaluation data, hold out sentences, because they then select the best weights."""
     return open_run_corpus(config, 0 if config.dev_data or config.eval_data else HELD_OUT)
 
 
 def _selection_and_tasks(config: RunConfig, corpus: Corpus, stream: TextIO) -> tuple[Selection, dict[str, Subsets]]:
-    """Return the selection of the best weights and the final STS tasks, and report missing tasks."""
+    """Return the criterion that selects the best weights, and the STS tasks of the final evaluation by name.
+
+    Print a line if STS tasks are missing in the evaluation data.
+    """
     selection = by_own_pairs(config.dev_data) if config.dev_data else None
     if config.eval_data is None:
         return selection or (by_known_items if config.positives else by_self_retrieval)(corpus), {}
@@ -201,7 +204,7 @@ def _headline(training: Training, autocast: torch.dtype | None, resumed: int | N
 
 
 def _pooling(config: RunConfig) -> str:
-    """Describe the run's pooling, and the pooling that the backbone's files declare if it is different."""
+    """Describe the run's pooling. If the backbone's files declare another pooling, mention this pooling, too."""
     own = read_config(resolve(config.backbone)).get("pooling", config.pooling)
     return f"{config.pooling} pooling" + ("" if own == config.pooling else f" but its files declare {own}")
 
@@ -222,7 +225,8 @@ def _check_folders(config: RunConfig, *, resume: bool, force: bool = False) -> N
     Without this check, an unusable folder would be noticed only at the end of the run.
 
     Raises:
-        RunError: a folder can't be used for output.
+        RunError: a folder can't be written or contains other files; a folder contains a result, and `force` and
+            `resume` are false; or `resume` is true, and there is no run.
     """
     out, folder = Path(config.out), Path(config.run)
     try:
@@ -250,7 +254,7 @@ def refuse_trained(out: Path, advice: str = f"{REPLACE}, or choose another --out
     A bundle that was merged from an adapter is accepted, because it can be made again from the adapter.
 
     Raises:
-        RunError: the folder contains a trained encoder.
+        RunError: the folder contains a trained encoder; the message ends with `advice`.
     """
     if not (out / bundle.MANIFEST).exists():
         return
@@ -260,7 +264,7 @@ def refuse_trained(out: Path, advice: str = f"{REPLACE}, or choose another --out
 
 
 def check_writable(out: Path) -> None:
-    """Check that a folder can be written beside `out`, because results are written there and then renamed.
+    """Check that a folder can be created beside `out`. Results are written to such a folder, which is then renamed.
 
     Raises:
         RunError: the parent of `out` is not writable.
@@ -291,7 +295,7 @@ def teacher_config(config: RunConfig) -> RunConfig:
     run's preset, the teacher gets that preset. Otherwise, it gets SimCSE's default preset for the backbone.
 
     Raises:
-        ConfigError: the user must name a teacher for this objective.
+        ConfigError: the objective has no default teacher, so the user must name one.
     """
     recipe, name = OBJECTIVES[config.objective], config.preset.partition("+")[0]
     if recipe.needs_named_teacher:
@@ -326,7 +330,7 @@ def is_published(planned: RunConfig, corpus: str) -> bool:
 def _is_begun(planned: RunConfig, corpus: str) -> bool:
     """Return whether the run in `planned.run` has the configuration `planned` and the corpus with the digest `corpus`.
 
-    Before its first checkpoint, a run can continue with any corpus.
+    Before the first checkpoint, the corpus is not compared, because the run can then continue with any corpus.
     """
     folder = Path(planned.run)
     if record.stored_config(folder, RunConfig) != planned:
@@ -341,6 +345,11 @@ def _load_named_teacher(
 
     If a teacher is needed but not named, SimCSE will train it. In this case, check the inputs of the teacher's run.
     With `force`, also remove a teacher's run that has another configuration or corpus.
+
+    Raises:
+        ConfigError: the objective uses no teacher, but the run names one; or the teacher's vectors have the wrong
+            width; or the backbone for the teacher's run does not exist.
+        RunError: the folders of the teacher's run can't be used.
     """
     if not state.objective.needs.teacher:
         if config.teacher is not None:
@@ -372,7 +381,13 @@ def _load_named_teacher(
 
 
 def _check_teacher_backbone(backbone: str) -> None:
-    """Check that the teacher's backbone exists. The run can have another backbone."""
+    """Check that the backbone of the teacher's run exists.
+
+    The teacher's run can have another backbone than the run that needs the teacher.
+
+    Raises:
+        ConfigError: the backbone does not exist.
+    """
     try:
         resolve(backbone)
     except SourceError as error:
@@ -386,7 +401,8 @@ def _trained_teacher(planned: RunConfig, corpus: Corpus, devices: Devices, strea
         print(f"teacher: {planned.out}, from an earlier run", file=stream)
     else:
         print(f"no --teacher: SimCSE trains a teacher first, in {planned.out}", file=stream)
-        # All processes must resume or none, and the first one creates the run at once.
+        # All processes must resume, or none. They exchange their answers, because the first process creates the run
+        # immediately, and a slower process would already find it.
         begun = any(devices.from_all(record.has_run(Path(planned.run))))
         outcome = fit(planned, stream, resume=begun)
         if devices.first:
@@ -399,10 +415,12 @@ def _trained_teacher(planned: RunConfig, corpus: Corpus, devices: Devices, strea
 
 
 def replay(config: RunConfig, file: Path) -> tuple[int, dict[str, float], list[str]]:
-    """Repeat a diverged step, and return its number, its terms, and the sentences with a non-finite value.
+    """Repeat a diverged step.
 
-    The replay uses one process. If the run used several processes, the dropout masks differ from the run's. If it used
-    one process, the result is the same, except that a teacher's vectors may differ in the last digits.
+    Return the step's number, the loss and other values by name, and the sentences whose views are not finite.
+
+    The replay uses one process. If the run used several processes, the replay has other dropout masks than the run. If
+    the run used one process, the result is the same, except that a teacher's vectors may differ in the last digits.
 
     Raises:
         CheckpointError: the file is not of this run.

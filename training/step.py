@@ -48,8 +48,8 @@ class Step:
     """A function that updates weights from a batch, usually without waiting for the device.
 
     It waits only to add new vectors to the cache of a frozen encoder. A step with a non-finite loss changes no weights,
-    and neither does any later step. So the loop can read losses later, and still finds the weights from before the
-    diverged step. In fp16, a step whose gradient overflows changes no weights, but later steps do.
+    and all later steps change no weights either. So the loop can read losses later, and still finds the weights from
+    before the diverged step. In fp16, a step whose gradient overflows changes no weights, but later steps do.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class Step:
     ) -> None:
         """Set up the run's step.
 
-        The matrices of frozen encoders are converted once to the autocast dtype. Vectors of frozen encoders are cached
-        in the folder `keep` for later epochs.
+        The matrices of frozen encoders are converted once to the autocast dtype. If `keep` is given, the vectors of
+        frozen encoders are cached in this folder for later epochs.
 
         Raises:
             SourceError, BundleError: the objective needs the initial backbone, which no longer exists.
@@ -107,10 +107,13 @@ class Step:
         return clip_grad_norm_(weights, self._clip_norm)
 
     def gradients(self, batch: Batch, *, on_views: Callable[[Tensor], None] | None = None) -> dict[str, Tensor]:
-        """Add the gradient of the loss to every weight, and return the terms, the objective's measures and `loss`.
+        """Add the gradient of the loss to the `grad` of every weight.
 
-        `on_views` receives the views of the whole batch, (V, N, D). Views without dropout are the last ones. After the
-        call, `grad` of the views is the gradient of the loss.
+        Return scalars by name: the objective's terms and measures, and `loss`. In fp16, all gradients are multiplied by
+        the loss scale.
+
+        `on_views` receives the views of the whole batch, (V, N, D). Views without dropout are the last ones. When
+        `gradients` returns, the `grad` of this tensor is the gradient of the loss with respect to the views.
         """
         return self._gradients(self._on_device(batch), on_views=on_views)
 
@@ -199,9 +202,10 @@ def encode_twice(
 ) -> None:
     """Backpropagate through `encode`, one part at a time.
 
-    `gradient_of` takes the vectors (V, n, D) of all parts, concatenated, and returns the loss's gradient for each part.
-    Backpropagation of every part but the last is inside the context `no_sync()`, so processes exchange gradients only
-    once.
+    All parts are first encoded without gradient. `gradient_of` takes their concatenated vectors (V, n, D), and returns
+    the gradient of the loss with respect to the vectors of each part. Then each part is encoded again, and its gradient
+    is propagated to the weights. Backpropagation of every part but the last is inside the context `no_sync()`, so
+    processes exchange gradients only once.
     """
     before, vectors = [], []
     with torch.no_grad():
@@ -221,9 +225,9 @@ def encode_twice(
 def adamw(weights: Iterable[Tensor], *, learning_rate: float, weight_decay: float) -> torch.optim.AdamW:
     """Create AdamW with the published betas and eps, which are torch's defaults.
 
-    Torch's fused AdamW skips an update with a non-finite gradient on the device, so the host does not wait. Weight
-    decay applies only to matrices, not to norms and biases (Devlin et al.). On CUDA, the learning rate is a tensor on
-    the device, because recorded steps read it there.
+    Torch's fused AdamW can skip an update on the device if the gradient is not finite, so the host does not wait.
+    Weight decay applies only to matrices, not to norms and biases (Devlin et al.). On CUDA, the learning rate is a
+    tensor on the device, because steps that are recorded as CUDA graphs read it there.
     """
     weights = list(weights)
     replayed = weights[0].is_cuda
@@ -264,9 +268,9 @@ def initial_state(config: RunConfig, devices: Devices, autocast: torch.dtype | N
     Randomly initialised weights are drawn from the seed, so they are the same on every process.
 
     Raises:
-        ConfigError: the encoder is too narrow for the objective or the adapter, the views of a sentence would be equal
-            because the encoder has no dropout, the augmentation does not suit the objective or the encoder, or the
-            batch is smaller than the number of devices.
+        ConfigError: the encoder's width does not suit the objective or the adapter; the views of a sentence would be
+            equal, because the encoder has no dropout; the augmentation does not suit the objective or the encoder; or
+            the batch has fewer sentences than there are processes.
         SourceError, BundleError: see `load_for_training`.
     """
     if config.batch_size < devices.count:
@@ -315,7 +319,8 @@ def can_record(config: RunConfig, state: State, devices: Devices) -> bool:
 
     All work of a recorded step must run on one CUDA device. Each of the following prevents recording: several
     processes, a gradient scaler, an augmentation, an objective that waits for the device, torch.compile, and gradient
-    caching, whose number of parts depends on lengths. The model type must be in `RECORDABLE_TYPES`.
+    caching, because its number of parts depends on the lengths of sentences. The model type must be in
+    `RECORDABLE_TYPES`.
     """
     whole = config.chunk_size is None and config.augmentation == "none" and not config.compile
     asks_nobody = not state.scaler.is_enabled() and not state.objective.needs.host
@@ -352,10 +357,14 @@ def load_start(config: RunConfig, devices: Devices) -> Encoder:
 
 
 def load_frozen(source: str, devices: Devices, *, pooling: str | None = None) -> Encoder:
-    """Load a frozen encoder on the device of this process. If it is a bundle, check its files.
+    """Load a frozen encoder on the device of this process. If `source` is a bundle, check its files.
 
     If the files lack the pooler's weights, these weights are drawn at random. The random state is then restored,
     because a resumed run loads the encoder once more and must draw the same numbers as before.
+
+    Raises:
+        SourceError: `source` does not exist.
+        BundleError: `source` is a bundle, and a file does not match the manifest.
     """
     manifest_of(source)  # This call checks the bundle's files.
     with torch.random.fork_rng(devices=[]):
@@ -366,9 +375,10 @@ def load_frozen(source: str, devices: Devices, *, pooling: str | None = None) ->
 def _frozen(
     encoder: Encoder | None, autocast: torch.dtype | None, keep: Path | None, name: str, counts: dict[str, int]
 ) -> FrozenEncoder | None:
-    """Wrap a frozen encoder for a step, with its matrices converted to the autocast dtype.
+    """Return the function that computes vectors of a frozen encoder in a step, or None if there is no encoder.
 
-    Without the conversion, autocast would convert the matrices in each step.
+    The encoder's matrices are converted to the autocast dtype, because autocast would otherwise convert them in each
+    step. If `keep` is given, the vectors are cached in this folder.
     """
     if encoder is None:
         return None

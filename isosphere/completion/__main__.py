@@ -22,7 +22,7 @@ fish: isosphere completion fish > ~/.config/fish/completions/isosphere.fish"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the script to stdout and return the exit status."""
+    """Write the completion script to stdout and return the exit status."""
     shell = parser().parse_args(arguments).shell
     try:
         import shtab

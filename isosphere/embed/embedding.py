@@ -69,7 +69,11 @@ class Model:
     threads: int | None
 
     def load(self) -> Encoder:
-        """Load the encoder in this process."""
+        """Load the encoder in this process.
+
+        Raises:
+            Refused: the engine can't run on this machine.
+        """
         options = asdict(self)
         try:
             return load(options.pop("name"), **options)
@@ -146,7 +150,11 @@ class Job:
         return {**made_by(self.encoder), **asdict(self.options), "inputs": inputs}
 
     def output(self, out: Path) -> Npy | Parquet:
-        """Return the output format, chosen by the file's suffix."""
+        """Return the output format, chosen by the suffix of `out`.
+
+        Raises:
+            Refused: the format can't store the columns that the options name, or pyarrow is not installed.
+        """
         empty, metadata = no_vectors(self.encoder, self.options)
         if out.suffix == ".parquet":
             return Parquet(empty, self.options.columns, metadata)
@@ -155,7 +163,7 @@ class Job:
         return Npy(empty)
 
     def check(self, output: Npy | Parquet, stream: TextIO) -> Done:
-        """Read all rows once, to count and check them. See the function `check`."""
+        """Count and check all rows with the function `check`, and let `output` learn the types of its columns."""
         with tqdm(desc="checking", unit="row", file=stream, disable=not stream.isatty(), leave=False) as bar:
 
             def learn(batch: Sequence[Row]) -> None:
@@ -167,7 +175,13 @@ class Job:
         return done
 
     def fill(self, parts: Path, output: Npy | Parquet, total: int, stream: TextIO) -> list[Path]:
-        """Embed the rows of each missing part, and return the paths of all parts in order."""
+        """Embed the rows of each part that the folder `parts` lacks, and return the paths of all parts in order.
+
+        `total` is the number of rows of the input.
+
+        Raises:
+            Refused: the tokenizer failed on a row.
+        """
         made = []
         there = min(total, self.options.rows_of_a_part * len(list(parts.glob("[!.]*"))))
         with progress(total, there, stream) as advance:
@@ -200,7 +214,7 @@ def check(paths: Iterable[File], options: Options, learn: Callable[[Sequence[Row
     """Read all rows once: count them, and refuse or skip bad rows. `learn` receives each batch of rows.
 
     Raises:
-        CorpusError: a row is bad and `on_error` is fail, or a file can't be read.
+        CorpusError: a row is bad and `options.on_error` is "fail", or a file can't be read.
     """
     total, skipped, first = 0, 0, ""
 
@@ -218,7 +232,11 @@ def check(paths: Iterable[File], options: Options, learn: Callable[[Sequence[Row
 
 
 def vectors_of(encoder: Encoder, texts: Sequence[str], options: Options) -> Vectors:
-    """Return the vectors (N, D) of N texts, quantised if the options say so. The values equal the server's."""
+    """Return the vectors (N, D) of N texts, quantised if the options say so. The server returns the same values.
+
+    Raises:
+        Refused: the encoder has no calibrated range for the quantisation.
+    """
     encode = partial(encoder.encode, texts, prompt_name=options.prompt_name, progress=False)
     encoding, dimensions = options.encoding, options.dimensions
     if encoding == "float":
@@ -239,7 +257,11 @@ def no_vectors(encoder: Encoder, options: Options) -> tuple[Vectors, dict[str, s
 
 
 def _inputs(files: Sequence[str], out: Path, parts: Path) -> list[Path]:
-    """Return the input files. Files that this command writes are left out, even if they are in an input folder."""
+    """Return the input files, without `out` and the files in the folder `parts`, because this command writes them.
+
+    Raises:
+        Refused: no other file is left.
+    """
     paths = [
         path
         for path in dict.fromkeys(resolve_files(files))
@@ -294,9 +316,10 @@ def locked(parts: Path, out: object) -> Iterator[None]:
 
 @contextmanager
 def progress(total: int, there: int, stream: TextIO, unit: str = "row") -> Iterator[Callable[[int], None]]:
-    """Show rows, rows/s and remaining time.
+    """Show rows, rows/s and remaining time. Yield a function that takes the number of rows that were just finished.
 
-    A terminal shows a progress bar, and any other stream shows a line from time to time.
+    `there` of the `total` rows were finished before. A terminal shows a progress bar, and any other stream shows a line
+    from time to time.
     """
     began = said = time.monotonic()
     done = 0

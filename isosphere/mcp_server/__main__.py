@@ -63,7 +63,7 @@ async def _serve_http(http: httpx2.AsyncClient, listening: socket.socket, given:
     """Serve the tools over streamable HTTP, without sessions, so that clients don't notice a restart.
 
     Raises:
-        Refused: a key is given, but other machines can reach the address, so everyone there could use the key.
+        Refused: a key is given, but other machines can reach the address, so their users could use the key.
     """
     import uvicorn
     from mcp.server.transport_security import TransportSecuritySettings

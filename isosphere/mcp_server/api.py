@@ -33,8 +33,11 @@ class Api:
     async def ask(self, caller: Context, method: str, *path: str, **sent: Any) -> Any:
         """Send a request to the path that consists of the segments `path`, and return the JSON of the answer.
 
+        The request has the key that `caller` sent or else the key of this object. `sent` has further arguments of the
+        HTTP client, such as `json`.
+
         Raises:
-            ToolError: the server does not answer, or answers with an error.
+            ToolError: the server does not answer, or answers with an error; or the caller sent no key, but must.
         """
         headers = self._authorization(caller)
         server = self.http.base_url.copy_with(userinfo=b"")  # The assistant must not see a password in the URL.

@@ -21,7 +21,7 @@ MOST_CHARACTERS = 2000
 MOST_DOCUMENTS = 256
 """Maximum documents of a call. By default, the server stores this many at once, and turns more into a job."""
 JOB_SECONDS = 0.5
-"""Seconds between two questions whether a job has ended."""
+"""Seconds between two requests that ask whether a job has ended."""
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 
@@ -83,7 +83,7 @@ class FieldOfMetadata(BaseModel):
 
 
 class CorpusFacts(BaseModel):
-    """A corpus. `fields` is null unless the request names the corpus."""
+    """A corpus. `fields` has a value only if the request names the corpus."""
 
     name: str
     description: str | None
@@ -93,7 +93,7 @@ class CorpusFacts(BaseModel):
 
 
 class Corpora(BaseModel):
-    """The corpora that the key may read, by name."""
+    """The corpora that the key may read, in the order of their names."""
 
     corpora: list[CorpusFacts]
 
@@ -124,8 +124,8 @@ def server_of(api: Api, *, writes: bool = False) -> MCPServer:
     async def search(query: str, corpus: Corpus, caller: Context, limit: Limit = 10, filter: Filter = None) -> Hits:
         """Find the passages of a corpus that best answer a query, by meaning and by words.
 
-        The search by words finds a phrase in double quotes only where its words follow each other. A corpus of vectors
-        that the server did not compute is searched by words only.
+        The search by words finds a phrase in double quotes only where its words follow each other. If the server did
+        not compute the vectors of the corpus, the corpus is searched by words only.
         """
         embeds = (await api.ask(caller, "GET", "corpora", corpus))["vectors"] == "encoder"
         mode = {"mode": "hybrid", "fusion": "weighted"} if embeds else {"mode": "lexical"}

@@ -1,4 +1,4 @@
-"""The command line of `isosphere`."""
+"""Entry point of the training commands of `isosphere`: parse the command line, and run one command."""
 
 from __future__ import annotations
 

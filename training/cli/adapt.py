@@ -33,14 +33,15 @@ WHITENING = ("--set", "power=0.3", "--set", "centred=false")
 
 
 def adapt(options: argparse.Namespace) -> int:
-    """Train on passages, fit a partial whitening, and compare the encoders on retrieval of held-out passages.
+    """Train on passages, fit a partial whitening, and compare the new encoders with the initial encoder.
 
-    If the corpus has too few texts for a covariance of full rank, or the initial encoder has a transform, the whitening
-    is omitted. With `--promote`, promote the best new encoder if it is better than the initial encoder.
+    The comparison measures retrieval of held-out passages. If the corpus has too few texts for a covariance of full
+    rank, or the initial encoder has a transform, the whitening is omitted. With `--promote`, promote the best new
+    encoder if it is better than the initial encoder.
 
     Raises:
-        ConfigError: the corpus has single sentences instead of passages, the objective is not supported, or options
-            contradict each other.
+        ConfigError: the corpus has single sentences instead of passages, or too few passages; the objective is not
+            supported; or options contradict each other.
         DataError: the file of `--json` can't be written.
     """
     check_writable(*filter(None, [options.json]))
@@ -92,7 +93,11 @@ def adapt(options: argparse.Namespace) -> int:
 
 
 def _check_passages(options: argparse.Namespace) -> None:
-    """Raise `ConfigError` if the objective has no settings for passages, or the corpus has no passages."""
+    """Check that the objective has a preset for passages, and that the corpus has passages.
+
+    Raises:
+        ConfigError: the objective has no such preset or needs a named teacher, or the corpus has no passages.
+    """
     if OBJECTIVES[options.objective].needs_named_teacher:
         raise ConfigError(f"--objective {options.objective} needs a teacher: use isosphere train with --teacher")
     if not any(name.endswith(PASSAGES_SUFFIX) for name in OBJECTIVES[options.objective].presets):
@@ -108,8 +113,8 @@ def _check_passages(options: argparse.Namespace) -> None:
 def _compare(backbone: str, start: Encoder, made: Mapping[str, Path], collection: Collection) -> dict[str, Any]:
     """Print the retrieval scores of `start` and of the new encoders, and return them for JSON.
 
-    `made` maps each stage to the folder of its encoder. In the result, `best` is the stage of the best new encoder.
-    `best` is None if no new encoder is better than `start`.
+    `made` maps each stage, `trained` or `whitened`, to the folder of its encoder. In the result, `best` is the stage of
+    the best new encoder. `best` is None if no new encoder is better than `start`.
     """
     counts = {"queries": len(collection.queries), "passages": len(collection.documents)}
     report: dict[str, Any] = {**counts, "encoders": [], "best": None, "examples": []}
@@ -131,7 +136,10 @@ def _compare(backbone: str, start: Encoder, made: Mapping[str, Path], collection
 
 
 def _described(options: argparse.Namespace, out: Path, pooling: str) -> RunConfig:
-    """Return the configuration of a run on passages, with the encoder's own pooling and no head."""
+    """Return the configuration of a run without a head, which trains on passages.
+
+    The encoder has the pooling `pooling`, and the bundle is written to `out`.
+    """
     own = {"pooling": pooling, "head": False, "text_column": options.text_column, "max_steps": options.max_steps}
     folders = {"corpus": tuple(options.corpus), "out": str(out), "run": str(Path("runs") / out.name)}
     return from_preset(options.objective, backbone=options.backbone).override({**PASSAGES_SETTINGS, **own, **folders})

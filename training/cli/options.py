@@ -1,4 +1,7 @@
-"""Options of all training commands. A command's module is loaded only when it runs, so `--help` is fast."""
+"""Options of all training commands.
+
+The module of a command is loaded only when the command runs, so `--help` is fast.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ ADAPTED = Path("artifacts/adapted")
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the options of one command.
 
-    The attribute `load` of the result loads the command's function.
+    The attribute `load` of the result is a function that imports and returns the command's function.
 
     Raises:
         SystemExit: an option is wrong; the message explains it.
@@ -60,17 +63,17 @@ def _expand(arguments: Sequence[str]) -> list[str]:
 
 
 def _runs(command: argparse.ArgumentParser, function: str) -> None:
-    """Let a command run a function of `training.cli`, such as `train:replay`.
+    """Set the function of `training.cli` that a command runs, such as `train:replay`.
 
-    Its module is loaded late, because importing torch takes seconds.
+    The function's module is imported only when the command runs, because importing torch takes seconds.
     """
     command.set_defaults(load=partial(resolve_name, f"training.cli.{function}"))
 
 
 def _action(actions: Any, example: str, summary: str, function: str) -> Add:
-    """Add an action of a command, and return the function that adds its options.
+    """Add a subcommand that runs `function`, and return the method that adds options to the subcommand.
 
-    `example` begins with the names of the command and the action.
+    `example` begins with the names of the command and the subcommand. `summary` is a line of help.
     """
     command, name, *_ = example.split()
     action = actions.add_parser(name, **described(summary, example))

@@ -23,7 +23,12 @@ from training.postprocess import POSTPROCESSES
 
 
 def postprocess(options: argparse.Namespace) -> int:
-    """Fit the transform, evaluate the encoder if there is evaluation data, and export the bundle."""
+    """Fit the transform, evaluate the encoder if there is evaluation data, and export the bundle.
+
+    Raises:
+        ConfigError: `--max-length`, `--seed` or a setting of `--set` is not valid.
+        DataError: the folder of the evaluation data contains no STS task.
+    """
     destination.refuse_foreign(options.out)
     if options.max_length is not None and options.max_length < MIN_LENGTH:
         raise ConfigError(f"--max-length {options.max_length} leaves no room between the special tokens")
@@ -69,7 +74,11 @@ def postprocess(options: argparse.Namespace) -> int:
 
 
 def _overridden(params: Any, texts: Sequence[str]) -> Any:
-    """Return the parameters with the settings `key=value` of `texts`, converted to the types of their fields."""
+    """Return `params`, changed by the settings `key=value` in `texts`.
+
+    Raises:
+        ConfigError: a key is unknown, or a value has the wrong type or is out of range.
+    """
     try:
         return replace(params, **parse_settings(texts, field_types(type(params))))
     except ValueError as error:

@@ -20,7 +20,7 @@ from training.studies.soup import SoupRecipe, make_soup
 
 
 def soup(options: argparse.Namespace) -> int:
-    """Average the encoders and export the bundle. Evaluate it if there is evaluation data."""
+    """Average the weights of encoders, evaluate the result if there is evaluation data, and export it as a bundle."""
     mixing = SoupRecipe(weights=options.weights, greedy=options.greedy, towards=options.towards, share=options.share)
     destination.refuse_foreign(options.out)
     data = options.eval_data
@@ -35,7 +35,7 @@ def soup(options: argparse.Namespace) -> int:
 
 
 def rebuild_encoder(options: argparse.Namespace) -> int:
-    """Rebuild the encoder.
+    """Train the encoders of a recipe, and average them.
 
     Return 1 if a score differs from the expected score by more than its tolerance, and 130 after Ctrl-C or SIGTERM.
     """
@@ -54,7 +54,7 @@ def rebuild_encoder(options: argparse.Namespace) -> int:
 
 
 def _reported(step: Rebuild, made: Bundle) -> bool:
-    """Print the scores, and return whether all are within their tolerances."""
+    """Print the scores of `made`, the result of `step`. Return whether all scores are within their tolerances."""
     print(made.folder)
     scores = step.compared(made)
     for score in scores:

@@ -27,7 +27,7 @@ OPTION = {"eval_data": "--data", "corpus": "--corpus"}
 
 
 def listed(options: argparse.Namespace) -> int:
-    """Print a paragraph about each study of this repository.
+    """Print a paragraph about each study of this repository, or only about the studies of one paper.
 
     Raises:
         StudyError: no studies belong to the paper that the user named.
@@ -86,7 +86,11 @@ def run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _carrier(options: argparse.Namespace) -> Iterator[Carrier]:
-    """Yield the executor of runs, which uses processes of this machine or tasks of a Ray cluster."""
+    """Yield the executor of runs, which uses processes of this machine or tasks of a Ray cluster.
+
+    Raises:
+        StudyError: an option for Ray is given without `--on ray`.
+    """
     if options.on == "ray":
         from training.studies.on_ray import tasks
 
@@ -99,7 +103,11 @@ def _carrier(options: argparse.Namespace) -> Iterator[Carrier]:
 
 
 def report(options: argparse.Namespace) -> int:
-    """Print the tables of a study's results, and write the page if `--html` names a file."""
+    """Print the tables of a study's results. If `--html` names a file, write a page with the results to this file.
+
+    Raises:
+        StudyError: the record named by `--record` contains no run of the study.
+    """
     folder = study_folder(options.source, options.out)
     if options.record:
         about = plan_of(options.source, folder)

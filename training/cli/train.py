@@ -61,7 +61,8 @@ def evaluate_and_publish(config: RunConfig, outcome: Outcome) -> int:
 def next_commands(bundle: Path, comparison: Sequence[str]) -> str:
     """Return a line with the commands that serve and promote a new encoder.
 
-    `comparison` has the options of `promote` for the data on which the encoder is compared with the served one.
+    `comparison` contains options of `promote`. They name the data on which `promote` compares the new encoder with the
+    served encoder.
     """
     serve = shlex.join(["isosphere", "serve", "--bundle", str(bundle)])
     promote = shlex.join(["isosphere", "promote", str(bundle), *comparison])
@@ -76,7 +77,7 @@ def _comparison(config: RunConfig) -> list[str]:
 
 
 def _compare(config: RunConfig, encoder: Encoder) -> None:
-    """Report retrieval scores before and after training, on held-out passages that did not select weights."""
+    """Print retrieval scores before and after training, on held-out passages that were not used to select weights."""
     collection = known_item.test_collection(run.open_run_corpus(config))
     if collection.queries:
         start = Encoder.load(config.backbone, pooling=config.pooling).eval()
@@ -113,7 +114,11 @@ def resolve(options: argparse.Namespace) -> RunConfig:
 
 
 def _described(options: argparse.Namespace) -> RunConfig:
-    """Return the configuration of a file or preset, before the remaining options are applied."""
+    """Return the configuration of the file `--config` or of a preset, without the changes by other options.
+
+    Raises:
+        ConfigError: neither an objective nor a file is named, or an option contradicts the file.
+    """
     if options.config is None:
         if options.objective is None:
             raise ConfigError(f"name an objective ({', '.join(OBJECTIVES)}) or a --config")
@@ -133,7 +138,8 @@ def _described(options: argparse.Namespace) -> RunConfig:
 def _on_passages(options: argparse.Namespace, backbone: str) -> str | None:
     """Return the name of the preset for passages, if the run should use it.
 
-    Return None if the corpus has no passages, the backbone has no such preset, or `--set` names an augmentation.
+    Return None if the corpus has no passages, if the objective has no preset for passages for this backbone, or if
+    `--set` names an augmentation.
     """
     recipe = OBJECTIVES[options.objective]
     preset = f"{preset_of(recipe, backbone)}{PASSAGES_SUFFIX}"
@@ -143,12 +149,13 @@ def _on_passages(options: argparse.Namespace, backbone: str) -> str | None:
 
 
 def given_fields(options: argparse.Namespace, names: Sequence[str], base: Configuration) -> dict[str, Any]:
-    """Return the configuration's fields that the options set.
+    """Return the fields that the options set, with their values.
 
-    Only `names`, the corpus, the run's folder and the fields of `--set` are read from the options.
+    The result can contain the fields in `names`, `corpus`, `run` (derived from `--out`), and the fields that `--set`
+    names. `base` defines which fields `--set` accepts.
 
     Raises:
-        ConfigError: a setting is unknown, of the wrong type, or also given by an option.
+        ConfigError: a setting of `--set` is unknown, of the wrong type, or also given by another option.
     """
     given: dict[str, Any] = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     if options.corpus:
@@ -160,6 +167,8 @@ def given_fields(options: argparse.Namespace, names: Sequence[str], base: Config
 
 def resumed(folder: str, given: Mapping[str, Any], kind: type[C]) -> C:
     """Return the stored configuration of the run to resume.
+
+    `given` has the fields that the options set. `kind` is the class of the configuration.
 
     Raises:
         RunError: `folder` contains no run.
@@ -189,10 +198,13 @@ def without_conflicts(
 
 
 def _in_free_folders(wanted: RunConfig, given: Mapping[str, Any]) -> RunConfig:
-    """Return `wanted` with new output folders, unless the user named them.
+    """Return `wanted`, the configuration of an earlier run, with new output folders.
 
-    `wanted` is the configuration of an earlier run. The new folders have the names of that run's folders, with the
-    first free number as a suffix.
+    The new folders have the names of the earlier run's folders, with the first free number as a suffix. The fields in
+    `given`, which the options set, keep their values.
+
+    Raises:
+        ConfigError: there are several processes, and the user did not name both folders.
     """
     if given.keys() >= {"run", "out"}:
         return wanted
@@ -217,7 +229,10 @@ def finish(options: argparse.Namespace) -> int:
 
 
 def replay(options: argparse.Namespace) -> int:
-    """Repeat the step at which a run diverged. Print the loss and the sentences whose views are not finite."""
+    """Repeat the step at which a run diverged.
+
+    Print the terms of its loss, and the sentences whose views are not finite.
+    """
     config = record.stored_config(options.run, RunConfig)
     file = loop.last_divergence(options.run)
     step, values, odd = run.replay(config, file)

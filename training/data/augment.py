@@ -46,7 +46,10 @@ def draw_feature_order(embedded: Tensor, rng: torch.Generator | None = None) -> 
 
 
 def draw_span_start(mask: Tensor, rate: float, rng: torch.Generator | None = None) -> Tensor:
-    """Draw the start of the kept span uniformly: mask (N, L) to indices (N,)."""
+    """Draw the start of the span that `keep_span` keeps, uniformly: mask (N, L) to indices (N,).
+
+    `rate` is the share of a sentence's tokens outside the span.
+    """
     choices = mask.sum(1) - _span_length(mask, rate) + 1
     return (torch.rand(len(mask), generator=rng, device=mask.device) * choices).long()
 
@@ -57,18 +60,24 @@ def shuffle_positions(positions: Tensor, order: Tensor) -> Tensor:
 
 
 def cut_tokens(embedded: Tensor, mask: Tensor, order: Tensor, rate: float) -> Tensor:
-    """Set the first int(rate * tokens) tokens of `order` (N, L) to zero. Shapes: embedded (N, L, D), mask (N, L)."""
+    """Set the vectors of the first int(rate * n) tokens in `order` (N, L) to zero, for a sentence of n tokens.
+
+    Shapes: embedded (N, L, D), mask (N, L).
+    """
     cut = (mask.sum(1).double() * rate).long()
     return embedded * (_rank(order) >= cut[:, None])[:, :, None]
 
 
 def cut_features(embedded: Tensor, order: Tensor, rate: float) -> Tensor:
-    """Set the first int(rate * D) columns of `order` (N, D) to zero in every token. Shape: embedded (N, L, D)."""
+    """Set the first int(rate * D) columns in `order` (N, D) to zero in every token. Shape: embedded (N, L, D)."""
     return embedded * (_rank(order) >= int(rate * embedded.shape[2]))[:, None, :]
 
 
 def keep_span(mask: Tensor, start: Tensor, rate: float) -> Tensor:
-    """Keep max(int(tokens * (1 - rate)), 1) tokens from `start` (N,) on, and mask the rest. Masks are (N, L)."""
+    """Return the attention mask (N, L) of one span of each sentence, which begins at `start` (N,).
+
+    The span of a sentence of n tokens has max(int(n * (1 - rate)), 1) tokens. `mask` (N, L) masks only padding.
+    """
     places = torch.arange(mask.shape[1], device=mask.device)
     end = start + _span_length(mask, rate)
     return mask * ((places >= start[:, None]) & (places < end[:, None]))
@@ -79,13 +88,17 @@ def _span_length(mask: Tensor, rate: float) -> Tensor:
 
 
 def _rank(order: Tensor) -> Tensor:
-    """Return the position of each index in its row of `order`."""
+    """Invert the permutation in each row of `order` (N, L): return the position of each index in its row."""
     return order.argsort(dim=1)
 
 
 @contextmanager
 def embeddings_changed(encoder: Encoder, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Apply `change` to the output (N, L, D) of the backbone's embedding layer inside the `with` block."""
+    """Apply `change` to the output (N, L, D) of the backbone's embedding layer inside the `with` block.
+
+    Raises:
+        ValueError: the backbone has no embedding layer.
+    """
     embeddings = getattr(encoder.backbone, "embeddings", None)
     if not isinstance(embeddings, nn.Module):
         raise _no_place(encoder, "embedding layer")
@@ -98,7 +111,11 @@ def embeddings_changed(encoder: Encoder, change: Callable[[Tensor], Tensor]) -> 
 
 
 def _at_places(encoder: Encoder, ids: Tensor, mask: Tensor, places: Tensor) -> Tensor:
-    """Encode with position ids that are permuted by `places` (N, L)."""
+    """Encode with position ids that are permuted by `places` (N, L).
+
+    Raises:
+        ValueError: the backbone accepts no position ids.
+    """
     if not _takes_positions(encoder):
         raise _no_place(encoder, "position ids")
     first = first_position(encoder.backbone)
@@ -122,11 +139,11 @@ class Augmentation:
 
     * `token-shuffling`: the position ids of all tokens, special ones included, are shuffled. Token ids stay.
     * `token-swapping`: neighbouring tokens swap position ids. This is EDA's random swap (Wei and Zou, EMNLP 2019),
-      restricted to neighbours. Distant swaps leave only the bag of words. Swaps of neighbours keep most phrases intact.
+      restricted to neighbours. Swaps of neighbours keep most phrases intact, while distant swaps would not.
     * `token-cutoff`, `feature-cutoff`: random tokens or columns of the embedding layer's output are set to zero.
     * `span-cutoff`: attention and mean pooling are restricted to one contiguous span. ConSERT also sets the ids outside
-      the span to zero. Here these ids stay, but no token attends to them. So [CLS] pooling works. RoBERTa computes
-      positions from ids, so the tokens of the span keep their positions.
+      the span to zero. Here the ids outside the span stay, but no token attends to them. [CLS] pooling works, because
+      the id of [CLS] stays. RoBERTa computes positions from ids, so the tokens of the span keep their positions.
     """
 
     name: str
@@ -144,8 +161,8 @@ class Augmentation:
     def __call__(self, encoder: Encoder, ids: Tensor, mask: Tensor, rng: torch.Generator | None = None) -> Tensor:
         """Compute pooled vectors (N, D) of token ids and attention mask, each (N, L).
 
-        Without `rng`, numbers are drawn from torch's generator of the device, which dropout also uses. Restoring that
-        generator's state repeats the augmentation and the dropout masks.
+        Without `rng`, numbers are drawn from torch's generator of the device, which dropout also uses. If the
+        state of this generator is restored, the next call repeats the augmentation and the dropout masks.
 
         Raises:
             ValueError: the backbone doesn't support the augmentation.

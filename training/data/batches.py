@@ -49,7 +49,7 @@ class Batch:
 class Tokeniser:
     """A function that tokenises sentences into batches.
 
-    Texts are truncated to `max_length` tokens or to the encoder's own limit, if smaller.
+    Texts are truncated to `max_length` tokens or to the encoder's own limit, whichever is smaller.
     """
 
     encoder: Encoder
@@ -67,13 +67,14 @@ class Tokeniser:
     def __call__(self, sentences: Sequence[str], step: int = 0) -> Batch:
         """Return the batch of a step.
 
-        Positive pairs are drawn from a generator that depends on the step, so a repeated step has the same pairs.
+        Positive pairs are drawn from a generator that depends only on `seed` and `step`, so a repeated step has the
+        same pairs.
         """
         rows = self.own(len(sentences))
         firsts, texts = None, [sentences[i] for i in rows]
         if self.positives:
             draw = Random(f"{self.seed}/{step}")
-            # Pairs of other processes are drawn too, so that all generators stay in step.
+            # Pairs of other processes are drawn too, so that the generators of all processes draw the same numbers.
             pairs = [self.positives(passage, draw) for passage in sentences]
             firsts, texts = [pairs[i][0] for i in rows], [pairs[i][1] for i in rows]
         return Batch(

@@ -61,7 +61,7 @@ class Census:
 
     @property
     def monitored(self) -> tuple[str, ...]:
-        """Return the held-out sentences that monitor training, a uniform sample."""
+        """Return the held-out sentences that are used to monitor training. They are a uniform sample of the corpus."""
         return self.held_out[:MONITORED]
 
 
@@ -89,7 +89,7 @@ class Corpus:
         A smaller last batch counts if it has at least `least` sentences.
 
         Raises:
-            CorpusError: there is no batch.
+            CorpusError: the corpus has too few sentences for a batch.
         """
         whole, rest = divmod(self.census.sentences, size)
         if not whole and rest < least:
@@ -99,12 +99,13 @@ class Corpus:
         return whole + (rest >= least)
 
     def batches(self, size: int, *, seed: int, start: int = 0, least: int = 1) -> Iterator[list[str]]:
-        """Yield shuffled batches of `size` sentences endlessly, epoch after epoch, from batch `start`.
+        """Yield shuffled batches of `size` sentences endlessly, epoch after epoch.
 
-        The order depends only on `seed` and the epoch, so a run with `start` resumes exactly.
+        The first `start` batches are skipped. The order depends only on `seed` and the epoch, so a resumed run gets the
+        same batches as an uninterrupted run. `least` is the minimum size of an epoch's last batch.
 
         Raises:
-            CorpusError: there is no batch, or the corpus has changed.
+            CorpusError: the corpus has too few sentences for a batch, or has changed since it was opened.
         """
         per_epoch = self.batches_per_epoch(size, least=least)
         epoch, skip = divmod(start, per_epoch)
@@ -136,7 +137,9 @@ def open_corpus(
     and texts that are not passages (see `is_passage`) are left out.
 
     Raises:
-        CorpusError: a file is missing, damaged, a pipe, not UTF-8 or not text, or there are too few sentences.
+        CorpusError: a file is missing, damaged, a pipe, not UTF-8 or not text; a table lacks the column; `column` is
+            given without `files`; or there are too few sentences.
+        Refused, RemoteError: see `download_from_hub`.
     """
     is_long_enough = is_passage if passages else bool
     if not files and column is not None:
@@ -162,7 +165,11 @@ def has_passages(files: Sequence[str], *, column: str | None = None) -> bool:
 def _census(lines: Iterable[str], name: str, held_out: int, is_long_enough: Callable[[str], bool]) -> Census:
     """Read the corpus once, count its sentences and choose the held-out ones.
 
-    The sentences with the smallest hashes are held out, which is a uniform sample.
+    The sentences with the smallest hashes are held out, which is a uniform sample. At most `held_out` sentences are
+    held out.
+
+    Raises:
+        CorpusError: there are too few sentences.
     """
     digest = hashlib.blake2b(digest_size=16)
     seen: set[int] = set()
@@ -234,7 +241,8 @@ def documentation_sentences() -> list[str]:
 def documentation_passages() -> Iterator[str]:
     """Yield a passage for each section: a line with the section's name, and a line with its text.
 
-    The text lacks the section's summary, because summaries are the queries of the retrieval collection `python-docs`.
+    If `split_summary` finds a summary, the text begins after it, because these summaries are the queries of the
+    retrieval collection `python-docs`.
     """
     for section in python_docs.sections():
         named = section.name if section.module == python_docs.TOPICS else f"{section.module} {section.name}"
@@ -243,7 +251,7 @@ def documentation_passages() -> Iterator[str]:
 
 
 def split_summary(section: Section) -> tuple[str | None, str]:
-    """Return a section's first sentence and the rest of its text.
+    """Return a section's summary, which is its first sentence, and the rest of its text.
 
     If the first sentence is not clean, or the rest is too short, return None and the whole text.
     """

@@ -18,7 +18,7 @@ from training.data.sentences import WORDS, clean_sentences, word_starts
 
 @dataclass(frozen=True)
 class Counts:
-    """Numbers of texts and sentences in a corpus."""
+    """Number of texts that were read, and number of sentences that were written to the corpus."""
 
     texts: int
     """Number of JSON documents or text paragraphs."""
@@ -26,10 +26,13 @@ class Counts:
 
 
 def write(files: Sequence[Path], corpus: Path) -> Counts:
-    """Write the clean sentences of the documents in `files`, one per line in order, with duplicates.
+    """Write the clean sentences (see `is_clean`) of `files` to the file `corpus`, one per line.
+
+    The sentences are in the order of the input. Duplicates are not removed.
 
     Raises:
-        CorpusError: a file can't be read, a line is not a document, or no sentence is clean; nothing is written.
+        CorpusError: a file can't be read, a line is not a document, no sentence is clean, or `corpus` is one of the
+            `files`. In these cases, nothing is written.
         OSError: the corpus can't be written.
     """
     if corpus.resolve() in {file.resolve() for file in files}:

@@ -83,7 +83,7 @@ def raise_error(error: CorpusError) -> None:
 def resolve_files(files: Sequence[str]) -> list[Path]:
     """List the files of folders, glob patterns and paths.
 
-    Files of a data set on the hub, `hf://datasets/…`, are downloaded to the hub's cache unless they are there already.
+    Files of a data set on the hub, `hf://datasets/…`, are downloaded to the hub's cache if they are not there yet.
 
     Raises:
         CorpusError: a folder or a pattern has no files, or a path is a pipe or a device.
@@ -96,7 +96,9 @@ def resolve_files(files: Sequence[str]) -> list[Path]:
 
 
 def sentences(paths: Iterable[Path], column: str | None = None) -> Iterator[str]:
-    """Yield every line of text files, and the text in a column of tables (default: one of `COLUMNS`).
+    """Yield every line of text files, and the text of each row of tables.
+
+    The text is in `column` or, by default, in the first existing column of `COLUMNS`.
 
     Raises:
         CorpusError: see `lines` and `rows`; or a file is not text, or a value of the column is not a string.
@@ -143,7 +145,7 @@ def passages(paths: Iterable[Path], column: str | None = None) -> Iterator[str]:
 
 
 def _titled(path: Path, names: Sequence[str]) -> Iterator[str]:
-    """Yield the text of each row, after a line with the row's title if it has one.
+    """Yield a passage for each row: a line with the row's title, if there is one, and a line with its text.
 
     A title that is not a string is ignored.
     """
@@ -156,7 +158,11 @@ def _titled(path: Path, names: Sequence[str]) -> Iterator[str]:
 
 
 def _line(text: Any, where: str) -> str:
-    """Return the text of a row as one line, or "" if the row has no text."""
+    """Return the text of a row as one line, or "" if the row has no text.
+
+    Raises:
+        CorpusError: the text is not a string; the message begins with `where`, the position of the row.
+    """
     if not isinstance(text, str | None):
         raise CorpusError(f"{where}: {text!r:.40} is not a string")
     return " ".join((text or "").split())
@@ -165,16 +171,18 @@ def _line(text: Any, where: str) -> str:
 def rows(
     path: File, *columns: Sequence[str | None], advice: str = "", bad: OnBadRow = raise_error
 ) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the position of each row of a table, and its values for `columns`.
+    """Yield each row of a table: its position for messages, such as `file:line`, and its values for `columns`.
 
     Each of `columns` contains the possible names of one column. The first name that exists is read. Names match
     regardless of case. If None is among the names, the column may be missing, and its values are then None. Blank lines
-    are skipped. `bad` is called with the error of each broken row, and if it returns, reading continues. Unless `bad`
-    is `raise_error`, bytes that are not UTF-8 become lone surrogates.
+    are skipped.
+
+    `bad` is called with the error of each broken row. If `bad` returns, reading continues. With `raise_error`, bytes
+    that are not UTF-8 are an error. With any other function, they become lone surrogates.
 
     Raises:
-        CorpusError: see `lines`; or the file is not a table, a row is broken, or a column is missing. The message about
-            a missing column ends with `advice`.
+        CorpusError: see `lines`; or the file is not a table, a column is missing, or a row is broken and `bad` raises
+            the error. The message about a missing column ends with `advice`.
     """
     kind = kind_of(path)
     if kind in DELIMITERS:
@@ -190,7 +198,8 @@ def rows(
 def lines(paths: Iterable[File], bad: OnBadRow = raise_error) -> Iterator[str]:
     """Yield every line of text files (plain, .gz or .xz), newlines included.
 
-    Unless `bad` is `raise_error`, bytes that are not UTF-8 become lone surrogates, and the caller must check for them.
+    `bad` is not called, but selects how bytes that are not UTF-8 are treated. With `raise_error`, they are an error.
+    With any other function, they become lone surrogates, and the caller must check for these.
 
     Raises:
         CorpusError: a file is missing, damaged, not UTF-8, or compressed in another format.
@@ -244,7 +253,7 @@ def _is_hidden(path: Path) -> bool:
 
 
 def kind_of(path: File) -> str:
-    """Return the suffix of a file's name in lower case, without a suffix of compression."""
+    """Return the suffix of a file's name in lower case. A final `.gz` or `.xz` is ignored."""
     return (path.with_suffix("") if path.suffix.lower() in OPENERS else path).suffix.lower()
 
 
@@ -331,7 +340,10 @@ def _json_rows(
 def _parquet_rows(path: File, columns: Sequence[Sequence[str | None]], advice: str) -> Iterator[tuple[str, list[Any]]]:
     """Yield the position and the values of each row of a Parquet file.
 
-    Only the given columns are read, a part of a row group at a time.
+    Only the given columns are read, a part of a row group at a time. For `columns` and `advice`, see `rows`.
+
+    Raises:
+        CorpusError: pyarrow is not installed, the file is damaged, or a column is missing.
     """
     try:
         from pyarrow import ArrowException
@@ -359,6 +371,9 @@ def _choose_column(names: Iterable[str], wanted: Sequence[str | None], where: Fi
     """Return the first wanted column that exists, as spelt in the file.
 
     If None is in `wanted`, the column is optional, and the result is None if the column is missing.
+
+    Raises:
+        CorpusError: a column that is not optional is missing; the message names `where` and ends with `advice`.
     """
     own = {name.strip().lower(): name for name in names}
     asked = [name for name in wanted if name is not None]
@@ -391,7 +406,7 @@ def download_from_hub(url: str, endings: Collection[str]) -> str:
 
     Raises:
         Refused: the URL does not name a data set, or the data set has no such file.
-        RemoteError: the hub can't be reached or refuses, or a part is missing from the cache.
+        RemoteError: the hub can't be reached or refuses the request, or a part of the data is missing from the cache.
     """
     from huggingface_hub import snapshot_download
 
@@ -417,9 +432,9 @@ def download_from_hub(url: str, endings: Collection[str]) -> str:
 HEAD = 1 << 14
 """Number of bytes from which the format of a file is detected."""
 ROWS = 4
-"""Number of rows, including the header, that must have the same number of columns in a table.
+"""Number of rows at the start of a file, including the header, that are compared to recognise a table.
 
-If a file has fewer rows, all of its rows must have the same number of columns.
+All of these rows must have the same number of columns.
 """
 SIGNATURES = {
     b"%PDF-": "a PDF",
@@ -478,7 +493,8 @@ def detect_format(head: bytes) -> str | None:
 def _header(text: str, delimiter: str, *, whole: bool) -> list[str] | None:
     """Return a table's column names, or None if the text is not a table with one of `COLUMNS`.
 
-    An equal number of commas in every line is not enough, because text can have it, too.
+    An equal number of commas in every line does not prove a table, because prose can have this, too. If `whole` is
+    true, `text` is the whole file, so its last row is complete.
     """
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     first = list(islice(filter(None, rows), ROWS))

@@ -38,7 +38,7 @@ def crop(passage: str, draw: Random) -> tuple[str, str]:
 def cloze(passage: str, draw: Random) -> tuple[str, str]:
     """Return a sentence of the passage, and the passage without it: the inverse cloze task (Lee et al., ACL 2019).
 
-    If only one sentence is recognised, as in scripts without capitals, a span of words replaces the sentence.
+    If only one sentence is recognised, as in writing systems without capitals, a span of words replaces the sentence.
     """
     text = text_of(passage)
     sentences = list(all_sentences(text))
@@ -76,7 +76,7 @@ def is_passage(text: str) -> bool:
 
 
 def _span(text: str, draw: Random) -> tuple[int, int]:
-    """Draw the start and end of a span of words in the text."""
+    """Draw a span of words in the text, and return the positions of its first character and of its end."""
     words = [*word_starts(text), len(text)]
     count = len(words) - 1
     length = min(max(MIN_SPAN_WORDS, round(count * draw.uniform(*SPAN_SHARES))), count)

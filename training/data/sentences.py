@@ -47,7 +47,7 @@ LETTERS = 0.75
 
 
 def clean_sentences(text: str) -> Iterator[str]:
-    """Yield the clean sentences of `text`, whose paragraphs are separated by empty lines."""
+    """Yield the clean sentences of a text (see `is_clean`). Empty lines separate the paragraphs of the text."""
     for paragraph in re.split(r"\n\s*\n", text):
         if not any(line.lstrip().startswith((">>>", "... ", "$ ")) for line in paragraph.splitlines()):
             yield from filter(is_clean, all_sentences(paragraph))
@@ -86,7 +86,11 @@ def is_clean(sentence: str) -> bool:
 
 
 def _ends(before: str, mark: str, close: str, after: str) -> bool:
-    """Return whether a mark that precedes a capital or digit ends the sentence before it."""
+    """Return whether a punctuation mark ends the sentence `before` it.
+
+    `close` has the closing quotes and brackets after the mark. `after` is the first character after the space, such as
+    a capital or a digit.
+    """
     if mark != "." or close:
         return True
     found = LAST_WORD.search(before)
@@ -103,5 +107,5 @@ _WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
 
 
 def word_starts(sentence: str) -> list[int]:
-    """Return the positions at which words start: after spaces and, in scripts without spaces, at each character."""
+    """Return the positions at which words start. In writing systems without spaces, each character is a word."""
     return [found.start() for found in _WORD.finditer(sentence)]

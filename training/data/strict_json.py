@@ -13,8 +13,8 @@ def loads(text: str) -> Any:
     """Parse JSON.
 
     Raises:
-        ValueError: the text is not JSON, is too deeply nested, or has strings that are not Unicode; the message is one
-            line.
+        ValueError: the text is not JSON, is too deeply nested, or has a string that is not Unicode or a number with too
+            many digits; the message is one line.
     """
     try:
         value = json.loads(text)
@@ -44,10 +44,10 @@ def row(line: str) -> dict[str, Any]:
 
 
 def rows(lines: Iterable[str], file: object, refusal: type[Refused]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the position, `file:line`, and the object of each non-blank line of JSON lines.
+    """Yield the position `file:line` and the JSON object of each line. Blank lines are skipped.
 
     Raises:
-        Refused: a line is not a JSON object; the error has the class `refusal`.
+        Refused: a line is not a JSON object; the class of the error is `refusal`.
     """
     for number, line in enumerate(lines, start=1):
         where = f"{file}:{number}"

@@ -78,10 +78,11 @@ def standardised(x: Tensor, *, correction: int = 0, eps: float = BATCH_NORM_EPS)
 def dimension_contrast(
     z1: Tensor, z2: Tensor, temperature: float, *, form: DCLForm = "per-sentence", eps: float = BATCH_NORM_EPS
 ) -> Tensor:
-    """Compute the mean over c of -log softmax_d(<z1_c, z2_d> / tau)[c].
+    """Compute the mean over dimensions c of -log softmax_d(<a_c, b_d> / (N tau))[c].
 
-    z1 and z2 are the standardised columns of two views (N, D). The loss is low if each dimension of one view is most
-    similar to the same dimension of the second view. Source: SimCSE++ (Xu et al., EMNLP 2023), equation 5.
+    a and b are the views `z1` and `z2` (N, D) with standardised columns. The softmax is over the dimensions d. The loss
+    is low if each dimension of one view is most similar to the same dimension of the other view. The formula is for the
+    default of `form`. Source: SimCSE++ (Xu et al., EMNLP 2023), equation 5.
     """
     with torch.autocast(z1.device.type, enabled=False):
         correction = 1 if form == "printed" else 0
@@ -95,9 +96,9 @@ def dimension_contrast(
 def cross_correlation(z1: Tensor, z2: Tensor, artificial: Tensor | None = None, *, centred: bool = False) -> Tensor:
     """Compute the cross-correlation C (D, D) of the columns of two views (N, D).
 
-    M artificial rows (M, D) are appended to both views. By default C contains the cosines of columns, as in the paper,
-    and has rank min(N + M, D). With `centred`, as in the paper's code, columns are centred first, and the rank is at
-    most N + M - 1.
+    If given, the M rows of `artificial` (M, D) are appended to both views. By default, C contains the cosines of
+    columns, as in the paper, and its rank is at most min(N + M, D). With `centred`, as in the paper's code, columns are
+    standardised first, and the rank is at most N + M - 1.
     """
     with torch.autocast(z1.device.type, enabled=False):
         views = [full_precision(z) for z in (z1, z2)]
@@ -111,7 +112,7 @@ def cross_correlation(z1: Tensor, z2: Tensor, artificial: Tensor | None = None, 
 def barlow_twins(correlation: Tensor, off_diagonal: float) -> Tensor:
     """Compute sum_c (1 - C_cc)^2 + lambda sum_{c != d} C_cd^2 for a cross-correlation C (D, D).
 
-    Source: SimCSE++, equation 4, without the minus sign that the paper prints before the sum.
+    Lambda is `off_diagonal`. Source: SimCSE++, equation 4, without the minus sign that the paper prints before the sum.
     """
     identity = torch.eye(len(correlation), dtype=correlation.dtype, device=correlation.device)
     return ((correlation - identity).square() * identity.lerp(torch.ones_like(identity), off_diagonal)).sum()
@@ -122,7 +123,7 @@ def rank_of_cross_correlation(
 ) -> int:
     """Return the rank of the cross-correlation: the number of dimensions that Barlow Twins can use in a batch.
 
-    The rank is computed in float64, because float32 rounding errors would count as rank.
+    The rank is computed in float64, because rounding errors of float32 would increase it.
     """
     with torch.no_grad():
         correlation = cross_correlation(z1.double(), z2.double(), artificial, centred=centred)
@@ -170,10 +171,10 @@ def ascend(
     temperature: float,
     sentences: Tensor | None = None,
 ) -> Tensor:
-    """Move `noise` (M, D) along the gradient g of the non-uniformity loss, by steps n + rate * g / |g|.
+    """Move each row n of `noise` (M, D) along the gradient g of the non-uniformity loss, by steps n + rate * g / |g|.
 
-    The result has no gradient. Source: DCLR, equations 2 to 4. If given, `sentences` (K, D) are added to the
-    denominator of the non-uniformity loss, unlike in the paper.
+    The loss compares `anchors` (N, D) with the noise. Source: DCLR, equations 2 to 4. If `sentences` (K, D) are given,
+    they are added to the denominator of the loss, unlike in the paper. The result has no gradient.
     """
     with torch.no_grad(), torch.autocast(noise.device.type, enabled=False):
         for _ in range(steps):
@@ -186,10 +187,10 @@ def ascend(
 def _steepest(noise: Tensor, anchors: Tensor, log_shares: Tensor) -> Tensor:
     """Return unit vectors (M, D) along the gradient of the non-uniformity loss with respect to the noise (M, D).
 
-    The loss is the sum over i of -log exp s(h_i, h'_i) / sum_m exp s(h_i, n_m). Its gradient is the sum over i of p_im
-    (h_i - cos(h_i, n_m) n_m) / tau |n_m|, with h_i and n_m scaled to unit length. p_im (N, M) is the share of n_m in
-    row i. For each m, a softmax over i divides p_im by its sum over i. This division keeps the direction, and prevents
-    underflow.
+    The loss is the sum over anchors h_i of -log (exp s(h_i, h'_i) / sum_m exp s(h_i, n_m)). Its gradient with respect
+    to n_m is the sum over i of p_im (u_i - cos(h_i, n_m) v_m) / (tau |n_m|), where u_i and v_m are h_i and n_m, scaled
+    to unit length. p_im is the exponential of `log_shares` (N, M), the share of n_m in the denominator of anchor i. For
+    each m, a softmax over i divides p_im by its sum over i. The division keeps the direction, and prevents underflow.
     """
     unit_anchors, unit_noise = F.normalize(anchors, dim=1), F.normalize(noise, dim=1)
     shares = log_shares.softmax(dim=0)

@@ -23,7 +23,8 @@ def instance_weights(anchors: Tensor, sentences: Tensor, noise: Tensor, threshol
 
     `anchors` and `sentences` (N, D') are the judge's vectors of the batch. The judge is the encoder whose cosines are
     compared with the threshold. If the judge has only one view, both arguments are the same tensor. Positives, on the
-    diagonal, keep weight 1. If D differs from D', all noise (M, D) keeps weight 1, because there is no cosine.
+    diagonal, keep weight 1. If D differs from D', all noise (M, D) keeps weight 1, because its
+    cosines with the judge's vectors are undefined.
     """
     genuine = cosine_logits(anchors, sentences, 1.0) < threshold
     if noise.shape[1] == anchors.shape[1]:
@@ -61,10 +62,10 @@ def binary_cross_entropy(logits: Tensor) -> Tensor:
 def distillation(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """Compute the mean over N rows of KL(teacher || student) between the softmax distributions of similarities.
 
-    `logits` (N, N) are the student's. The teacher's logits are the cosines of its vectors (N, D') at the same
-    temperature. The paper names this ablation without details, so the definition is ours. As in RankCSE (Liu et al.,
-    ACL 2023), the diagonal is left out. A sentence's similarity to itself carries no information, and at a temperature
-    of 0.05 it would dominate the row.
+    `logits` (N, N) are the student's cosines, divided by the temperature. The teacher's logits are the cosines of the
+    vectors `teacher` (N, D'), divided by the same `temperature`. The paper names this ablation without details, so the
+    definition is ours. As in RankCSE (Liu et al., ACL 2023), the diagonal is left out. A sentence's similarity to
+    itself carries no information, and at a temperature of 0.05 it would dominate the row.
     """
     targets = cosine_logits(teacher.detach(), teacher.detach(), temperature)
     shares, wanted = (_others(each).log_softmax(dim=1) for each in (logits, targets))
@@ -124,7 +125,7 @@ class DCLRParams:
 class DCLR(Objective):
     """DCLR: InfoNCE with noise as additional negatives and weights alpha for all negatives, equation 6 of the paper.
 
-    The loss of a sentence i is -log exp s(z_i, z'_i) / sum over c of alpha_ic exp s(z_i, c). The candidates c are the
+    The loss of a sentence i is -log (exp s(z_i, z'_i) / sum over c of alpha_ic exp s(z_i, c)). The candidates c are the
     sentences z'_j and the noise n_m. Unlike in the paper, the positive stays in the denominator. Options select the
     weighting of the published code and a distillation term.
     """
@@ -156,7 +157,7 @@ class DCLR(Objective):
         return terms
 
     def measured(self) -> dict[str, Tensor]:
-        """Return the share of in-batch negatives that were removed, or nothing without weighting."""
+        """Return the share of in-batch negatives that were removed, by name, or {} if negatives have no weights."""
         return {} if self._removed is None else {REMOVED_SHARE: self._removed}
 
     def _noise(self, anchors: Tensor, positives: Tensor, rng: torch.Generator) -> Tensor:
@@ -198,7 +199,7 @@ def _published(
     source: str,
     teacher_backbone: str | None = None,
 ) -> Preset[DCLRParams]:
-    """Return a preset with 3 epochs, which all published settings share."""
+    """Return a preset with the given settings and 3 epochs, as in all published settings."""
     return Preset(
         source=source,
         batch_size=batch_size,

@@ -99,7 +99,11 @@ class Distillation(Objective):
         return terms
 
     def _turned(self, own: Tensor, start: Tensor | None, teacher: Tensor) -> Tensor:
-        """Return z_i R (N, D'), the encoder's vectors in the teacher's space."""
+        """Return z_i R (N, D'), the encoder's vectors in the teacher's space.
+
+        The isometry R is first fitted to the batch, until `aligned` sentences were seen. If `aligned` is 0, there is no
+        isometry, and `own` is returned unchanged.
+        """
         if not self.params.aligned:
             return own
         if self._seen < self.params.aligned:

@@ -45,8 +45,8 @@ def smoothed_logits(
 class GSInfoNCE(Objective):
     """GS-InfoNCE: InfoNCE with Gaussian noise as additional negatives, equation 5 of the paper.
 
-    The loss of a sentence i is -log exp s(z_i, z'_i) / (sum_j exp s(z_i, z'_j) + lambda sum_k exp s(z_i, g_k)). The
-    noise g_k ~ N(0, 1) is drawn anew in each step.
+    The loss of a sentence i is -log (exp s(z_i, z'_i) / (sum_j exp s(z_i, z'_j) + lambda sum_k exp s(z_i, g_k))).
+    The noise g_k ~ N(0, 1) is drawn anew in each step.
     """
 
     needs = Needs(views=2)

@@ -82,9 +82,10 @@ class ImSimCSEParams:
 
 
 def off_info_nce(positives: Tensor, negatives: Tensor, m: float, m_on: WeightOn = "negatives") -> Tensor:
-    """Return the mean over N of -log exp p_i / (exp p_i + m sum_{j != i} exp n_ij), for logits (N,) and (N, N).
+    """Return the mean over N sentences of -log (exp p_i / (exp p_i + m sum_{j != i} exp n_ij)).
 
-    Source: SimCSE++, equation 3.
+    p_i are the logits `positives` (N,), and n_ij are the logits `negatives` (N, N). If `m_on` is
+    "positive-logit", m multiplies p_i instead of the sum. Source: SimCSE++, equation 3.
     """
     if m_on == "positive-logit":
         positives, m = m * positives, 1.0
@@ -145,11 +146,11 @@ class ImSimCSE(Objective):
 
     @property
     def _kinds(self) -> tuple[Pair, ...]:
-        """Return the kinds of pairs for positives and negatives, or nothing if the weight of InfoNCE is 0."""
+        """Return the kinds of pairs for positives and negatives, or () if the weight of InfoNCE is 0."""
         return (self.params.positives, self.params.negatives) if self.params.contrast_weight else ()
 
     def _pair(self, kind: Pair, noisy: Tensor, clean: Tensor | None, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return the two vectors of each sentence for this kind of pair, each (N, D)."""
+        """Return the first and the second vectors of the pairs of kind `kind`, each (N, D)."""
         match kind:
             case "dropout":
                 return noisy[0], noisy[1]

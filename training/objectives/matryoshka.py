@@ -30,8 +30,9 @@ CITATION = """\
 class Matryoshka(Objective):
     """Mean of an objective's loss over several widths, 1/K · sum_k L_k(z_1, …, z_(m_k)).
 
-    The last of the K widths is that of the whole vector. Each width has an objective of its own, with its own head and
-    statistics. The vectors of the teacher and of the initial weights are not truncated.
+    z_1, …, z_(m_k) are the first m_k components of the vectors. The last of the K widths m_k is the width of the whole
+    vector. Each width has an objective of its own, with its own head and statistics. The vectors of the teacher and of
+    the initial weights are not truncated.
     """
 
     def __init__(self, build: Callable[[int], Objective], widths: Sequence[int], dim: int) -> None:

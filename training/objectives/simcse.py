@@ -27,7 +27,7 @@ class SimCSEParams:
 class SimCSE(Objective):
     """SimCSE: InfoNCE between two dropout views, equation 4 of the paper.
 
-    The loss is the mean over the N anchors z_i of -log exp(cos(z_i, z'_i) / tau) / sum_j exp(cos(z_i, z'_j) / tau).
+    The loss is the mean over the N anchors z_i of -log (exp(cos(z_i, z'_i) / tau) / sum_j exp(cos(z_i, z'_j) / tau)).
     """
 
     needs = Needs(views=2)

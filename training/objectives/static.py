@@ -29,10 +29,12 @@ class StaticParams:
 
 
 class Static(Objective):
-    """Mean over the batch of (1 - cos(z_i, s_i)) + similarity · (cos(z_i, z_j) - cos(s_i, s_j))^2.
+    """Mean of 1 - cos(z_i, s_i), plus `similarity` times the mean of (cos(z_i, z_j) - cos(s_i, s_j))^2.
 
-    z_i (N, D) are the student's vectors, and s_i (N, D) are the vectors of the whole encoder before training. In
-    Matryoshka training, z_i can be prefixes. In the first term, a prefix z_i is compared with the prefix of s_i that
+    The first mean is over the sentences of the batch, and the second mean is over all pairs. z_i (N, D) are the
+    student's vectors, and s_i (N, D) are the vectors of the whole encoder before training.
+
+    In Matryoshka training, z_i can be prefixes. In the first term, a prefix z_i is compared with the prefix of s_i that
     has the same width. In the second term, the similarities of prefixes are compared with those of the whole s_i.
     """
 

@@ -23,7 +23,7 @@ MultiPositive = Literal["L1", "L2-eq8", "L2-no-minus", "L2-intended"]
 
 
 def positive_logits(views: Tensor, temperature: float) -> Tensor:
-    """Compute the logits (P, N, N) of the anchors, which are the first view, against each of the P views after it."""
+    """Compute the logits (P, N, N) of the first view, the anchors, against each of the P other views."""
     anchors, positives = views[0], views[1:]
     logits = cosine_logits(anchors, positives.flatten(0, 1), temperature)  # (N, P N)
     return logits.reshape(len(anchors), len(positives), -1).transpose(0, 1)
@@ -32,13 +32,13 @@ def positive_logits(views: Tensor, temperature: float) -> Tensor:
 def multi_positive_loss(logits: Tensor, weights: Sequence[float], reading: MultiPositive) -> Tensor:
     """Compute the mean loss over N anchors, from (P, N, N) logits with positives on the diagonals, and P weights.
 
-    In the formulas, s is the logit of the p-th positive, and lambda_p is its weight. Z is the sum of exp over the row
-    of logits that contains s.
+    `reading` selects the formula. In the formulas, s is the logit of the p-th positive, and lambda_p is its weight. Z
+    is the sum of exp over the row of logits that contains s.
 
     * L1, equation 7: sum_p lambda_p (log Z - s).
-    * L2-eq8, equation 8 as printed: -log sum_p lambda_p exp(-s) / Z. This loss is smallest if the positives are least
-      similar.
-    * L2-no-minus, as in commented-out published code: -log sum_p lambda_p exp(s) / Z.
+    * L2-eq8, equation 8 as printed: -log sum_p (lambda_p exp(-s) / Z). This loss is smallest if the positives are
+      least similar.
+    * L2-no-minus, as in commented-out published code: -log sum_p (lambda_p exp(s) / Z).
     * L2-intended, the probable intention of equation 8: log sum_p lambda_p Z exp(-s). Its gradient is largest for the
       least similar positive.
     """
@@ -131,7 +131,7 @@ class WhitenedCSEParams:
 
 
 class WhitenedCSE(Objective):
-    """WhitenedCSE: whitening, the head, and InfoNCE of the first view against each other view (equations 7 and 8).
+    """WhitenedCSE: whitening, the head, and InfoNCE of the first view against every other view (equations 7 and 8).
 
     Raises:
         ValueError: the groups do not divide the width.
@@ -150,7 +150,7 @@ class WhitenedCSE(Objective):
         return Needs(views=views, host=self.whitening is not None and self.whitening.host)
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
-        """Compute the loss. Permutations are drawn from `rng`."""
+        """Compute the loss. Random permutations of the channels are drawn from `rng`."""
         logits = positive_logits(self.head(self._whitened(views.noisy, rng)), self.params.temperature)
         return {"info_nce": multi_positive_loss(logits, self.params.weights, self.params.multi_positive)}
 
@@ -166,7 +166,7 @@ class WhitenedCSE(Objective):
 
 
 def interleaved(views: Tensor) -> Tensor:
-    """Regroup views (V, N, D) into V parts, as in the published code.
+    """Regroup V views (V, N, D) into V parts (V, N, D), as in the published code.
 
     A part contains all views of about N / V sentences.
     """
@@ -195,7 +195,7 @@ GROUPS = (32, 48, 64, 96, 128, 192, 256, 384)
 
 
 def _preset(source: str, groups: int) -> Preset[WhitenedCSEParams]:
-    """Return a preset with the batch size and learning rate that the paper uses for every backbone."""
+    """Return a preset with `groups`, and with the batch size and learning rate of the paper for every backbone."""
     params = WhitenedCSEParams(groups=groups)
     return Preset(source=source, batch_size=64, learning_rate=3e-5, params=params)
 

@@ -88,7 +88,7 @@ class GroupWhitening(nn.Module):
         self.gradient = gradient
 
     def forward(self, views: Tensor, rng: torch.Generator) -> Tensor:
-        """Whiten (V, N, D) to the same shape."""
+        """Whiten the views (V, N, D). With `shuffled`, permutations of the channels are drawn from `rng`."""
         if not self.shuffled:
             return group_whitening(views, self.groups, eps=self.eps, gradient=self.gradient)
         permutations = torch.rand(views.shape[::2], generator=rng, device=views.device).argsort(dim=-1)

@@ -29,7 +29,10 @@ from models.errors import Failed, Refused
 MANIFEST = "_manifest.json"
 """Name of the manifest. Readers of Parquet folders ignore files whose names begin with `_`."""
 SHARD_BYTES = 64_000_000
-"""Maximum bytes of a shard, which is a group of consecutive files that one task reads. A larger file is one shard."""
+"""Maximum bytes of a shard, which is a group of consecutive files that one task reads.
+
+A larger file is a shard of its own.
+"""
 
 
 class Shard(NamedTuple):
@@ -42,7 +45,7 @@ class Shard(NamedTuple):
 
 
 class Made(NamedTuple):
-    """Facts about a complete output folder."""
+    """Row counts of a complete output folder, and facts about its encoder."""
 
     done: Done
     encoder: str
@@ -56,16 +59,16 @@ def embed(
     """Embed the texts at `places` and write the vectors to the folder `out`. Places and `out` are paths or URLs.
 
     Args:
-        address: address of a Ray cluster. None means the address in `RAY_ADDRESS`. If that is not set, Ray is started
-            on this machine.
+        address: address of a Ray cluster. None means the address in `RAY_ADDRESS`. If this variable is not set, Ray
+            is started on this machine.
         force: replace `out`, also if it is complete, or if a command with other options or inputs wrote it. Parts of an
             unfinished run of the same command are kept.
         stream: receives the progress.
 
     Raises:
         Refused: an input, an option or the cluster can't be used; an input changed during the run; another process is
-            writing `out`, or wrote it while the inputs were checked; `out` contains files of another kind; or a command
-            with other options or inputs wrote `out`, and `force` is false.
+            writing `out`, or wrote it while the inputs were checked; `out` contains files that this command does not
+            write; or a command with other options or inputs wrote `out`, and `force` is false.
         Failed: a URL does not answer, Ray failed, or parts were not written.
         OSError: a file can't be read or written.
     """
@@ -117,9 +120,9 @@ def embed(
 
 
 def _model_name(name: str) -> str:
-    """Return the name of an encoder for the cluster's processes.
+    """Return the name or path by which the cluster's processes load the encoder `name`.
 
-    As for `load`, the name of an encoder of this project never means a folder.
+    The name of an encoder of this project is returned unchanged, even if a folder has the same name.
     """
     return name if f"{MINILM}+{name}" in shipped() else _absolute(name)
 
@@ -137,7 +140,7 @@ def _manifest(folder: Folder) -> dict[str, Any]:
 
 
 def _wanted(description: Description, options: Options, states: list[list[Any]]) -> dict[str, Any]:
-    """Return everything that determines the content of the output folder."""
+    """Return everything that determines the output: encoder, options, and the states of the input files."""
     return {**description.metadata, **asdict(options), "inputs": states}
 
 
@@ -147,7 +150,7 @@ def _check(files: list[Path | Url], sizes: list[int], options: Options, output: 
     Every file is read once. The nodes of the cluster share this work.
 
     Raises:
-        CorpusError: a row is bad and `on_error` is fail, or a file can't be read.
+        CorpusError: a row is bad and `options.on_error` is "fail", or a file can't be read.
         Refused: the output can't contain the values of a column.
     """
     import ray
@@ -192,7 +195,11 @@ def _fill(
 ) -> tuple[dict[str, str], int]:
     """Embed and write each missing part.
 
-    Return the digest of each part, and the number of truncated texts.
+    `there` has the names of the parts that exist. Return the digest of every part, by the part's name, and the number
+    of truncated texts.
+
+    Raises:
+        Failed: a part was not written.
     """
     import ray
     from ray.data import ActorPoolStrategy, DataContext

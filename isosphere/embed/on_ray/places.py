@@ -98,8 +98,8 @@ def _files_at(url: str) -> list[Url]:
 def _is_read(path: str) -> bool:
     """Return whether a file of an input folder is read.
 
-    Its suffix must be in `IN_FOLDERS`, and a suffix in `OPENERS` may follow. Files and folders whose names begin with
-    `.` or `_` are skipped.
+    Its suffix must be in `IN_FOLDERS`. A suffix of compression in `OPENERS` may follow. Files and folders whose names
+    begin with `.` or `_` are skipped.
     """
     name = PurePosixPath(path)
     kind = (name.with_suffix("") if name.suffix.lower() in OPENERS else name).suffix.lower()

@@ -34,7 +34,7 @@ class Pool(NamedTuple):
 
 
 def derive(nodes: Sequence[Resources], free: Resources, *, threads: int | None, device: str) -> Pool:
-    """Return the pool of actors, as many as the free CPUs allow.
+    """Return a pool with as many actors as the free CPUs allow.
 
     If GPUs are used, there is at most one actor for each free GPU. If no GPUs are used, a node with C CPUs gets at most
     C // `threads` actors.

@@ -37,7 +37,10 @@ def describe(model: Model, options: Options) -> Description:
 
 
 def check_files(files: Sequence[File], options: Options, output: Parquet) -> tuple[Done, Any]:
-    """Read files once: count their rows, refuse or skip bad rows, and learn the types of the output's columns."""
+    """Read files once: count their rows, refuse or skip bad rows, and learn the types of the output's columns.
+
+    Return the row counts, and the schema of the copied columns.
+    """
     return check(files, options, output.learn), output.learned
 
 
@@ -46,7 +49,7 @@ def read(shard: dict[str, Any], options: Options, there: Collection[str]) -> Ite
 
     Args:
         shard: names of the shard's parts, and its pickled files.
-        there: parts that existed when the job began. If Ray repeats the task, the value is the same.
+        there: names of the parts that existed when the job began. If Ray repeats the task, the names are the same.
 
     Raises:
         Refused: a file changed since the first pass, so the number of parts differs.
@@ -74,7 +77,7 @@ class Writer:
     def __call__(self, part: dict[str, Any]) -> dict[str, list[Any]]:
         """Embed the rows of a part, and write them with their vectors to the part's file.
 
-        Return the part's name, counts, and the digest of this file.
+        Return the part's name, its number of rows, the number of newly truncated texts, and the digest of the file.
         """
         name, rows = str(part["part"][0]), pickle.loads(part["rows"][0])
         vectors = vectors_of(self._encoder, [row.text for row in rows], self._options)
