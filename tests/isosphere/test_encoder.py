@@ -27,11 +27,6 @@ from tests.serving.conftest import _wait_until_ready
 TEXTS = ["a cat can sleep", "the dog", "", "the man can play a guitar in the street"]
 
 
-@pytest.fixture(scope="module")
-def encoder(tiny_bundle: Path) -> Encoder:
-    return load(tiny_bundle, engine="onnxruntime", precision="fp32")
-
-
 def test_its_vectors_are_those_of_the_server(encoder: Encoder, tiny_bundle: Path, tmp_path: Path) -> None:
     texts = [*TEXTS, " " * encoder.max_length * CHARACTERS_PER_TOKEN + "the dog"]
     settings = Settings(data=tmp_path, no_demo=True, engine="onnxruntime", precision="fp32", bundle=str(tiny_bundle))
