@@ -18,10 +18,10 @@ TARGET_TOKENS = 20_000
 
 
 def by_queued_tokens(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
-    """Return the number of replicas at which the mean is about `TARGET_TOKENS` queued tokens per replica.
+    """Return the number of replicas needed for a mean of at most `TARGET_TOKENS` queued tokens per replica.
 
-    Ray Serve then applies the limits and delays of its configuration. The second value is the state that Ray Serve
-    keeps for the next call. It is always empty.
+    Ray Serve then applies the limits and delays of its configuration. The second value is the state for the next call,
+    which is always empty.
     """
     tokens = sum((context.aggregated_metrics or {}).get(QUEUED_TOKENS, {}).values())
     return max(1, math.ceil(tokens / TARGET_TOKENS)), {}

@@ -80,7 +80,7 @@ def _application(settings: Settings) -> Any:
             await self.app.check_health()
 
         def _copy_metrics(self) -> None:
-            """Copy the metrics to Ray, which adds labels for the replica, and the prefix `ray_` to each name.
+            """Copy the metrics to Ray. Ray adds labels for the replica, and puts `ray_` before each name.
 
             Counters and histogram buckets become gauges. Prometheus's functions for counters and histograms also work
             on these gauges.

@@ -1,4 +1,4 @@
-"""Readers of the rows of Parquet and Arrow files, which read the rows in batches."""
+"""Readers of Parquet and Arrow files. They read the rows in batches."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def markdown(file: BinaryIO, options: dict[str, Any]) -> Records:
     """Yield a document for each section of a Markdown file (CommonMark with tables). The front matter becomes metadata.
 
     Raises:
-        Unreadable: the file is not UTF-8, or has no text.
+        Unreadable: the file is not UTF-8, contains NUL, or has no text.
     """
     from markdown_it import MarkdownIt
 
@@ -56,7 +56,7 @@ def html(file: BinaryIO, options: dict[str, Any]) -> Records:
     """Yield a document for each section of an HTML page. If the page has a `main` element, yield only its sections.
 
     Raises:
-        Unreadable: the file is not UTF-8, or has no text.
+        Unreadable: the file is not UTF-8, contains NUL, or has no text.
     """
     page = _parsed(_decoded(file.read()))
     yield from documents(page.sections, titled(page.title), options)
@@ -76,10 +76,10 @@ def _decoded(content: bytes) -> str:
 
 
 def _front_matter(text: str) -> tuple[dict[str, Any], str]:
-    """Split a text into its front matter, as metadata, and the remaining text.
+    """Return the metadata in the front matter of a text, and the text after the front matter.
 
-    The front matter is YAML between `---` lines at the beginning. If the YAML is invalid, or is not a mapping, it stays
-    a part of the text.
+    The front matter is YAML between `---` lines at the beginning. If this YAML is invalid, or is not a mapping, there
+    are no metadata, and the front matter stays a part of the text.
     """
     import yaml
 
@@ -167,10 +167,11 @@ class Page(HTMLParser):
             super().set_cdata_mode(elem, **options)
 
     def _is_shown(self, tag: str) -> bool:
-        """Return whether the start tag that was just read is in `shown`: the start tags that are never closed.
+        """Return whether the start tag that was just read is known to be never closed.
 
-        Also return True for a script after a script in `shown`, and for a style after a style in `shown`. These
-        elements are not closed either. The page therefore need not be parsed once more for each of them.
+        `shown` has the known tags of this kind. Also return True for a script after a script in `shown`, and for a
+        style after a style in `shown`. These elements are never closed either, so the page need not be parsed once
+        more for each of them.
         """
         here = self.getpos()
         is_after = tag in self.CDATA_CONTENT_ELEMENTS and any(one == tag and here > at for one, at in self.shown)

@@ -204,7 +204,8 @@ class Connections:
     def _written(self) -> Iterator[None]:
         """Hold the write lock while the block runs.
 
-        `writes` is increased after the commit. A reader that sees the new number therefore also sees the change.
+        The counter `writes` is increased after the commit. A reader that sees the new number therefore also sees the
+        change.
         """
         with self._writing:
             try:
@@ -250,8 +251,8 @@ class Connections:
     def _bound_log(self, writer: sqlite3.Connection) -> None:
         """Checkpoint the write-ahead log if it is too large.
 
-        SQLite's automatic checkpoints don't empty the log while there are always readers. This checkpoint waits up to
-        `_LOG_PATIENCE_MS` for the readers of the log. Other writes wait meanwhile.
+        SQLite's automatic checkpoints can't empty the log if readers use it all the time. This checkpoint waits for the
+        readers, up to `_LOG_PATIENCE_MS`. Other writes wait meanwhile.
         """
         with suppress(OSError, sqlite3.Error):  # the write is committed, and the next write will report a failing disk
             size = self._log.stat().st_size

@@ -1,6 +1,6 @@
 """One corpus in one SQLite file, with a write-ahead log and synchronous=FULL.
 
-All writes that one call of `CorpusFile.write` gets share a transaction.
+Each call of `CorpusFile.write` applies all its writes in one transaction.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class CorpusFile(Connections):
             return [full if full and not isinstance(write, removing) else attempt(writer, write) for write in writes]
 
     def _full(self) -> InsufficientStorage | None:
-        """Return the error for writes that add data, or None if at least `RESERVED_BYTES` are free."""
+        """Return the error for writes that add data, or None if the disk has at least `RESERVED_BYTES` free."""
         if shutil.disk_usage(self.path.parent).free >= RESERVED_BYTES:
             return None
         return InsufficientStorage(
@@ -438,7 +438,7 @@ class CorpusFile(Connections):
             self.checkpoint_soon()
 
     def _free_bytes(self, given_back: int) -> int:
-        """Release up to `given_back` unused pages to the disk. Return the bytes of all remaining unused pages."""
+        """Release up to `given_back` unused pages to the disk. Return the size of all remaining unused pages."""
         with self.writing() as writer:
             if given_back:
                 # `fetchall` runs the statement to its end. `execute` takes a single step, which frees only one page.

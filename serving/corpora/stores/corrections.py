@@ -84,7 +84,7 @@ def _with_first_letter(reader: sqlite3.Connection, word: str, typos: int, *, con
 
     At most `MAX_COMPARED` words are yielded. `word` is cut into `typos` + 1 pieces. One letter between two pieces
     belongs to neither piece. Each yielded word begins with the first piece, or contains another piece. With
-    `continued`, more letters may follow a correction.
+    `continued`, also yield words that may begin with a correction.
     """
     size = (len(word) - typos) // (typos + 1)
     pieces = [word[at : at + size] for at in range(0, (size + 1) * typos, size + 1)]
@@ -101,7 +101,7 @@ def _with_first_letter(reader: sqlite3.Connection, word: str, typos: int, *, con
 def _with_another_first_letter(reader: sqlite3.Connection, word: str, *, continued: bool) -> Iterator[str]:
     """Yield words of the vocabulary that differ from `word` by one typo in the first letter.
 
-    With `continued`, more letters may follow.
+    With `continued`, compare `word` with the beginnings of the words.
     """
     rest = word[1:]
     wanted = {rest, word[1] + word[0] + word[2:]}

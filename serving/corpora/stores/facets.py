@@ -148,9 +148,10 @@ def posted_kinds(reader: sqlite3.Connection, field: int) -> set[str]:
 
 
 def _unposted(reader: sqlite3.Connection, field: int, path: str) -> tuple[list[Any], bool]:
-    """Return the values at `path` in documents whose values at this path are not all in the metadata index (`OPAQUE`).
+    """Read documents that may have values at `path` without postings of their own (`OPAQUE`).
 
-    Up to `OPEN` such documents are read. Also return whether all of them were read.
+    At most `OPEN` such documents are read. Return all values that these documents have at `path`, and whether all such
+    documents were read.
     """
     select = "SELECT DISTINCT document AS number FROM postings WHERE field IN (?, ?) AND value = ? LIMIT ?"
     left_open = numbers(reader, select, field, WHOLE, OPAQUE, OPEN + 1)
@@ -186,7 +187,7 @@ def _most_frequent(
 ) -> Iterator[FacetValue]:
     """Yield up to `limit` values with their counts, most frequent first.
 
-    With `among`, only these documents are counted. Values of equal count are in SQLite's order.
+    With `among`, only the documents in `among` are counted. Values of equal count are in SQLite's order.
     """
     within, listed = ("", ()) if among is None else (_AMONG, (orjson.dumps(among.tolist()).decode(),))
     select = f"""SELECT value, count(*) AS many FROM postings

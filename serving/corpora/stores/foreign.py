@@ -236,7 +236,7 @@ def _passages(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
 
 
 def _vectors(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
-    """Yield an error for a vector that can't be a unit vector, or has another dimension than the first of its table.
+    """Yield an error for a vector that can't be a unit vector, or has another dimension than its table's first vector.
 
     A vector can't be a unit vector if it has a NaN, or a component whose absolute value is above `MAX_NUMBER`.
     """

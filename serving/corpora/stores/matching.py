@@ -239,7 +239,7 @@ class _Postings:
         return _Set(union(*found)) if found else _NONE
 
     def _field(self, path: str | None) -> int:
-        """Return the field number of `path`, or `_NO_FIELD` if no document has the path.
+        """Return the field number of `path`, or `_NO_FIELD` if the table `fields` does not have the path.
 
         Each condition of a filter calls this method. The method therefore also checks whether the work was cancelled.
         """
@@ -278,9 +278,9 @@ def _lookups(where: _AtPath, field: int) -> tuple[list[_Lookup], list[_Lookup]]:
 
 
 def _tests(name: str, bound: Value) -> list[tuple[str, Value]]:
-    """Return the conditions of `_SQL` for the operator `name`, each with its operand.
+    """Return the operators of `_SQL` that replace the operator `name`, each with its operand.
 
-    `$startswith` becomes a range of strings.
+    `$startswith` becomes a range of strings. All other operators stay as they are.
     """
     if name != "$startswith":
         return [(name, bound)]
@@ -291,7 +291,7 @@ def _tests(name: str, bound: Value) -> list[tuple[str, Value]]:
 def _bound(operand: int | float | str | bytes) -> Value | None:
     """Convert the operand of a filter to a value for a comparison in SQLite. If SQLite can't compare it, return None.
 
-    For None, the caller reads the documents that meet all other conditions on the field.
+    If the result is None, the caller reads the documents that meet all other conditions on the field.
     """
     if isinstance(operand, bytes):
         return posted_date(operand)

@@ -105,7 +105,7 @@ def _first(connection: sqlite3.Connection) -> None:
 def _second(connection: sqlite3.Connection) -> None:
     """Create format 2: add columns and tables for patches, unfinished renames, word settings, expiry and maps.
 
-    Also add the vocabulary. `_index_words` fills it.
+    Also add the table of the vocabulary, which `_index_words` fills later.
     """
     # revision: number of changes of metadata. Each change makes cached results of filters invalid.
     connection.execute("ALTER TABLE corpora ADD COLUMN revision INTEGER NOT NULL DEFAULT 0")
@@ -126,7 +126,7 @@ MIGRATIONS: tuple[Step, ...] = (_first, _second)
 
 
 def migrate(connection: sqlite3.Connection, file: Path) -> None:
-    """Run the missing migrations inside the caller's transaction, and index outdated words again.
+    """Run the missing migrations inside the caller's transaction. If the word index is outdated, index all words again.
 
     Raises:
         StoreError: a later version wrote the file.

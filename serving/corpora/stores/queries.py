@@ -142,9 +142,10 @@ def _words_and_stems(text: str, stemming: Stemming) -> tuple[list[str], list[str
 
 
 def _open_phrase(text: str, stemming: Stemming) -> tuple[Term, Term]:
-    """Return the words and the stems of `text`, without the token that repeats the last character of its last run.
+    """Return the words and the stems of `text`. A last token that only repeats a character is left out.
 
-    This token would require that the run also ends there in a passage (see `parse`).
+    `analysis.ends_run` describes such tokens. With this token, the phrase would not find passages in which another
+    character follows directly.
     """
     words, stems = _words_and_stems(text, stemming)
     end = len(words) - analysis.ends_run(words, len(words) - 1)
@@ -175,12 +176,12 @@ def expanded(reader: sqlite3.Connection, query: str, rules: Rules = PLAIN, optio
 
 
 def _completions(reader: sqlite3.Connection, word: str, rules: Rules) -> list[Term]:
-    """Return terms that find all words which begin with `word`.
+    """Return terms that find the words which begin with `word`.
 
     If more than `MAX_COMPLETIONS` words begin with `word`, return no terms.
 
     With stemming, FTS5 compares a prefix with stems, so it misses a word whose stem does not begin with the prefix.
-    Such words are looked up in the vocabulary.
+    Such words are looked up in the vocabulary, and at most `MAX_ADDED` terms are added for them.
     """
     _, stems = _words_and_stems(word, rules.stemming)
     whole: list[Term] = [(word + _PREFIX,)] if stems == [word] else []
@@ -211,9 +212,9 @@ def _corrections(
 
 
 def _by_stems(words: Sequence[str], stemming: Stemming, known: Callable[[str], bool]) -> list[Term]:
-    """Return one of `words` as a term for each of their stems, except stems for which `known` is true.
+    """Return a term for each stem of `words`, except stems for which `known` is true.
 
-    At most `MAX_ADDED` terms are returned.
+    The term is the first of `words` with this stem. At most `MAX_ADDED` terms are returned.
     """
     found: dict[str, Term] = {}
     for word, stem in zip(*_words_and_stems(" ".join(words), stemming), strict=True):
@@ -227,8 +228,8 @@ def expression(terms: Sequence[Term], operator: str, *, single_as_prefix: bool =
 
     Each term is in quotes, because FTS5 parses no syntax within quotes. No word contains a quote.
 
-    With `single_as_prefix`, a single character of a script without spaces becomes a prefix. It then also finds the
-    pairs of characters that begin with it (see `analysis`).
+    With `single_as_prefix`, a single character of a script without spaces becomes a prefix. The prefix also finds the
+    pairs of characters that begin with this character (see `analysis`).
     """
     quoted = []
     for *words, last in terms:

@@ -32,7 +32,7 @@ SUFFIX = ".sqlite"
 
 
 def refusal(path: Path, error: ServiceError | StoreError) -> Unhealthy:
-    """Return the error for callers of a corpus whose file can't be served, with the reason and the remedy."""
+    """Return the error of a corpus whose file can't be served. The message has the reason and the remedy."""
     why = str(error).replace(str(path), path.name)
     if isinstance(error, Damaged):
         return Damaged(why)
@@ -54,9 +54,11 @@ def _on_file(method: Callable[Concatenate[CorpusFile, P], T]) -> Callable[Concat
 class SqliteStore:
     """A `Store` in a folder. A corpus exists when its file has its final name.
 
-    If this version can't serve the file of a corpus, all methods on this corpus raise `Damaged` or `NotServed`. The
-    message names the file. All other corpora are served. Only `drop` and `adopt` remove the file of a corpus. They
-    delete an intact file, and rename a damaged file.
+    If this version can't serve the file of a corpus, methods on this corpus raise `Damaged` or `NotServed`, and the
+    message names the file. `verify` returns this message instead. All other corpora are served.
+
+    Only `drop` and `adopt` remove the file of a corpus, even a damaged file. They delete an intact file, and rename a
+    damaged file.
 
     Only the most recently used files are open, because the number of open files of a process is limited.
 
@@ -187,7 +189,7 @@ class SqliteStore:
         wrong = self._file(name).verify()
         return [*wrong[:-1], f"{wrong[-1]}; {MEND}"] if wrong else []
 
-    # Methods on the file of one corpus, which is named first.
+    # Methods on the file of one corpus. The first argument is the name of the corpus.
 
     corpus = _on_file(CorpusFile.corpus)
     described = _on_file(CorpusFile.described)

@@ -27,8 +27,9 @@ def unmatched(reader: sqlite3.Connection, where: Filter) -> list[str]:
 
     Equal warnings are returned once, and only the first `MAX_WARNINGS` are returned.
 
-    A condition that is true for documents without the field, such as `$exists: false` or null, gives no warning. In an
-    empty corpus, no document has any field, so all other conditions on fields give warnings.
+    A condition that is true for documents without the field gives no warning, for example `$exists: false` or equality
+    with null. An empty `$in` gives no warning either. In an empty corpus, no document has any field, so all other
+    conditions on fields give warnings.
 
     If a document has more than `MAX_FIELDS` fields, or a path longer than `MAX_PATH`, the metadata index has none of
     its fields. In a corpus with such a document there are no warnings, because the document may have any field.
@@ -46,7 +47,7 @@ def _each_once(warnings: Iterable[str]) -> Iterator[str]:
 
 
 class _Fields:
-    """The fields of a corpus, as a cache of lookups."""
+    """Warnings about conditions on the fields of a corpus. The result of each lookup of a field is cached."""
 
     def __init__(self, reader: sqlite3.Connection) -> None:
         self._reader = reader

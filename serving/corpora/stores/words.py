@@ -5,7 +5,7 @@ diacritics. In scripts without spaces, a word is a pair of characters. With stem
 same word. Scores are FTS5's BM25 with k1 = 1.2 and b = 0.75 (https://www.sqlite.org/fts5.html, section 5.1.1), with the
 sign inverted. A column of the index has the passages, and each further column has a metadata field with a weight.
 
-A query is expanded before the search. Synonyms and completions of its last word are further terms of the query.
+A query is expanded before the search. Synonyms, and completions of the last word, are further terms of the query.
 A correction is similar to a word of the query, and always counts less than the word.
 """
 
@@ -64,7 +64,7 @@ def index(writer: sqlite3.Connection, rows: Iterable[IndexedRow], rules: Rules =
 
 
 def remove(writer: sqlite3.Connection, rows: Iterable[IndexedRow], rules: Rules = PLAIN) -> None:
-    """Remove passages from the index. A text that differs from the indexed text makes the index wrong."""
+    """Remove passages from the index. If a text in `rows` is not the indexed text, the index becomes wrong."""
     columns, values = _columns(rules), ", ".join("?" * (2 + len(rules.weights)))
     writer.executemany(f"INSERT INTO words (words, rowid, {columns}) VALUES ('delete', {values})", _indexed(rows))
 
@@ -116,10 +116,9 @@ def search(
 ) -> Ranking:
     """Return the best `k` passages; see `Store.words`. If `allowed` is given, only these sorted keys are searched.
 
-    Scoring a passage takes far longer than finding it, so passages with a rare term are scored first. Usually, a
-    passage without a rare term can't reach the scores of the best `k` of them. All passages without a rare term are
-    then skipped (MaxScore: Turtle and Flood, Query evaluation: strategies and optimizations, 1995). The ranking is
-    exact.
+    Scoring a passage takes far longer than finding it, so passages with a rare term are scored first. If no other
+    passage can reach the scores of the best `k` of these passages, all other passages are skipped (MaxScore: Turtle and
+    Flood, Query evaluation: strategies and optimizations, 1995). The ranking is exact.
 
     Call this function in a transaction, because its reads must see one snapshot.
     """
@@ -215,7 +214,7 @@ def _best(
     """Return the best `k` passages by the sum of their scores for all `expressions`.
 
     Each expression is an FTS5 query, and comes with a maximum score or None. Only expressions that find corrections
-    have a maximum. Their scores are limited to the maximum, and then multiplied by `CORRECTED`.
+    have a maximum. The scores of such an expression are limited to its maximum, and then multiplied by `CORRECTED`.
     """
     if not expressions or (allowed is not None and not len(allowed)):
         return Ranking(np.empty(0, dtype=np.int64), np.empty(0))

@@ -385,7 +385,10 @@ def bury(writer: sqlite3.Connection, keys: Keys) -> None:
 
 
 def accepted(reader: sqlite3.Connection) -> list[str]:
-    """Return the sorted ids of the upload jobs for which the writes of other requests are recorded."""
+    """Return the sorted ids of the upload jobs that were accepted and not yet released.
+
+    For each of these jobs, the ids of documents that other requests write or remove are recorded.
+    """
     return [job for (job,) in reader.execute("SELECT job FROM uploads ORDER BY job")]
 
 
@@ -395,7 +398,7 @@ def accept(writer: sqlite3.Connection, job: str) -> None:
 
 
 def release(writer: sqlite3.Connection, job: str) -> None:
-    """Delete the records for `job`, and stop recording. Call this when the job has ended."""
+    """Delete the ids that were recorded for `job`, and record no more. Call this function when the job has ended."""
     writer.execute("DELETE FROM uploads WHERE job = ?", (job,))
 
 
@@ -406,7 +409,7 @@ def note_newer_writes(writer: sqlite3.Connection, ids: Sequence[str]) -> None:
 
 
 def without_newer_writes(reader: sqlite3.Connection, content: Content) -> Content:
-    """Return `content` without the documents that other requests have written or removed after its job was accepted."""
+    """Return `content` without the documents that other requests wrote or removed after its upload job was accepted."""
     ids = [document.id for document in content.documents]
     gone = set[str]()
     for block in blocks(ids):

@@ -1,4 +1,4 @@
-"""Connection to Milvus: its address, a Milvus Lite that this process starts, and error messages of one line."""
+"""Connections to a Milvus server, or to a Milvus Lite in this process. Errors get messages of one line."""
 
 from __future__ import annotations
 
@@ -123,7 +123,9 @@ class Connection:
 
 
 def connect(text: str) -> Connection:
-    """Connect to the Milvus at the address `text`, or start the Milvus Lite at this path in this process.
+    """Connect to a Milvus server, or start a Milvus Lite in this process.
+
+    `text` is the address of the server or the path of the Milvus Lite; see `Address.of`.
 
     Raises:
         StoreError: the address is not valid, the server is too old, Milvus Lite is not installed, or its folder can't

@@ -83,8 +83,8 @@ def planned(passages: int, target: float, option: str, *, lite: bool) -> list[st
 def search_parameters(kind: str, measured: Measured | None, k: int, *, most: bool) -> dict[str, int]:
     """Return the search parameters of an index of the type `kind`, for a search for `k` hits.
 
-    They have the effort (see `IndexKind`) that was measured or, if `measured` is None, the third of
-    `IndexKind.efforts`. With `most`, they have the greatest effort. For some types, the effort is at least `k`.
+    The effort (see `IndexKind`) is the measured effort or, if `measured` is None, the third of `IndexKind.efforts`.
+    With `most`, the effort is the greatest of `IndexKind.efforts`. For some types, the effort is at least `k`.
     """
     found = KINDS[kind]
     if not found.effort:

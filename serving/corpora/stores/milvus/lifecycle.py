@@ -38,7 +38,7 @@ class Collections:
         """Sizes of the corpora as they were last counted."""
 
     def check_free(self, name: str) -> None:
-        """Check that another program has no collection whose name is the alias of this corpus.
+        """Check that no other program has a collection with the alias of this corpus as its name.
 
         Raises:
             Conflict: another program has such a collection.

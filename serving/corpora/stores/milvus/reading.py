@@ -104,7 +104,7 @@ class Reader(Backend):
     ) -> list[KnownText | None]:
         """Return None for each text, so that uploads embed every text.
 
-        Stored texts can't be looked up, because Milvus has no index of texts.
+        Stored texts can't be looked up, because Milvus has no index of whole texts.
         """
         self._registry.read(name)
         return [None for _ in texts]
@@ -247,7 +247,7 @@ def _page(found: Iterable[Document | None], limit: int) -> tuple[list[Document],
 
 
 def _unmatched(table: Rows | None, where: Filter) -> list[str]:
-    """Implement `Backend.unmatched`. For more than `COUNTED` documents, only missing fields are reported."""
+    """Implement `Backend.unmatched`. If there are more than `COUNTED` documents, only missing fields are reported."""
     with _fields(table) as (database, complete):
         if complete or table is None:
             return unmatched(database, where)

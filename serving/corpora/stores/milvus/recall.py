@@ -31,10 +31,9 @@ NEIGHBOURS = 10
 
 
 class Recall:
-    """Measurements of recall, on request and after many writes.
+    """Measurements of recall: on request, and in the background after many writes.
 
-    After many writes, the recall is measured in the background. The first such measurement of a corpus begins when
-    `exact_below` passages were written.
+    The first measurement of a corpus in the background begins when `exact_below` passages were written.
     """
 
     def __init__(self, registry: Registry, collections: Collections, exact_below: int) -> None:
@@ -119,10 +118,10 @@ def measure(corpus: Rows, kind: str, target: float) -> Measured | None:
 
 
 def _nearest(corpus: Rows, names: Sequence[str], queries: Floats) -> tuple[list[set[str]], int]:
-    """Find the nearest passages of each query by a scan of all vectors. Return their primary keys.
+    """Return the primary keys of the nearest passages of each query, and the number of scanned passages.
 
-    Query i is the vector of the passage `names[i]`, which is not counted among its own nearest passages. Also return
-    the number of scanned passages.
+    All vectors are scanned. Query i is the vector of the passage `names[i]`. This passage is left out of its own
+    nearest passages.
     """
     best: list[list[tuple[float, str]]] = [[] for _ in names]
     passages = 0

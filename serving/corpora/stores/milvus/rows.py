@@ -81,8 +81,8 @@ def _rows(
 ) -> Iterator[Row]:
     """Yield the rows of a document.
 
-    Passages need not cover the whole text. So that no text is lost, the text of a row reaches the start of the next
-    passage.
+    Passages need not cover the whole text. So that no text is lost, the text of a row extends at least to the start of
+    the next passage.
 
     Raises:
         Invalid: a passage or the metadata exceed the limits of Milvus.
@@ -185,7 +185,7 @@ def vector(row: Mapping[str, Any]) -> Floats:
 
 
 def asked(query: str, stemming: Stemming) -> tuple[str, list[str]]:
-    """Return the text of a BM25 query, and the phrases that must occur, as LIKE patterns for the field `words`."""
+    """Return the text of a BM25 query, and a LIKE pattern on the field `words` for each phrase that must occur."""
     parsed = parse(query, Rules(stemming))
     terms = [_tokens(" ".join(term), stemming) for term in parsed.terms]
     phrases = [f"% {' '.join(_tokens(' '.join(phrase), stemming))} %" for phrase in parsed.phrases]

@@ -154,7 +154,8 @@ class Writer(Reader):
     def _bound(self, record: Record, content: Content) -> Record:
         """Return the record with a table that fits the vectors of `content`.
 
-        If the corpus has no documents, a new table is created when the encoder or the dimension differ.
+        A corpus without documents gets a new table if it has no table, or if its table has another encoder or
+        dimension.
 
         Raises:
             Conflict: the corpus has documents of another encoder.
@@ -278,7 +279,7 @@ def _missing(table: Rows, fresh: Rows | None, after: str, limit: int) -> list[Ma
 def _key_with_text(row: Mapping[str, Any]) -> str:
     """Return the row's primary key and a digest of the passage's text, with a space between them.
 
-    If a document replaces another, both have the same primary keys. Without the digest, `refresh` could store the
-    vector of the old text for the new text.
+    If a document replaces another, the passages of both have the same primary keys. Without the digest, `refresh` could
+    store the vector of the old text for the new text.
     """
     return f"{row['id']} {blake2b(passage_text(row).encode(), digest_size=8).hexdigest()}"
