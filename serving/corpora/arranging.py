@@ -170,7 +170,7 @@ class _Descending:
 
 
 def diverse(relevance: Floats, vectors: Floats, diversity: float, k: int) -> list[int]:
-    """Return the positions of `k` candidates by maximal marginal relevance.
+    """Return the positions of `k` candidates that are chosen by maximal marginal relevance.
 
     Each step chooses the candidate with the greatest (1 - `diversity`) · relevance - `diversity` · (greatest cosine to
     a candidate that was already chosen). See Carbonell and Goldstein, "The use of MMR, diversity-based reranking for

@@ -164,7 +164,7 @@ class Backend(NamedCorpora, Protocol):
         return
 
     def unplaced(self, name: str) -> Unplaced:
-        """Return the vectors of a corpus from which a new map is computed. See `maps.unplaced`."""
+        """Return the vectors for a new map of a corpus. See `maps.unplaced`."""
 
     def placed(self, name: str, size: int, field: str | None) -> Placed | None:
         """Return up to `size` passages of the stored map of a corpus, with their positions on the map.
@@ -202,8 +202,8 @@ class Backend(NamedCorpora, Protocol):
     def read_fresh(self, name: str) -> Read | None:
         """Read the new vectors of a re-embedding before `swap`, so that `swap` opens the new index faster.
 
-        If this would save no time, return None. Pass the result to `swap` as `beside`. After `swap`, call the result's
-        `discard`.
+        If this would save no time, return None. Pass the result to `swap` as `beside`. At the end, call the result's
+        `discard`, even if `swap` was not called.
         """
 
     def swap(self, name: str, fingerprint: str, beside: Read | None = None) -> bool:
@@ -254,8 +254,8 @@ class Backend(NamedCorpora, Protocol):
     def encoder(self, name: str, served: Sequence[str]) -> str:
         """Return the fingerprint of the served encoder that embeds the texts and queries of the corpus.
 
-        `served` has the fingerprints of all served encoders. Return the fingerprint of the encoder that embedded the
-        corpus. If the corpus is empty and this encoder is not served, return the first fingerprint in `served`.
+        `served` has the fingerprints of all served encoders. If the fingerprint of the corpus is one of these, return
+        it. If it is not, and the corpus is empty, return the first fingerprint in `served`.
 
         Raises:
             Stale: the corpus was embedded by a bundle that is not served.

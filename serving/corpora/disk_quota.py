@@ -18,12 +18,14 @@ Sees = Callable[[str], bool]
 
 @dataclass(frozen=True)
 class DiskQuota:
-    """Check of the disk usage of a key's corpora against the key's quota. Methods block.
+    """Check of the disk usage of an API key's corpora against the key's quota. Methods block.
 
-    The usage is the sum of the sizes of corpora, waiting uploads, stored answers, and the contents of `folders`. In
-    each of these folders, the entry with the name of a corpus contains the index, the snapshots or the adapted encoder
-    of this corpus. `uploaded` returns the bytes of the waiting uploads to the accepted corpora, without the upload of
-    the given job. `answers` returns the bytes of the stored answers of the key with a given name.
+    The usage is the sum of the sizes of corpora, waiting uploads, stored answers to requests with an idempotency key,
+    and the contents of `folders`. In each of these folders, the entry with the name of a corpus contains the index, the
+    snapshots or the adapted encoder of this corpus.
+
+    `uploaded(sees, job)` returns the bytes of the uploads that wait for corpora whose names `sees` accepts, without the
+    upload of `job`. `answers(name)` returns the bytes of the stored answers of the API key `name`.
     """
 
     corpora: Backend
@@ -47,11 +49,12 @@ class DiskQuota:
             caller.check_room(lambda: self.used(key.sees, job) + self.answers(key.name), adding)
 
     def used(self, sees: Sees, job: str = "") -> int:
-        """Return the usage of all corpora whose names `sees` accepts, in bytes.
+        """Return the usage in bytes of all corpora whose names `sees` accepts.
 
-        Stored answers and the upload of `job` are not included. Snapshots of deleted corpora are included. The size of
-        a corpus is the size that the list of corpora shows. This size excludes the write-ahead log, which shrinks at
-        the next checkpoint. A corpus that is damaged or can't be served counts as 0.
+        The upload of `job` and the stored answers to requests with an idempotency key are not included. Snapshots of
+        deleted corpora are included. The size of a corpus is the size that the list of corpora shows. This size
+        excludes the write-ahead log, which shrinks at the next checkpoint. A corpus that is damaged or can't be served
+        counts as 0.
         """
         stored = sum(self._stored(name) for name in self.corpora.names() if sees(name))
         return stored + sum(self._beside(sees)) + self.uploaded(sees, job)

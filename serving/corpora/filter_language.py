@@ -199,7 +199,10 @@ class _Compiler:
 
 
 def _check_logic(key: str, value: Any, field: str) -> None:
-    """Raise `Invalid` if `key` looks like a misspelt `$and`, `$or` or `$not` with a filter or filters as `value`."""
+    """Raise `Invalid` if `key` is probably meant as `$and`, `$or` or `$not`.
+
+    Such a key is `and`, `or` or `not`, in upper or lower case, and its `value` looks like a filter or several filters.
+    """
     if (meant := f"${key.lower()}") not in _LOGIC:
         return
     objects = value if isinstance(value, list) else [value]

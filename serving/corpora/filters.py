@@ -334,7 +334,10 @@ class Point(NamedTuple):
 
 
 def point(value: Any) -> Point | None:
-    """Convert a JSON object with valid `lat` and `lon` to a point. Return None for any other value."""
+    """Convert a JSON object with valid `lat` and `lon` to a point. Return None for any other value.
+
+    Other members of the object are ignored.
+    """
     if isinstance(value, Mapping) and _is_within(value.get("lat"), 90) and _is_within(value.get("lon"), 180):
         return Point(value["lat"], value["lon"])
     return None
@@ -352,9 +355,10 @@ def distance(a: Point, b: Point) -> float:
 
 
 def box(center: Point, within_m: float) -> tuple[tuple[float, float], list[tuple[float, float]]]:
-    """Return the range of latitudes, and the ranges of longitudes, within `within_m` metres of `center`.
+    """Return ranges of latitude and longitude that contain all points within `within_m` metres of `center`.
 
-    A circle across longitude 180 has two ranges of longitudes. A circle around a pole has all longitudes.
+    There is always one range of latitudes. A circle across longitude 180 has two ranges of longitudes. A circle around
+    a pole has all longitudes.
     """
     angle = min(within_m, pi * EARTH_RADIUS) / EARTH_RADIUS  # an integer may be too large for a float
     lat = degrees(angle) + _MARGIN

@@ -213,7 +213,8 @@ class Library:
             Conflict: see `search`.
             Invalid: `reranking.method` needs vectors of tokens, but the corpus's encoder was exported without them. Or
                 `reranking.model` is not a cross-encoder.
-            NotFound: there is no model with the name `reranking.model`.
+            NotFound: the method needs a cross-encoder, but the name `reranking.model` is unknown. Or this name is None,
+                and the server has no cross-encoder.
         """
         if reranking.method == "cross_encoder":
             with self._admitted(), self._encoders.cross_encoder(reranking.model).ready_embedder.held() as embedder:
@@ -292,16 +293,16 @@ class Library:
             return replace(found, truncated=made.truncated)
 
     async def run(self, work: Callable[[Backend], T], of: str = "", on_cancel: Callable[[], None] = lambda: None) -> T:
-        """Run blocking work in a thread. If the server is not ready, raise `Unhealthy`.
+        """Run `work`, which may block, in a thread. If the server is not ready, raise `Unhealthy`.
 
-        `of` is the name of the work's corpus, if any. If the caller is cancelled, `on_cancel` is called, and the call
+        `of` is the name of the corpus of `work`, if any. If the caller is cancelled, `on_cancel` is called, and `run`
         still waits until the work has ended.
         """
         with self._admitted():
             return await self.threads.run(of, lambda: work(self.corpora), on_cancel)
 
     async def read(self, work: Callable[[Backend], T], of: str = "", *, charged: bool = False) -> T:
-        """Run work that changes nothing in a thread. If the caller is cancelled, the call ends immediately.
+        """Run `work`, which changes nothing, in a thread. If the caller is cancelled, the call ends immediately.
 
         If `charged` is True, the CPU time of the work is charged to the API key. Work that may read every document must
         be charged.
@@ -331,7 +332,7 @@ class Library:
             return await self.threads.read(of, work, charged=True)
 
     async def stoppable(self, work: Callable[[Backend], T], of: str, *, charged: bool = False) -> T:
-        """Run long work that calls `check_cancelled`, such as a deletion in several commits.
+        """Run long `work` that calls `check_cancelled`, such as a deletion in several commits.
 
         If the caller is cancelled, the work is stopped, and the call ends after the work has stopped. See `read` for
         `charged` and for errors.

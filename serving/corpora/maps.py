@@ -112,7 +112,7 @@ class Unplaced(NamedTuple):
 
 
 def unplaced(store: Store, name: str) -> Unplaced:
-    """Return the vectors of a corpus for a new map, or of a uniform random sample if the corpus is too large.
+    """Return the vectors of a corpus for a new map. For a large corpus, return a uniform random sample of its vectors.
 
     The caller reads the vectors from the returned blocks. If the generation of the corpus changes meanwhile, the blocks
     may have vectors of several encoders. `Store.keep_map` then refuses the map.

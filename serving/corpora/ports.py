@@ -91,7 +91,7 @@ class NamedCorpora(Protocol):
         """Remove a corpus with every document."""
 
     def rename(self, name: str, to: str) -> None:
-        """Give the corpus another name. Its generation stays the same, because no other corpus has this generation.
+        """Give the corpus another name. Its generation stays the same, because its keys do not change.
 
         After a crash, the change is either complete or not done.
 
@@ -215,11 +215,11 @@ class Store(NamedCorpora, VectorSource, Protocol):
         These are the description, the recall target, the stemming and the word settings.
 
         If the metadata fields of word search change, index the words of all documents again. If the existing corpus has
-        no fingerprint, set the fingerprint of `corpus`.
+        no fingerprint, it gets the fingerprint and the dimension of `corpus`.
 
         Raises:
-            Conflict: the existing corpus has another fingerprint, or documents with another stemming. Nothing has
-                changed.
+            Conflict: the existing corpus has another fingerprint or dimension, or documents with another stemming.
+                Nothing has changed.
         """
 
     def corpus(self, name: str) -> Corpus:
@@ -297,8 +297,8 @@ class Store(NamedCorpora, VectorSource, Protocol):
     def refresh(self, name: str, fingerprint: str, keys: Keys, vectors: Floats) -> None:
         """Store the (N, D) new vectors of the passages `keys` in a re-embedding.
 
-        Searches use the old vectors until `swap`. If there are new vectors of another encoder than `fingerprint`, first
-        delete these new vectors.
+        Searches use the old vectors until `swap`. If an earlier call stored vectors of another encoder than
+        `fingerprint`, delete those vectors first.
         """
 
     def fresh(self, name: str) -> Blocks:
@@ -338,8 +338,8 @@ class Store(NamedCorpora, VectorSource, Protocol):
 class Searchable(Protocol):
     """A corpus that can be searched.
 
-    Some methods return rankings by meaning and by words. Other methods return the passages, the documents and the
-    vectors for the keys in these rankings.
+    Some methods return rankings by meaning and by words. Other methods return passages, documents and vectors by key.
+    The keys passed to these methods must come from rankings of this corpus, or from `keys_of`.
     """
 
     def filtered(self, where: Filter) -> Searchable:
@@ -359,19 +359,16 @@ class Searchable(Protocol):
         """Return the metadata fields that keyword search includes."""
 
     def passages(self, keys: Sequence[int]) -> dict[int, Passage]:
-        """Return the passages of `keys`, which come from rankings. Keys without a passage are left out."""
+        """Return the passages of `keys`. Keys without a passage are left out."""
 
     def documents(self, keys: Sequence[int]) -> dict[int, Document]:
-        """Return for each of `keys`, which come from rankings, the document of its passage, with an empty text.
-
-        Keys without a passage are left out.
-        """
+        """Return for each of `keys` the document of its passage, with an empty text. Skip keys without a passage."""
 
     def keys_of(self, ids: Sequence[str]) -> list[int]:
         """Return the keys of all passages of the documents with these ids. Unknown ids are left out."""
 
     def vectors(self, keys: Sequence[int]) -> dict[int, Floats]:
-        """Return the (D,) vectors of `keys`, which come from rankings."""
+        """Return the (D,) vectors of the passages `keys`. Keys without a passage are left out."""
 
     def highlights(self, texts: Sequence[str], query: str, options: WordOptions) -> list[list[Span]]:
         """Return for each of `texts` the spans that match words of `query`; see `Store.highlights`."""

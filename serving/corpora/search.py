@@ -325,8 +325,8 @@ class _Search:
     def _passages(self, keys: Sequence[int]) -> dict[int, Passage]:
         """Return the passages of `keys`.
 
-        If their documents have more than `max_characters` characters, raise `TooLarge` before more passages are read.
-        This limits the memory, because a thousand documents may have a thousand megabytes.
+        If the documents of these passages have more than `max_characters` characters, raise `TooLarge` before more
+        passages are read. Without this limit, a thousand documents could take a thousand megabytes of memory.
         """
         passages: dict[int, Passage] = {}
         left = self._options.max_characters

@@ -135,7 +135,7 @@ class Snapshots:
             return file
 
     def opened(self, name: str, id: str) -> BinaryIO:
-        """Open a snapshot's file, or raise `NotFound`. If the snapshot is deleted later, the open file can be read."""
+        """Open a snapshot's file, or raise `NotFound`. The open file stays readable if the snapshot is deleted."""
         with self._there(name, id) as file:
             return file.open("rb")
 
@@ -281,7 +281,7 @@ def _unpack(file: Path, to: Path, progress: Progress) -> int:
     """Unpack the corpus in the snapshot `file` to `to`, and return its size in bytes.
 
     Raises:
-        Invalid: the snapshot is incomplete, its content differs from its manifest, or it contains more files.
+        Invalid: the snapshot is incomplete, its content differs from its manifest, or it contains other files.
         Stopped: the work was cancelled by `Progress.leave`.
     """
     with _opened(file) as packed, to.open("wb") as out:
@@ -420,7 +420,7 @@ class Progress:
         self._token.cancel()
 
     def left(self) -> bool:
-        """Return whether the work was cancelled, after waiting as in `CancelToken.give_way`."""
+        """Wait as in `CancelToken.give_way`, and return whether the work was cancelled."""
         self._token.give_way()
         return self._token.cancelled
 
@@ -442,7 +442,7 @@ class Progress:
 
     @contextmanager
     def growing(self, file: Path) -> Iterator[None]:
-        """Count the bytes that are already in `file` as processed while the `with` block writes the file."""
+        """While the `with` block writes `file`, count the current size of the file as processed bytes."""
         self._growing = file
         try:
             yield

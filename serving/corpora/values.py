@@ -85,8 +85,8 @@ class Corpus:
     created: float = 0.0
     """Time of creation, in seconds since the epoch."""
     fingerprint: str | None = None
-    """Fingerprint of the bundle that embeds the corpus, or `OWN`. None until the creation for a bundle, or the first
-    document, sets the fingerprint."""
+    """Fingerprint of the bundle that embeds the corpus, or `OWN`. It is set when the corpus is created for a bundle, or
+    by the first document. Until then, it is None."""
     dim: int | None = None
     stemming: Stemming | None = None
     words: WordSettings = NO_SETTINGS
@@ -308,7 +308,7 @@ class Facet(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Number of passages from which a search chooses, and the values of some fields in their documents."""
+    """Number of matching passages, and counts of the values of some fields in the documents of these passages."""
 
     passages: int
     values: Mapping[str, Sequence[FacetValue]]

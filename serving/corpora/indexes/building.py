@@ -123,9 +123,8 @@ class Builder:
     def submit(self, work: Work, *, brief: bool = False) -> None:
         """Queue `work` for the thread.
 
-        `work` gets a `Pause` function, which it must call often. After `close`, this function raises `CancelledError`.
-
-        `brief` work does not wait for long builds.
+        `work` gets a `Pause` function, and must call it often. After `close`, the `Pause` function raises
+        `CancelledError`. If `brief` is True, `work` does not wait for long builds.
         """
         if brief:
             self._brief.append(work)
@@ -139,7 +138,7 @@ class Builder:
     def close(self) -> None:
         """Cancel running and waiting work.
 
-        A long step inside FAISS can't be cancelled. Such a step continues until the process ends.
+        A long step inside FAISS can't be cancelled. Such a step continues until it is complete, or the process ends.
         """
         self._closed.set()
         self._work.put(None)
@@ -224,7 +223,7 @@ class Plan:
         return "hnsw" in self.kinds and tail > max(FEWEST, self.least // 2 if built else 3 * self.least // 2)
 
     def fitting(self, kinds: Mapping[str, Kind], count: int, dim: int) -> list[Kind]:
-        """Return the kinds of the plan for which `count` vectors are within the limits of `memory` and `most`."""
+        """Return the kinds of the plan whose limits, `memory` and `most`, allow an index of `count` vectors."""
         memory = free_memory() // 2 if self.memory is None else self.memory
         return [
             kinds[name]
@@ -263,8 +262,8 @@ def held_out(count: int) -> Rows:
 def tune(main: Main, queries: Floats, target: float, pause: Pause, shares: Sequence[float] = SHARES) -> Tuning:
     """Return the lowest effort at which `main` reaches the recall target, for each share in `shares`.
 
-    A share is the fraction of the vectors that match a filter. If no effort reaches the target for a share, searches
-    with this share are exact. The (Q, D) `queries` are not in `main`. See docs/adr/0019.
+    A share is the fraction of the vectors that match a filter. If neither a share nor any smaller share has such an
+    effort, searches with this share are exact. The (Q, D) `queries` are not in `main`. See docs/adr/0019.
 
     Raises:
         BuildError: no effort reaches the target without a filter; the message gives the recall that was reached.
@@ -305,7 +304,7 @@ def _cheapest(main: Main, queries: Floats, marks: Marks, target: float, pause: P
     """Find the lowest effort that reaches the target if only the rows in `marks` match.
 
     Return the effort and its recall. If no effort reaches the target, return None and the recall of the highest effort.
-    The search is a bisection, because recall grows with effort.
+    Efforts are tried by bisection, because recall grows with effort.
     """
     truth = nearest(main.keys, main.vectors, queries, MEASURED_K, marks.rows)
     efforts = main.efforts()

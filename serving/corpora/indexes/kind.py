@@ -28,7 +28,7 @@ Pause = Callable[[], None]
 
 
 class Candidates(NamedTuple):
-    """Effort of a search, number of candidates that the search returns per query, and rows that it may return."""
+    """Effort of a search, number of candidates per query, and rows that the search may return."""
 
     rows: int
     """Number of candidates per query."""

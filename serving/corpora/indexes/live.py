@@ -317,7 +317,7 @@ class LiveIndex:
         """Open the index from `beside`. Return False if `beside` does not belong to the current source.
 
         Removed vectors are found by comparing keys. Tombstones, the store's records of deleted keys, are not
-        sufficient, because the previous index may have deleted some.
+        sufficient, because the previous index may have deleted some tombstones.
         """
         held = np.concatenate([beside.main.keys, beside.tail.rows.keys])
         try:

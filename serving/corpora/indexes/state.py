@@ -49,7 +49,7 @@ class Tuning:
     queries: int = 0
     """Number of vectors that were held out as queries."""
     efforts: Mapping[float, int] = field(default_factory=dict)
-    """Effort by the share of vectors that match the filter. For shares without an effort, search is exact."""
+    """Effort by the share of vectors that match the filter. Shares that need exact search are left out."""
     recalls: Mapping[float, float] = field(default_factory=dict)
     """Measured recall by the share of vectors that match the filter. The recall of exact search is 1.0."""
 
@@ -403,4 +403,4 @@ class Report:
     """Number of removed vectors in the built parts."""
     state: Literal["ready", "building"]
     reason: str | None = None
-    """Reason why search is exact. None if it is not."""
+    """Reason why search is exact. None if search is not exact."""

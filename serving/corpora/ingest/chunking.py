@@ -120,7 +120,10 @@ class _Tokens:
         return self._clean[place] if place < len(self._clean) else self._count
 
     def begin(self, before: int, end: int, chunking: Chunking) -> int:
-        """Return the first token of the passage that follows the passage of the tokens from `before` to `end`."""
+        """Return the first token of the next passage.
+
+        The previous passage begins at the token `before`, and its exclusive end token is `end`.
+        """
         least = max(end - chunking.overlap, before + max(1, chunking.tokens // ADVANCE))
         for borders in (self._words, self._clean):
             first = bisect_left(borders, least)

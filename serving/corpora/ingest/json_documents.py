@@ -152,7 +152,7 @@ class _Text:
         self._at += 1
 
     def items(self, begin: bytes, end: bytes) -> Iterator[None]:
-        """Yield before each item of a list or object between `begin` and `end`. Skip brackets, braces and commas."""
+        """Parse a list or object, whose brackets are `begin` and `end`. Yield at the beginning of each item."""
         self.skip(begin)
         if self.peek() != end:
             yield

@@ -59,7 +59,7 @@ class FilePart:
         return bytes(self._found)
 
     def finish(self) -> str:
-        """Raise an error unless the body is complete. Return the name of the file.
+        """Check that the body is complete, and return the name of the file.
 
         Raises:
             Malformed: the end of the body is missing, or the body has no file.

@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
 
 def listed(names: Iterable[str]) -> str:
-    """List the first of `names` in quotes, shortened to a length that fits into a message."""
+    """Return the first of `names`, in quotes and with commas, as a text that is short enough for a message."""
     return ", ".join(repr(name[:300]) for name in islice(names, 100))[:300]
 
 

@@ -67,11 +67,12 @@ class Columns(NamedTuple):
         found: Mapping[str, str],
         place: str,
     ) -> Self:
-        """Find the columns in a header. A name may end in a type, as in Meilisearch: `year:number`, `day:date`.
+        """Find the columns in a header.
 
-        `types` has requested types of columns, and `found` has inferred types. A requested type, except `auto`,
-        overrides the type in the header. An inferred type is used only if the header has no type. The default type is
-        string. An unknown suffix stays part of the name.
+        A column's name may end in a type, as in Meilisearch: `year:number`, `day:date`. `types` has requested types of
+        columns, and `found` has inferred types. A requested type, except `auto`, overrides the type in the header. An
+        inferred type is used only if the header has no type. The default type is string. An unknown suffix stays part
+        of the name.
 
         Text, id and time of expiry are strings. The names of their columns may differ in upper and lower case. White
         space around a name is removed. Columns without a name are left out, because spreadsheets write empty columns at
@@ -251,7 +252,7 @@ class _Feed:
         self._bytes, self.bad, self.begins = 0, None, self.number + 1
 
     def check(self) -> None:
-        """If a line of the current row is invalid, raise its error. The field of the error is the row's first line."""
+        """If a line of the current row is invalid, raise an error that names the row's first line."""
         if self.bad:
             raise type(self.bad)(self.bad.message, field=f"line {self.begins}")
 
