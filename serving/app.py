@@ -88,8 +88,8 @@ def routes(
 ) -> FastAPI:
     """Create the application with its routes and its OpenAPI document.
 
-    `lifespan` provides the service. Without `lifespan`, the application only has its OpenAPI document, and can't answer
-    requests. With `asks_for_keys`, the document says that requests need an API key.
+    `lifespan` provides the service. Without `lifespan`, the application has no service and can't answer requests, but
+    its OpenAPI document is complete. With `asks_for_keys`, the document says that requests need an API key.
     """
     app = FastAPIOffline(  # serves the scripts of /docs itself, so that browsers load nothing from other servers
         docs_url=None,  # `pages` serves /docs, so that it works behind a proxy that adds a prefix

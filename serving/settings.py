@@ -278,7 +278,7 @@ class Settings(BaseSettings):
     @field_validator("cors_origin")
     @classmethod
     def _origins(cls, value: str) -> str:
-        value = value.lower()  # as browsers send origins
+        value = value.lower()  # browsers send origins in lower case
         bad = next((one for one in _split(value) if one != "*" and not _ORIGIN.fullmatch(one)), None)
         if bad is not None:
             raise ValueError(

@@ -44,9 +44,10 @@ async def create(
     searched fields change, the words of all documents are indexed again before the answer. `model` selects the encoder
     for a corpus that has none yet. With `vectors: own`, each uploaded document has its own vector instead.
 
-    409 if the corpus already has documents and the request gives another stemming. 409 if the request gives a model, an
-    origin of vectors or a width of vectors that differs from the corpus. 409 if the corpus is being deleted. 409 if the
-    request gives values while the corpus is being restored, because the restore would overwrite these values.
+    409 if the corpus already has documents and the request gives another stemming. 409 if the request gives another
+    model, another origin of vectors or another number of dimensions than the corpus already has. 409 if the corpus is
+    being deleted. 409 if the request gives values while the corpus is being restored, because the restore would
+    overwrite these values.
     """
     wanted = body or CorpusRequest()
     given = wanted.model_dump(exclude_none=True, exclude_defaults=True)

@@ -200,7 +200,7 @@ async def cohere_rerank(body: CohereRerankRequest, service: ServiceDep, request:
 async def predict(body: PredictRequest, service: ServiceDep) -> Response:
     """Score pairs of texts by a cross-encoder, which reads both texts of a pair together.
 
-    A score is the sigmoid of the model's output, or with `raw_scores` the output itself.
+    A score is the sigmoid of the model's output. With `raw_scores`, a score is the output itself.
     """
     options = EmbedOptions(truncate=body.truncate, direction=body.truncation_direction)
     served = service.encoders.cross_encoder(body.model)

@@ -66,7 +66,7 @@ def _public(place: str) -> str:
 
 
 class Sum(NamedTuple):
-    """Number of documents and passages, and a digest that does not depend on the order of the passages."""
+    """Numbers of documents and passages, and a digest of the passages that does not depend on their order."""
 
     documents: int = 0
     passages: int = 0
@@ -80,7 +80,9 @@ class Sum(NamedTuple):
 
 
 class Sums:
-    """One `Sum` for the documents that expire in each hour, and one for the documents that never expire.
+    """Sums of documents, grouped by the hour in which the documents expire.
+
+    Documents that never expire have their own group.
 
     Documents that have expired can't be read any more. Two corpora that were read at different times are therefore
     compared without the documents that expired meanwhile.

@@ -150,7 +150,10 @@ def _written(out: Path | None) -> Iterator[BinaryIO]:
 
 
 def _verify(settings: Settings, given: argparse.Namespace) -> int:
-    """Verify the named corpora, or all. Print one line for each corpus, and return the exit status."""
+    """Verify the corpora that the command line names, or all corpora if it names none.
+
+    Print one line for each corpus, and return the exit status.
+    """
     wrong = 0
     with closing(opened_corpora(settings)) as corpora:
         for name in [corpus_of(settings, one) for one in given.corpus or corpora.names()]:

@@ -132,7 +132,10 @@ def _lines(left: Event) -> list[bytes]:
 
 
 def _documents() -> Iterator[Document]:
-    """Yield up to `MAX_DOCUMENTS` paragraphs as documents. The metadata has the names of the module and the object."""
+    """Yield up to `MAX_DOCUMENTS` paragraphs as documents.
+
+    The metadata has the module, the name of the documented object, and the number of the paragraph.
+    """
     seen: Counter[str] = Counter()
     for section, paragraph in islice(_paragraphs(), MAX_DOCUMENTS):
         name = f"{section.module}:{section.name}"
@@ -144,7 +147,7 @@ def _documents() -> Iterator[Document]:
 def _paragraphs() -> Iterator[tuple[Section, str]]:
     """Yield the first `MAX_PARAGRAPHS` paragraphs of each docstring, and all paragraphs of the language reference.
 
-    Then leave out paragraphs of fewer than `MIN_CHARACTERS` characters.
+    Of these paragraphs, those with fewer than `MIN_CHARACTERS` characters are left out.
     """
     for section in sections():
         kept = None if section.module == "topics" else MAX_PARAGRAPHS

@@ -301,8 +301,8 @@ def _messages(errors: Iterable[Mapping[str, Any]], count: int) -> list[str]:
 def _form(file: BinaryIO, media: str) -> tuple[Iterable[bytes], str]:
     """Return the body of a form that contains `file`, and the content type of the form.
 
-    Text files are sent in a form, because the server refuses JSON in a body of the type text/plain. In a form, the
-    server accepts each line of JSON as a text.
+    Text files are sent in a form, because a text file may begin like JSON. The server refuses such a file as a body of
+    the type text/plain. In a form, the server stores each line of the file as a text.
     """
     mark = uuid.uuid4().hex
     head = f'--{mark}\r\ncontent-disposition: form-data; name="file"; filename="a.txt"\r\ncontent-type: {media}\r\n\r\n'
@@ -311,10 +311,11 @@ def _form(file: BinaryIO, media: str) -> tuple[Iterable[bytes], str]:
 
 
 def _error_of(answer: urllib.error.HTTPError) -> ServiceError:
-    """Convert an HTTP error to a `ServiceError` with the same status and message.
+    """Convert an HTTP error to the `ServiceError` that has the same status.
 
-    A conflict with an equal job becomes `Duplicate`. A status above 500 that the server never sends comes from a proxy
-    that does not reach the server, so the status becomes `Unhealthy`.
+    A conflict with an equal job becomes `Duplicate`. If no `ServiceError` has the status, the error becomes `Unhealthy`
+    for a status above 500, and otherwise `Backend`. Such a status above 500 comes from a proxy that can't reach the
+    server.
     """
     try:
         body = json.loads(answer.read())

@@ -87,8 +87,8 @@ def _reachable(host: str) -> str:
 async def _announce(service: Service, address: str) -> None:
     """Print example commands when the service is ready.
 
-    When a corpus has documents, also print an example search. Meanwhile, fill the demo corpus, unless `--no-demo` is
-    set. Warn of corpora whose encoder is not served.
+    Warn of corpora whose encoder is not served. Fill the demo corpus, unless `--no-demo` is set. As soon as a corpus is
+    searchable, print an example search.
     """
     await service.loaded.wait()
     if service.health.state != "ready":

@@ -76,12 +76,9 @@ def bind(settings: Settings) -> list[socket.socket]:
 
 
 def check_exposure(settings: Settings, address: str) -> None:
-    """Raise an error if other machines can reach the server at an address and the server requires no API keys.
+    """Raise `BindError` if other machines can reach the server at `address` and the server requires no API keys.
 
-    With `insecure`, nothing is checked.
-
-    Raises:
-        BindError: other machines can reach the address.
+    With the setting `insecure`, nothing is checked.
     """
     if not (is_loopback(address) or settings.api_keys_file or settings.insecure):
         raise BindError(

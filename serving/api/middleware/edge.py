@@ -33,8 +33,8 @@ class TrailingSlash:
     """Outermost, pure ASGI middleware that removes a trailing slash from the path of a request.
 
     It removes the slash if a route has the path without the slash, and no route has the path with the slash. It is
-    outermost, so that authentication and logs see the path of the route. The server does not redirect instead, because
-    clients follow a redirect of a POST without its body, or not at all.
+    outermost, so that authentication and logs see the path of the route. The server does not redirect instead. Some
+    clients do not follow a redirect of a POST, and others follow it but do not send the body again.
     """
 
     def __init__(self, app: ASGIApp, routers: Iterable[APIRouter]) -> None:
@@ -117,8 +117,8 @@ class Edge:
     async def _without_bugs(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle the request.
 
-        After an unexpected exception, answer 500. If the request has not ended when the drain ends, answer 503. An
-        answer that was already begun stays incomplete.
+        After an unexpected exception, answer 500. If the server cancels the request at shutdown, answer 503. An answer
+        that was already begun stays incomplete.
         """
         try:
             await self._app(scope, receive, send)

@@ -26,8 +26,8 @@ class UnreadLimit:
     """Pure ASGI middleware that limits the bytes of unread answers.
 
     It runs after authentication, because an API key can have its own limit. A large answer counts until the client has
-    read it. An error replaces the answer to a read if the unread bytes would exceed the limit. The answer to a write
-    is always sent, because the write has already happened.
+    read it. If an answer would exceed the limit, and its request has changed nothing, an error replaces the answer.
+    The answer to a request that changes data is always sent, because the change has already happened.
     """
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
@@ -81,7 +81,7 @@ class UnreadLimit:
 
 
 def _is_read(scope: Scope) -> bool:
-    """Return whether an error may replace the answer: the request changes nothing, and its path is not in `PROBES`."""
+    """Return whether the request changes nothing and its path is not in `PROBES`. An error may replace its answer."""
     method, path = scope["method"], scope["path"]
     return path not in PROBES and (method in SAFE or scope_for(method, path) == "read")
 

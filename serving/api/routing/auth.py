@@ -34,7 +34,9 @@ class Authentication:
         self._keyring = keyring
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward public requests and requests with a valid key. Store the key in the state of the ASGI `scope`.
+        """Forward public requests, and requests whose API key passes all checks.
+
+        The key is stored in the state of the ASGI `scope`.
 
         Answer 401 if the key is missing or unknown, 403 if the key lacks the scope that the request needs, and 429 if
         the key is over a limit.

@@ -49,8 +49,8 @@ class BytesInFlight:
 
         Raises:
             Overloaded: the yielded function raises this error if all bodies together exceed the limit, or if the bodies
-                of one API key together exceed their share of the limit. The only body that counts towards a limit is
-                never refused.
+                of one API key together exceed their share of the limit. A limit never refuses a body if no other body
+                counts towards this limit.
         """
         caller: Caller | None = None
         counted = 0
@@ -176,8 +176,8 @@ class BoundedRequest(Request):
     async def taken_json(self) -> Any:
         """Return the parsed body, and delete it from this request.
 
-        Call this last. Validation drops unknown fields, which may be the largest part of the body, so the request must
-        not keep them in memory.
+        Call this last. Unknown fields may be the largest part of the body. Validation drops these fields, so the
+        request must not keep them in memory.
         """
         json = await self.json()
         self._body, self._json = b"", None

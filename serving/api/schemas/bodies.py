@@ -110,8 +110,8 @@ class Body(BaseModel):
 
     model_config = ConfigDict(strict=True)
     other_names: ClassVar[Mapping[str, str]] = {}
-    """Names of fields in other APIs, each with the name of the same field here. If a request has a field under both
-    names, the value under the name here counts."""
+    """Names of fields in other APIs, each with the name of the same field in this class. If a request has a field under
+    both names, the value under the name in this class counts."""
 
     @model_validator(mode="before")
     @classmethod
@@ -178,9 +178,10 @@ and the error message for other values."""
 
 
 class FullyRead(Body):
-    """Request that refuses a field of another route or API if the field could change the answer.
+    """Base class of request bodies that refuse an unknown field if it is listed in `ALIKE` or `not_done`.
 
-    All other unknown fields are ignored.
+    Other routes or APIs have these fields. A value that changes nothing is accepted. All other unknown fields are
+    ignored.
     """
 
     not_done: ClassVar[Mapping[str, tuple[Any, str]]] = NOT_DONE
@@ -412,7 +413,7 @@ class PredictRequest(FullyRead):
 
 
 class Prediction(BaseModel):
-    """Score of a pair of texts, and the name of the model's output."""
+    """Score of a pair of texts, and the name of the model's output label."""
 
     score: float
     label: str
@@ -437,7 +438,7 @@ class TokenizeRequest(FullyRead):
 
 
 class Token(BaseModel):
-    """A token and its characters in the text. A special token has no characters."""
+    """A token, and the positions of its characters in the text. A special token has no positions."""
 
     id: int
     text: str
