@@ -66,8 +66,8 @@ class Batcher:
     `BULK_TURN` interactive batches. If several engines share the streams of a machine, their batchers must get the same
     `EngineSlots` in the argument `shared`.
 
-    If there is only one caller, a single short text runs on the event loop; see `ON_THE_LOOP`. With several callers,
-    the event loop must stay free to read the requests that form the next batch.
+    If there is only one caller, a single short text is embedded on the event loop; see `ON_THE_LOOP`. With several
+    callers, the event loop must stay free to read the requests that form the next batch.
 
     A running batch can't be stopped, and a long text takes many times as long as a short text. With `overtaking`, an
     interactive batch may therefore run in an extra thread while all streams are busy. This batch has only texts of API

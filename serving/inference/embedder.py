@@ -289,8 +289,8 @@ class Embedder:
     async def beginnings(self, texts: Sequence[str], tokens: int, field: str) -> tuple[Sequence[str], list[int]]:
         """Truncate each text to `tokens` tokens. Return all texts, and the indices of the texts that were truncated.
 
-        If the model's maximum length is at most `tokens`, the texts are returned unchanged, without indices. The
-        model truncates these texts later.
+        If the model's maximum length is at most `tokens`, return the texts unchanged and no indices, because the model
+        truncates the texts later.
         """
         if tokens >= self.preparation.length:
             return texts, []

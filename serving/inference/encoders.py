@@ -135,7 +135,8 @@ class Encoders:
         If `method` is None, the method is "cross_encoder" for a cross-encoder, and "cosine" for an encoder.
 
         Raises:
-            NotFound: the name is unknown, or `method` needs a cross-encoder and the server has none.
+            NotFound: the name is unknown; or `name` is None, `method` is "cross_encoder", and the server has no
+                cross-encoder.
         """
         served = self.cross_encoder(name) if method == "cross_encoder" else self.requested(name)
         crosses = served.model.manifest.kind == CROSS_ENCODER
@@ -397,7 +398,8 @@ def unfit(default: ServedModel) -> str:
 def in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     """Run `work` in a daemon thread, and return its future.
 
-    The work loads a model, which can't be interrupted. A daemon thread does not delay the exit of the server.
+    `work` can't be interrupted, for example because it loads a model. A daemon thread does not delay the exit of the
+    server.
     """
     return asyncio.wrap_future(in_native_thread(work, "loading"))
 

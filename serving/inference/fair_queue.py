@@ -148,16 +148,17 @@ class FairQueue:
 
     The wait for the first text of a request R has two bounds. The first bound counts the earlier requests that R's
     owner has in the queue when R arrives. The request that led the owner's last batch is not counted. Before the first
-    text of R, the owner leads at most one batch for each counted request. Before each of these batches, every other
-    owner leads at most one batch. By this bound, a request of any size delays a later request with a single text by at
-    most one batch.
+    text of R, the owner leads at most one batch for each counted request. Before each of these batches, and before the
+    batch with the first text of R, every other owner leads at most one batch. By this bound, a request of any size
+    delays a later request with a single text by at most one batch.
 
     The second bound holds if all requests have the same owner. Let Q be the number of tokens that were queued when R
     arrived. The batches before the first text of R then have at most 2 Q tokens, plus the tokens of one full batch. No
     sequence of requests delays a text forever.
 
     To keep the first bound, a new request may lead a batch out of turn. After a batch that was led in turn, only
-    requests that arrived before the end of this batch may lead out of turn. The next batch is then led in turn again.
+    requests that arrived before the end of this batch may lead out of turn. After the batches of these requests, a
+    batch is led in turn again.
     """
 
     def __init__(self, max_batch_tokens: int) -> None:
@@ -187,7 +188,7 @@ class FairQueue:
 
     @property
     def waiting(self) -> bool:
-        """True if a caller that has not left still waits for a text."""
+        """True if a text is waiting whose caller has not left."""
         return any(request.left and not request.gone for request in self._requests)
 
     def add(self, request: Request, *, queued: int) -> None:
@@ -268,8 +269,8 @@ class FairQueue:
     def _window(self, leading: int, besides: Container[Hashable]) -> list[Item]:
         """Return the candidates for a batch: the leader's longest text, and up to `WINDOW` - 1 other waiting texts.
 
-        `leading` is the index of the leader, the request that leads the batch. The other texts are in
-        the order of `_in_turn`. Texts of the owners in `besides` are left out.
+        `leading` is the index of the leader, the request that leads the batch. The other texts are in the order of
+        `_in_turn`. Texts of the owners in `besides` are left out.
         """
         leader = self._requests[leading]
         first = leader.left[0]

@@ -278,7 +278,7 @@ def _characters(pair: TextPair) -> int:
 
 
 def _count_as_truncated(tokens: list[Tokens], cut: Sequence[int]) -> None:
-    """Mark the tokens of the inputs with the indices `cut` as truncated, even if these tokens fit the model.
+    """Mark the inputs with the indices `cut` as truncated, even if their tokens fit the model.
 
     The texts of these inputs were shortened before tokenisation.
     """

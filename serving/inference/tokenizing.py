@@ -99,7 +99,7 @@ class Tokenizing:
         return tokens
 
     async def _fresh(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
-        """Tokenise texts without the cache. A few short texts run on the event loop, all other texts in the thread."""
+        """Tokenise texts without the cache: a few short texts on the event loop, and all other texts in the thread."""
         if texts and sum(map(len, texts)) + 20 * len(texts) <= TOKENIZED_ON_THE_SPOT:
             return self._tokenize(texts, direction)
         fresh: list[Tokens] = []
@@ -151,7 +151,7 @@ class Tokenizing:
     def _next(self) -> list[_Turn]:
         """Take the turns for the next tokenizer call from the queue. A turn has texts of one request.
 
-        These turns are the oldest turn whose caller still waits, and later turns that fit into the same call.
+        The call gets the oldest turn whose caller still waits, and later turns that fit into the call.
         """
         turns: list[_Turn] = []
         characters = 0

@@ -1,4 +1,4 @@
-"""Training facts and scores of an encoder, for `/info` and the log. They come from the encoder's manifest."""
+"""Training facts and scores from the manifest of an encoder, for `/info` and the log."""
 
 from __future__ import annotations
 

@@ -48,8 +48,8 @@ class VectorCache:
 
     The cache key of a vector is the token ids of its text, because a vector depends on nothing else.
 
-    If exactly one vector of a request is not cached, the request can share a run of the engine. It shares the run with
-    simultaneous requests of its API key that need only the same vector and have the same priority. If the run fails,
+    If exactly one vector of a request is not cached, the request shares a run of the engine with simultaneous requests
+    that lack only this vector, too. The requests must have the same API key and the same priority. If the run fails,
     all these requests fail. If all callers leave, the run is cancelled. A request that needs several vectors from the
     engine never waits for another request's run.
     """

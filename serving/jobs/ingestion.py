@@ -45,7 +45,7 @@ async def ingest(library: Library, settings: Settings, disk_quota: DiskQuota, ru
 
     With the option `on_error=fail`, an invalid row makes the job fail before any document is stored. With
     `on_error=skip`, invalid rows are skipped. Rows without ids get ids derived from the idempotency key or the job's
-    id. If a resumed job stores a row again, the row therefore replaces itself.
+    id. A resumed job derives the same ids, so it never adds a row twice.
     """
     options = Options.model_validate(running.job.options)
     rule = await retry_while_busy(lambda: library.vector_rule(running.job.corpus))

@@ -115,7 +115,8 @@ class Duplicate(Conflict):
 def digest_of(kind: str, corpus: str, options: Mapping[str, Any], content: str) -> str:
     """Return the digest of a job. `content` is the digest of the upload.
 
-    The digest leaves out the option `naming`, so that the same upload under another idempotency key is an equal job.
+    The option `naming` comes from the request's idempotency key. The digest leaves out this option, so that the same
+    upload under another key is an equal job.
     """
     counted = {name: value for name, value in options.items() if name != "naming"}
     return hashlib.sha256(json.dumps([kind, corpus, counted, content], sort_keys=True).encode()).hexdigest()
@@ -178,13 +179,16 @@ class Running:
         self._beyond = done
 
     async def checkpoint(self, position: int, done: int) -> None:
-        """Store a checkpoint on disk. All work before `position` is done, and `done` is the amount of this work."""
+        """Store a checkpoint on disk: all work before `position` is done. `done` is the total completed work."""
         now = replace(self._now(), position=position, done=done)
         before = -1 if self.job.position is None else self.job.position
         await self._save(replace(now, starts=0) if (position, done) > (before, self.job.done) else now)
 
     async def report(self, done: int) -> None:
-        """Report the amount of completed work without a checkpoint. A restart repeats the work."""
+        """Report the amount of completed work, but store no checkpoint.
+
+        After a restart, the job repeats the work since the last checkpoint.
+        """
         await self._save(replace(self._now(), done=done))
 
     def kept(self, job: Job) -> None:

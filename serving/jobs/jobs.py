@@ -170,8 +170,8 @@ class Jobs:
         When this method returns, the job is on disk and will be done even if the server restarts. The bytes of `spool`
         then belong to the job.
 
-        `answered` has the request's idempotency key, and a function that returns the answer to the request. The answer
-        is stored together with the job.
+        `answered` has the request's idempotency key, and a function that returns the answer to the request. The key and
+        the answer are stored together with the job.
 
         Errors of the function `accepting` (see `Jobs`) are raised, too.
 

@@ -153,7 +153,7 @@ class JobKinds:
 
 @asynccontextmanager
 async def reporting_progress(running: Running) -> AsyncIterator[Progress]:
-    """Yield a `Progress` for work in a thread, and report its values as the progress of the job."""
+    """Yield a `Progress` for work in a thread, and report the values of this object as the progress of the job."""
     progress = Progress(current_caller())
 
     async def report() -> None:

@@ -194,7 +194,10 @@ class Ledger:
 
 
 def _make(path: Path) -> None:
-    """Create the ledger. The file is renamed to `path` when it is complete. An empty file at `path` is thus damaged."""
+    """Create the ledger under a temporary name, and rename the complete file to `path`.
+
+    An empty file at `path` is therefore a damaged ledger, and not one that is still being created.
+    """
     part = path.with_name(f".{path.name}.part")
     remove(part)
     with closing(sqlite3.connect(part, isolation_level=None)) as connection:

@@ -1,4 +1,4 @@
-"""Child processes that run modules of this server. They do work that must not share the server's memory or threads."""
+"""Child processes for work that must not share the server's memory or threads. Each runs a module of this server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Context variables that tasks inherit: priority and connection of the work, and the recorder of trace spans."""
+"""Context variables that tasks inherit: the priority, the HTTP connection, and the recorder of trace spans."""
 
 from __future__ import annotations
 

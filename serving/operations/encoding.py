@@ -36,7 +36,7 @@ ZSTD_WINDOW: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
 
 
 class _Member:
-    """Decompressor of one gzip member, with the interface of `ZstdDecompressor`, the decompressor of one zstd frame."""
+    """Decompressor of one gzip member. It has the interface of `ZstdDecompressor`, which handles one zstd frame."""
 
     def __init__(self) -> None:
         self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)  # 16 selects the header and the checksum of gzip

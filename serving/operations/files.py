@@ -80,8 +80,8 @@ def _is_full(error: Exception) -> bool:
 def is_damage(error: Exception) -> bool:
     """Return whether `error` shows that the file is damaged.
 
-    The lowest byte of a SQLite error code is the kind of error. The higher bytes are details. Python's own error for
-    text that is not UTF-8 has no code.
+    The lowest byte of a SQLite error code is the kind of error, and the higher bytes are details. A SQLite error
+    without a code counts as damage, because Python raises such an error for text that is not UTF-8.
     """
     if isinstance(error, sqlite3.Error):
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)

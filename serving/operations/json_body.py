@@ -163,7 +163,7 @@ def unwritable(value: Any) -> str | None:
 
 
 def misfit(value: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the first part of `value` that can't be stored, as a dotted path, and the reason.
+    """Return the dotted path of the first part of `value` that can't be stored, and the reason.
 
     If all parts can be stored, return None.
     """

@@ -160,7 +160,7 @@ class Caller:
         self.limit(key)
 
     def limit(self, key: Key) -> None:
-        """Replace the key by `key`, and its limits by the limits of `key`. The current usage does not change."""
+        """Replace the caller's key by `key`, and the caller's limits by those of `key`. The usage does not change."""
         self.key = key
         own = key.model_dump(include={field.name for field in fields(Limits)}, exclude_none=True)
         self.limits = limits = replace(self._defaults, **own)
@@ -221,7 +221,7 @@ class Caller:
     def charge(self, tokens: float, *, begun: bool = False) -> None:
         """Charge tokens to the key's rate limit, or raise `Overloaded` if the key has a debt.
 
-        With `begun`, the work has already begun. Its tokens are then charged in spite of a debt.
+        With `begun`, the tokens are charged in spite of a debt, because the work that needs them has already begun.
         """
         self._take(self._tokens, tokens, "tokens", begun=begun)
 

@@ -49,7 +49,7 @@ def loop_failed(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> 
 
 
 class Pretty(logging.Formatter):
-    """Formatter for people. It writes the message, and then the fields that are not empty as `name=value`."""
+    """Formatter for people. It writes the message, and then each field that is not None as `name=value`."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = (f"{name}={value}" for name, value in _fields(record).items() if value is not None)

@@ -67,7 +67,7 @@ class CancelToken:
         self._cancelled = True
 
     def run(self, work: Callable[[], T]) -> T:
-        """Run `work` in this thread. Its calls of `check_cancelled` check this token.
+        """Run `work` in this thread. When `work` calls `check_cancelled`, this token is checked.
 
         Raises:
             Stopped: the token was cancelled, possibly before the work began.
@@ -268,10 +268,10 @@ class CorpusThreads:
                 charge(token.cpu_seconds * TOKENS_PER_SECOND, begun=True)
 
     async def read(self, name: str, work: Callable[[], T], *, charged: bool = False) -> T:
-        """Run work that changes nothing and calls `check_cancelled`.
+        """Run `work`, which calls `check_cancelled` and changes nothing.
 
         If the caller is cancelled, the call ends immediately. The work may still run, and counts towards the limits
-        until it has ended. Other conditions and errors are those of `stoppable`.
+        until it has ended. In all other respects, this method is like `stoppable`.
         """
         reading = asyncio.create_task(self.stoppable(name, work, charged=charged))
         try:
@@ -287,10 +287,10 @@ class CorpusThreads:
         self._going.cancel()
 
     def containers(self) -> AbstractAsyncContextManager[None]:
-        """Let only one request of the caller's API key at a time have a body with many lists and objects in memory.
+        """Allow only one `with` block of this method at a time for the caller's API key.
 
-        Other requests of the key with such a body wait until the `with` block ends. Python's garbage collector scans
-        all these bodies together, and blocks all threads meanwhile.
+        In the block, a request has a body with many lists and objects in memory. Python's garbage collector scans all
+        bodies of this kind together, and blocks all threads meanwhile.
         """
         return self._share("containers")
 
