@@ -64,8 +64,8 @@ def connected(address: str | None) -> Iterator[bool]:
 def own_errors() -> Iterator[None]:
     """Convert Ray's errors that the `with` block raises.
 
-    If a process of the cluster raised a `ValueError`, `OSError` or `Failed`, the same error is raised here without
-    Ray's traceback. Any other error of Ray becomes a `Failed` with a short message.
+    If a process of the cluster raised a `ValueError`, `OSError` or `Failed`, the same error is raised in this
+    process, without Ray's traceback. Any other error of Ray becomes a `Failed` with a short message.
     """
     from ray.exceptions import RayError
 

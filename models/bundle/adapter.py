@@ -108,7 +108,7 @@ class _Update(NamedTuple):
 class Adapter:
     """An adapter whose files are complete and consistent.
 
-    Only the method `updates` checks whether the adapter fits a base.
+    The methods `identity` and `updates` check whether the adapter fits a base.
     """
 
     folder: Path
@@ -118,7 +118,11 @@ class Adapter:
 
     @property
     def base(self) -> str:
-        """Name of the base encoder, from adapter.json if it exists, else from peft's configuration."""
+        """Name of the base encoder, from adapter.json if it exists, else from peft's configuration.
+
+        Raises:
+            AdapterError: there is no adapter.json, and peft's configuration names no base.
+        """
         named = self.manifest.backbone if self.manifest else self.config.get("base_model_name_or_path")
         if not isinstance(named, str) or not named:
             raise AdapterError(f"{self.folder / CONFIG}: base_model_name_or_path: must name the base encoder")
@@ -132,9 +136,9 @@ class Adapter:
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 of everything in the adapter that affects the merged weights: tensors, scaling and layers.
+        """SHA-256 of the adapter's tensors, scaling and layers.
 
-        The merged weights are determined by this content and the weights of the base.
+        Apart from these, the merged weights depend only on the weights of the base.
         """
         layers = {} if self.layers is None else {LAYERS: self.config[LAYERS]}
         decides = {
@@ -147,7 +151,7 @@ class Adapter:
         """Return the dictionary that identifies the merged weights, for the field `Manifest.adapter`.
 
         The dictionary contains the name and the SHA-256 of the base, the SHA-256 of the adapter, the version of the
-        merge arithmetic and, unless all layers are kept, the kept layers. It is the same on every machine.
+        merge arithmetic and, unless all layers are kept, the kept layers. The dictionary is the same on every machine.
 
         Raises:
             AdapterError: according to adapter.json, the adapter was trained on a base with different weights.
@@ -219,7 +223,8 @@ def load(folder: Path) -> Adapter:
     """Read an adapter and check everything that can be checked without the base.
 
     Raises:
-        AdapterError: a file is missing or damaged, or the adapter uses a feature of peft that is not supported.
+        AdapterError: a file is missing or damaged, or the adapter can't be merged into any base, for example because it
+            uses a feature of peft that is not supported.
         BundleError: adapter.json is not a valid manifest or does not list a required file, or a JSON file is too
             large.
     """
@@ -235,7 +240,8 @@ def write(folder: Path, *, config: Mapping[str, Any], tensors: Weights) -> Adapt
     """Write peft's two files to `folder`, and return the adapter that `folder` then contains.
 
     Raises:
-        AdapterError: the adapter uses a feature of peft that is not supported, or has no tensor.
+        AdapterError: the adapter can't be merged into any base, for example because it has no tensor, has numbers that
+            are not finite, or uses a feature of peft that is not supported.
     """
     # `save_file` writes the memory of an array as it is, so arrays must be contiguous.
     contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
@@ -354,7 +360,11 @@ def _check_rank(file: Path, config: Mapping[str, Any]) -> None:
 
 
 def _check_layers(file: Path, ranges: Any) -> None:
-    """Check that `ranges`, the value of `layer_replication`, are ascending and do not overlap. None is accepted."""
+    """Check the value of `layer_replication`, which must be ascending ranges without overlap, or None.
+
+    Raises:
+        AdapterError: `ranges` is any other value; the message names `file`.
+    """
     match ranges:
         case None:
             return
@@ -387,7 +397,11 @@ def _tensors(file: Path) -> Weights:
 
 
 def _low_rank(adapter: Adapter) -> Iterator[_Update]:
-    """Yield the low-rank update of each module, in the order of the modules' names."""
+    """Yield the low-rank update of each module, in the order of the modules' names.
+
+    Raises:
+        AdapterError: a tensor is neither a factor nor a bias, a factor is missing, or a factor has the wrong rank.
+    """
     file, tensors = adapter.folder / WEIGHTS, adapter.tensors
     for key in sorted(tensors):
         found = re.fullmatch(rf"{re.escape(PREFIX)}(.+)\.lora_(?:(A|B)\.weight|embedding_(A|B))", key)

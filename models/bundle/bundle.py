@@ -86,7 +86,7 @@ class Golden:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """Content of `manifest.json`. `files` maps each relative path to its SHA-256."""
+    """Content of `manifest.json`. `files` maps the relative path of each file to the file's SHA-256."""
 
     format_version: int = FORMAT_VERSION
     name: str
@@ -153,7 +153,7 @@ class Bundle:
 
     @property
     def matryoshka(self) -> Sequence[int]:
-        """Numbers of dimensions to which vectors can be truncated, as config.json says.
+        """Numbers of dimensions to which vectors can be truncated, according to config.json.
 
         The sequence is empty without Matryoshka training.
 
@@ -385,7 +385,8 @@ def _check_consistency(manifest: Manifest, required: Sequence[str]) -> None:
     Each field has already been checked on its own.
 
     Raises:
-        BundleError: two fields contradict each other, a `required` file is not listed, or there are no golden vectors.
+        BundleError: two fields contradict each other, a `required` file is not listed, the manifest lists itself or too
+            many files, or there are no golden vectors.
     """
     if len(manifest.files) > MOST_FILES:
         raise BundleError(f"lists {len(manifest.files)} files, more than the maximum of {MOST_FILES}")
@@ -403,10 +404,10 @@ def _check_consistency(manifest: Manifest, required: Sequence[str]) -> None:
 
 
 def _check_fields(fields: Mapping[str, Any]) -> None:
-    """Check the types and names of all fields of a parsed manifest.
+    """Check the types of all fields of a parsed manifest, and the names of the bundle and of the files.
 
     Raises:
-        ValueError: a field has a wrong type, or contains an invalid file name; the message names the field.
+        ValueError: a field has a wrong type, or a name is not valid; the message has the field or the name.
     """
     for name, (fits, kind) in FIELD_KINDS.items():
         if not fits(fields[name]):

@@ -247,7 +247,7 @@ def _rebuilt(manifest: Manifest) -> str:
 
 
 def _recipe(manifest: Manifest) -> Mapping[str, Any]:
-    """Return the content of the recipe file from which `isosphere rebuild` made the encoder.
+    """Return facts about the recipe from which `isosphere rebuild` made the encoder, such as the recipe's `file`.
 
     The result is empty if the encoder was not made in this way.
     """

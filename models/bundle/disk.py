@@ -111,13 +111,12 @@ def _new_part(file: Path, mode: int) -> Path:
 def replacing_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder, the draft, beside `folder`. The `with` block writes the new content to the draft.
 
-    If the block succeeds, the draft replaces `folder`. Otherwise the draft is deleted. Readers of `folder` always see
-    the old folder or the new folder, even after a kill.
+    If the block succeeds, the draft replaces `folder`. Otherwise the draft is deleted. On file systems that can
+    exchange two names, readers of `folder` always see the old folder or the new folder, even after a kill.
 
-    On file systems that can't exchange two names, `folder` does not exist for a moment between two renames. If the
-    process crashes in this moment, the old folder still exists under a hidden name, and `restore_folder` renames it
-    back. If several writers run at the same time, the last writer wins. The next writer deletes the drafts of killed
-    writers.
+    On other file systems, `folder` does not exist for a moment between two renames. If the process crashes in this
+    moment, the old folder still exists under a hidden name, and `restore_folder` renames it back. If several writers
+    run at the same time, the last writer wins. The next writer deletes the drafts of killed writers.
     """
     prefix = f".{folder.name}.draft-bundle-"
     _sweep_drafts(folder.parent, f"{glob.escape(prefix)}*", partial(shutil.rmtree, ignore_errors=True))
@@ -170,7 +169,7 @@ def _sweep_drafts(folder: Path, pattern: str, delete: Callable[[Path], object]) 
 
 
 def _swap(draft: Path, folder: Path) -> None:
-    """Rename the draft to `folder`. If `folder` exists, the two exchange their names.
+    """Rename the draft to `folder`. If `folder` exists, draft and `folder` exchange their names.
 
     If the system can't exchange names, the old `folder` is first renamed to a hidden name, and deleted at the end.
     """
@@ -185,7 +184,7 @@ def _swap(draft: Path, folder: Path) -> None:
 def _took_free_name(draft: Path, folder: Path) -> bool:
     """Rename the draft to `folder` if this name is free, and return whether it was free.
 
-    The name is not free if a simultaneous writer has just taken it.
+    Another writer may take the name after the check. Then the draft is not renamed, and the result is False.
     """
     try:
         if not folder.exists():

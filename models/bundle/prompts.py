@@ -15,9 +15,9 @@ def nonempty(prompts: Mapping[str, str]) -> dict[str, str]:
 
 
 def prompt_for(prompts: Mapping[str, str], names: Sequence[str]) -> str | None:
-    """Return the first non-empty prompt with one of `names`.
+    """Return the first non-empty prompt, in the order of `names`.
 
-    Return "" if prompts with these names exist but all are empty. Return None if no such prompt exists.
+    Return "" if all prompts with these names are empty. Return None if `prompts` has none of these names.
 
     Empty prompts are skipped, because sentence-transformers may write an empty prompt `document` beside `passage`.
     """

@@ -1,6 +1,6 @@
 """Resolution of an encoder's name to the local folder of its weights, or to its bundle.
 
-A name is `minilm`, `minilm+NAME` for an adapter of this repository, a folder, or an id on the hub.
+A name is `minilm`; `minilm+NAME`, which is an adapter of this repository; a folder; or an id on the hub.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def local(name: str) -> Path | None:
     """Return the folder whose path is `name`, or None for `minilm`, `minilm+NAME` and hub ids.
 
     Raises:
-        SourceError: the folder does not exist, or has no encoder.
+        SourceError: the folder does not exist and `name` can't be a hub id, or the folder has no encoder.
     """
     if name == MINILM or _is_shipped(name):
         return None
@@ -115,7 +115,7 @@ def local(name: str) -> Path | None:
 
 
 def manifest_without_torch(name: str) -> Manifest | None:
-    """Return the manifest of an encoder whose bundle can be assembled without torch, or None if the export needs torch.
+    """Return the manifest of an encoder if its bundle can be assembled without torch, else return None.
 
     Raises:
         SourceError, AdapterError, BundleError: the encoder does not exist or can't be read.
@@ -228,10 +228,11 @@ def read_object(file: Path, *, required: bool = False) -> dict[str, Any]:
 def is_cross_encoder(name: str) -> bool:
     """Return whether `name` names a cross-encoder: a sequence classifier with one output.
 
-    If modules.json lists a pooling of sentence-transformers, the folder contains an encoder, whatever its architecture.
+    Return False if modules.json lists a pooling, because the folder then contains a sentence encoder, even if
+    config.json names a classifier.
 
     Raises:
-        SourceError: nothing usable is found.
+        SourceError: there is no usable model with this name.
     """
     if name == MINILM:
         return False
@@ -304,7 +305,7 @@ def local_bundle(name: str) -> Bundle | None:
     """Load the bundle whose path is `name`, or return None for any other encoder.
 
     Raises:
-        SourceError: the folder does not exist, or has no encoder.
+        SourceError: see `local`.
         BundleError: the bundle is damaged.
     """
     folder = local(name)
@@ -408,8 +409,8 @@ def shipped_folder(name: str) -> Path | None:
 def _from_hub(name: str) -> Path:
     """Download an encoder from the hub if needed, and return its folder in the hub's cache.
 
-    Other programs may have cached only some of the encoder's files, for example without the pooling. The hub is
-    therefore asked whenever the cache may lack a file.
+    Other programs may have cached only some of the encoder's files, for example only weights and tokenizer. The
+    hub is therefore asked whenever the cache may lack a file.
 
     Raises:
         SourceError: `name` is no hub id, or the encoder is neither complete in the cache nor available from the hub.

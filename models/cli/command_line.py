@@ -40,9 +40,8 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse unknown options, then parse the arguments.
 
-        A parser with subcommands or with `passes_on` refuses no options, because another parser reads them. If an
-        unknown option were not refused first, the words after it would be parsed as other arguments and cause a
-        misleading error.
+        A parser with subcommands or with `passes_on` leaves unknown options to another parser. If an unknown option
+        were not refused first, the words after it would be parsed as other arguments and cause a misleading error.
         """
         if not (self._passes_on or verbs(self)):
             words = takewhile(lambda word: word != "--", sys.argv[1:] if args is None else args)
@@ -111,9 +110,9 @@ def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]
 def quieten() -> None:
     """Disable progress bars of transformers and the hub, and transformers' warnings, for example about unused weights.
 
-    The function sets environment variables, which the libraries read when they are imported, and which child processes
-    inherit. It does not import the libraries, because that takes seconds and not every command needs them. Libraries
-    that are already imported are configured directly.
+    The function sets environment variables. The libraries read these variables when they are imported, and child
+    processes inherit them. The function does not import the libraries, because the import takes seconds and not every
+    command needs them. Libraries that are already imported are configured directly.
     """
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"

@@ -128,7 +128,7 @@ def _export_by_torch(
 def _origin(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
     """Return arguments for `export` that describe the origin of the encoder.
 
-    If the source has a manifest, the facts in this manifest are kept, except for scores that no longer apply.
+    If the source has a manifest, the arguments repeat its facts, without scores that no longer apply.
     """
     said = sources.manifest_of(arguments.source)
     if said is None:

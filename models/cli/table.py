@@ -103,17 +103,17 @@ COMMANDS = {name: command for group in GROUPS.values() for name, command in grou
 
 
 def about(name: str) -> dict[str, Any]:
-    """Return the arguments for argparse's `add_parser` that describe a command of the table."""
+    """Return the table's entry for the command `name` as arguments for argparse's `add_parser`."""
     return described(*COMMANDS[name][:2])
 
 
 def described(summary: str, example: str) -> dict[str, Any]:
-    """Return the arguments for argparse's `add_parser` from a summary and an example."""
+    """Return `summary` and `example` as arguments for argparse's `add_parser`."""
     return {"help": summary, **texts(summary, example)}
 
 
 def texts(summary: str, example: str) -> dict[str, Any]:
-    """Return the arguments for a parser's description and epilog."""
+    """Return `summary` and `example` as a parser's arguments `description` and `epilog`."""
     return {
         "description": f"{summary[0].upper()}{summary[1:]}.",
         "epilog": f"example: isosphere {example}\n\n{EXIT_STATUS}",

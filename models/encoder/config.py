@@ -48,9 +48,9 @@ AFTER_POOLING = ("Dense", "Normalize", "Dropout")
 def read_config(folder: Path) -> dict[str, Any]:
     """Read an encoder's settings, by names such as `pooling`, `max_length` and `prompts`.
 
-    The settings come from Isosphere's manifest, which also has the `transform`. Without a manifest, the settings come
-    from sentence-transformers' files, which list the modules `after_pooling`. An adapter without a manifest has the
-    settings of its base. A setting that no file gives is missing or None.
+    The settings are those of Isosphere's manifest, including `transform`. Without a manifest, the settings are those of
+    sentence-transformers' files, including `after_pooling`, the list of modules after the pooling. An adapter without a
+    manifest has the settings of its base. A setting that no file gives is missing or None.
 
     Raises:
         SourceError: a file can't be read, or describes an unsupported encoder; the message names the file.
@@ -94,7 +94,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 def _bundled(file: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Read the settings from the content of a manifest. Error messages name `file`, the path of the manifest.
 
-    `models.bundle.bundle.load` is not used, because it checks all files and the folder need not be a complete bundle.
+    `models.bundle.bundle.load` is not used, because it refuses a folder that is not a complete bundle.
 
     Raises:
         SourceError: the manifest is that of a cross-encoder, or a setting is missing or invalid.
@@ -129,7 +129,7 @@ def _prompts(file: Path, said: Mapping[str, Any]) -> dict[str, str] | None:
 def _modules(folder: Path) -> tuple[Path | None, Sequence[Module]]:
     """Return the folder of the pooling module, and the modules after the pooling.
 
-    If `folder` has no pooling module, return None and an empty list.
+    If `folder` lists no modules and has no folder `1_Pooling`, return None and an empty list.
 
     Raises:
         SourceError: the modules are not a Transformer and a Pooling, followed by supported modules.

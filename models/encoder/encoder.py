@@ -94,9 +94,13 @@ class Encoder(nn.Module):
         implementation is also the only one whose attention ONNX Runtime can fuse after an export.
 
         Raises:
-            SourceError: the folder has no readable encoder; its transform, its tokenizer or its prompts do not fit the
-                encoder or `pooling`; or a weight is not finite.
-            AdapterError: the adapter does not fit its base.
+            SourceError: the folder has no readable encoder; its transform can't be read or was fitted to another
+                pooling; its tokenizer has no fast version, or has tokens without an embedding; there are prompts, but
+                the folder's pooling leaves out prompts; or a weight is not finite.
+            AdapterError, BundleError: the adapter is damaged, not supported, or does not fit its base.
+            Refused: the base lacks a layer that the adapter keeps, or its layers can't be removed.
+            ValueError: `pooling` is unknown, `Tokenizer` refuses the tokenizer or `max_length`, or the transform has
+                another input dimension.
         """
         folder = sources.resolve(str(source))
         with reading(folder):
@@ -331,7 +335,7 @@ def _merge(adapter: Adapter, backbone: PreTrainedModel, base: Path) -> None:
 
     Raises:
         AdapterError: the adapter was made for a base with different weights, or changes a weight that the backbone
-            lacks.
+            lacks or has in another shape.
         Refused: the backbone lacks a layer that the adapter keeps, or its layers can't be removed.
     """
     adapter.identity(adapter.base, sources.weights_sha256(base))
@@ -404,7 +408,7 @@ def keep_layers(backbone: PreTrainedModel, kept: Sequence[int]) -> None:
 
 
 def _layers(backbone: PreTrainedModel) -> tuple[nn.Module, str, nn.ModuleList]:
-    """Find the list of a backbone's layers. Return the parent module, the list's attribute name in it, and the list.
+    """Find the list of a backbone's layers. Return the list's parent module, its name there, and the list.
 
     Raises:
         Refused: the backbone does not have exactly one such list, or its configuration describes each layer separately.

@@ -135,8 +135,8 @@ def check_finite(folder: Path, weights: Iterable[tuple[str, Tensor]]) -> None:
 def _tells_case(hub_tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return whether a tokenizer is case-sensitive.
 
-    The result matters if `do_lower_case` is set. Then sentence-transformers lower-cases texts before it calls the
-    tokenizer.
+    If `do_lower_case` is set, sentence-transformers lower-cases texts before it calls the tokenizer. This changes the
+    tokens only if the tokenizer is case-sensitive.
     """
     # Tokenizers that are written in Python lack this attribute.
     backend = getattr(hub_tokenizer, "backend_tokenizer", None)

@@ -219,8 +219,8 @@ class Layers(nn.Module):
     def read(cls, modules: Sequence[Module], *, dim: int, truncate: int | None) -> Self | None:
         """Read the layers in `modules`, which follow a pooling of dimension `dim`.
 
-        If `truncate` is given, a last layer keeps only the first `truncate` components. Return None if there are no
-        layers, or if they don't change the direction of vectors.
+        If `truncate` is less than the dimension of the vectors, a last layer keeps only the first `truncate`
+        components. Return None if there are no layers, or if the layers don't change the direction of vectors.
 
         Raises:
             SourceError: a module is not supported, or does not fit the previous one; the message names its file.
@@ -256,7 +256,7 @@ def _dense(folder: Path, width: int) -> dict[str, Any]:
     `width` is the dimension of the vectors that the module gets.
 
     Raises:
-        SourceError: the module is not supported, or its settings have another input dimension.
+        SourceError: the module is not supported, or its input dimension is not `width`.
     """
     file = folder / "config.json"
     said = read_object(file, required=True)
@@ -295,7 +295,7 @@ TRANSFORMS: dict[str, Callable[..., Transform]] = {"affine": Affine, "flow": Flo
 
 
 def described(transform: Transform | None) -> dict[str, Any] | None:
-    """Return the manifest's description of a transform, which is its kind and sizes, or None without a transform."""
+    """Return the kind and sizes of a transform, which the manifest stores. Return None if `transform` is None."""
     return None if transform is None else {"kind": transform.kind, **transform.sizes}
 
 
@@ -308,7 +308,7 @@ def load(folder: Path, description: Mapping[str, Any]) -> Transform:
     """Load the transform whose weights are in `folder`. `description` is a result of `described`.
 
     Raises:
-        ValueError: the kind is unknown, or weights and sizes don't match; the message names the file.
+        ValueError: the kind is unknown, the weights can't be read, or weights and sizes don't match.
     """
     file = folder / TRANSFORM
     kind, sizes = description.get("kind"), {key: size for key, size in description.items() if key != "kind"}

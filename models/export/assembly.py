@@ -1,7 +1,7 @@
 """Assembly of a bundle of `minilm` or of one of its adapters, without torch.
 
-`graphs/minilm/` is a template: a bundle that torch has exported, from which the weights were removed. The template has
-the configuration files, and the ONNX graph with empty tensors. Each empty tensor has the name of its weight. NumPy
+`graphs/minilm/` is a template: a bundle that was exported with torch, but has no weights. The template has the
+configuration files, and the ONNX graph with empty tensors. Each empty tensor has the name of its weight. NumPy
 merges the adapter into the base's weights, and `onnx` puts the merged weights into the graph. For an encoder with fewer
 layers, layers are removed from the graph. Finally, the golden vectors verify that the bundle reproduces the trained
 encoder.

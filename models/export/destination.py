@@ -44,7 +44,7 @@ def seal(
     measure_with: Options | None = None,
     on_choice: Callable[[Choice], object] = lambda _: None,
 ) -> None:
-    """Complete the draft of a bundle in the folder `written`, by its model card and its manifest.
+    """Add the model card and the manifest to the draft of a bundle in the folder `written`, and verify the bundle.
 
     With `measure_with`, the runtimes are first compared on this machine under these options. The measurements are added
     to the bundle, and `on_choice` is called with the chosen runtime.
@@ -70,8 +70,8 @@ def refuse_foreign(folder: Path) -> None:
     """Raise an error if a folder contains files that no manifest lists, because replacing the folder would delete them.
 
     Raises:
-        BundleError: `folder` is not empty and not a bundle, contains files that its manifest does not list, is a link
-            to a promoted bundle, or its path does not end in a name; nothing has changed.
+        BundleError: `folder` is a link, is not empty and not a bundle, contains files that its manifest does not list,
+            or has a path that does not end in a name; nothing has changed.
     """
     if folder.name in ("", ".."):
         raise BundleError(f"{folder}: the folder would be replaced, so its path must end in its name")

@@ -157,8 +157,8 @@ def write_onnx(encoder: Encoder, file: Path, exporter: str = "torch") -> None:
 
     `exporter` is one of `EXPORTERS`.
 
-    The graph must be exported without dropout. `eval()` is therefore called on the outermost module, because torch's
-    exporter applies that module's mode to all modules.
+    The graph must be exported without dropout. Torch's exporter applies the mode of the outermost module to all
+    modules, so this module is switched to evaluation mode.
 
     Raises:
         Refused: the exporter is not installed, or does not support this backbone.

@@ -108,7 +108,7 @@ def extract(
 
 
 def cosines_between(one: Encoder, other: Encoder) -> tuple[float, float]:
-    """Return the mean and the minimum cosine between the two encoders' vectors of a sentence, over test sentences."""
+    """Compare the two encoders' vectors of each test sentence. Return the mean and the minimum of the cosines."""
     texts = [*GOLDEN_SENTENCES, *quantization.calibration()]
     cosines = (unit_vectors(one, texts) * unit_vectors(other, texts)).sum(axis=1)
     return float(cosines.mean()), float(cosines.min())
@@ -127,8 +127,8 @@ def describe(
 ) -> Manifest:
     """Add the int8 range, the model card and adapter.json to an adapter's folder, which already has peft's files.
 
-    `said` is the manifest of the tuned encoder `source`, or None. The scores in `said` are not copied, because the
-    merged weights differ from the tuned weights.
+    `said` is the manifest of the tuned encoder `source`, if it has one. The scores in `said` are not copied, because
+    the merged weights differ from the tuned weights.
     """
     write_int8_limit(merged, folder)
     opened = adapter.load(folder)

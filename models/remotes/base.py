@@ -96,11 +96,11 @@ def without_user(url: str) -> str:
 
 
 def secrets(url: str) -> Set[str]:
-    """Return the texts that messages must not contain: the URL's password, and `user:password` or a user alone.
+    """Return the texts that messages must not contain: a URL's `user:password` and password, or its user alone.
 
-    Each text is returned as written and percent-decoded. If the password contains `/`, `?`, `#` or `@`, the pieces
-    between these characters are returned, too. A library may take one piece for the whole password, and name it in a
-    message.
+    Each text is returned both as it is written and percent-decoded. If the password contains `/`, `?`, `#` or `@`, the
+    pieces between these characters are returned, too. A library may take one piece for the whole password, and name it
+    in a message.
     """
     users = {user.removesuffix("@") for user in USER.findall(url)}
     passwords = {user.partition(":")[2] for user in users}

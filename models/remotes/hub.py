@@ -28,7 +28,7 @@ class Hub:
     ):
         """Check the repository's name, without contacting the hub.
 
-        `private` applies only if the repository is created.
+        If `private` is true, `put` creates a missing repository as private, and refuses a public repository.
 
         Raises:
             ValueError: the name of the repository is not legal.

@@ -83,7 +83,7 @@ def pull(remote: Remote, folder: Path, *, replace: bool = False) -> tuple[Packag
     Raises:
         BundleError, AdapterError: the remote has neither a bundle nor an adapter, or `folder` has files that belong to
             neither.
-        Refused: `folder` contains a different package and `replace` is false.
+        Refused: `folder` contains a different or damaged package, and `replace` is false.
         RemoteError: the remote fails, or the hash of a file differs from the manifest.
         OSError: `folder` can't be written; the message names `folder`.
     """

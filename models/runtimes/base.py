@@ -97,11 +97,11 @@ class Embedded(NamedTuple):
 
 
 class Runtime(Protocol):
-    """A runtime with a loaded graph. Up to `streams` threads may call it at the same time.
+    """A runtime with a bundle's graph, loaded in one precision. Up to `streams` threads may call it at the same time.
 
     Raises:
-        RuntimeUnavailable: this precision is not available on this machine.
-        BundleError: the bundle has no such graph.
+        RuntimeUnavailable: the runtime or the precision is not available on this machine.
+        BundleError: the bundle has no graph of the precision.
     """
 
     name: ClassVar[str]

@@ -105,7 +105,7 @@ def open_fastest(
 ) -> tuple[Choice, Runtime]:
     """Load the fastest pair that works on this machine.
 
-    If the fastest pair fails, the next fastest is tried, because a cached choice may no longer run.
+    If a pair does not load, the next fastest pair is tried, because cached measurements may be out of date.
 
     Raises:
         RuntimeUnavailable, BundleError: see `choose`.
@@ -206,7 +206,7 @@ def recall(bundle: Bundle, options: Options) -> list[Measured]:
 
 
 def remember(bundle: Bundle, options: Options, measured: Sequence[Measured]) -> None:
-    """Store measurements atomically.
+    """Store measurements in the cache, atomically.
 
     If the measurement of a pair failed, nothing is stored, because the failure may be temporary. If the cache folder is
     not writable, nothing is stored, and the next start measures again.
@@ -278,7 +278,7 @@ def cpu(cpuinfo: Path = CPUINFO) -> str:
 def instruction_sets(cpuinfo: Path = CPUINFO) -> str:
     """Return a hash of the CPU's instruction sets, or "" if they are unknown.
 
-    The hash distinguishes CPUs on virtual machines and on ARM, which do not name the CPU's model.
+    The hash distinguishes CPUs where the system does not name the CPU's model: on virtual machines and on ARM.
     """
     found = re.search(r"^(?:flags|Features)\s*:.*$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
     return hashlib.sha256(found[0].encode()).hexdigest()[:16] if found else ""

@@ -72,8 +72,8 @@ class Graph:
     def embed(self, tokens: Sequence[Tokens], done: Callable[[int], object] = lambda _: None) -> Embedded:
         """Return the unit vectors (N, D) and norms (N,) of N tokenised texts, in the order of `tokens`.
 
-        Batches contain texts of similar length and run in parallel. After each batch, `done` is called with the number
-        of texts in this batch. The call can be in any thread.
+        Batches contain texts of similar length and run in parallel. After each batch, a thread calls `done` with the
+        number of texts in this batch. Several threads may call `done` at the same time.
         """
         vectors = np.empty((len(tokens), self.dim), dtype=np.float32)
         norms = np.empty(len(tokens), dtype=np.float32)

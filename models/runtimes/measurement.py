@@ -114,7 +114,8 @@ class Measured:
 def measure(bundle: Bundle, options: Options) -> Sequence[Measured]:
     """Measure every available pair of runtime and precision, beginning with the reference.
 
-    The texts are the bundle's probes (see `probes`). If a pair fails, its `Measured` has the error.
+    The texts are the bundle's probes (see `probes`). An error of the reference is raised. If any other pair fails, its
+    `Measured` has the error.
 
     Raises:
         RuntimeUnavailable: no runtime works on this machine.
@@ -164,8 +165,8 @@ def compared(
 ) -> list[Measured]:
     """Compare each pair with the reference, round by round. At most two graphs are loaded at a time.
 
-    After `seconds`, each remaining pair is measured in only two rounds. `describe` returns the error message for a pair
-    that fails.
+    After `seconds`, each remaining pair is measured in only two rounds. An error of the reference is raised. If any
+    other pair fails, `describe` returns the text for `Measured.error`.
     """
     some = texts[::EVERY]
 

@@ -191,9 +191,13 @@ def _providers(device: Device) -> Sequence[Provider]:
 
 
 def gpu(device: Device) -> str | None:
-    """Return name and memory of the GPU that CUDA uses, or None if there is none or `device` excludes it.
+    """Return name and memory of the GPU that CUDA uses.
 
-    The driver is asked, because ONNX Runtime's providers only say what the package was compiled for.
+    Return None if there is no such GPU, `device` is "cpu", or this ONNX Runtime has no CUDA. The driver is asked,
+    because ONNX Runtime's providers only say what the package was compiled for.
+
+    Raises:
+        RuntimeUnavailable: `device` is "cuda", but this ONNX Runtime has no CUDA.
     """
     if _providers(device) == [CPU]:
         return None

@@ -76,7 +76,7 @@ class OpenVino:
         return vectors[:, : ids.shape[1]]
 
     def _outputs(self, names: Sequence[str], ids: Ids, mask: Ids, *, alone: bool) -> list[Floats]:
-        """Run the graph, and return copies of the outputs, because OpenVINO overwrites them in the next run."""
+        """Run the graph, and return copies of the outputs. OpenVINO overwrites the original outputs in the next run."""
         wider = padded(mask, self._longest)
         feed: dict[str, Any] = {"input_ids": padded(ids, self._longest), "attention_mask": wider}
         requests = self._alone if alone else self._concurrent
@@ -94,7 +94,7 @@ class OpenVino:
             requests.put(request)
 
     def _without_gathers(self) -> SimpleQueue[Any] | None:
-        """Return a queue of requests to a graph for batches without padding, or None if this graph is not compiled yet.
+        """Return a queue of requests to a graph for batches without padding, or None if this graph is not compiled.
 
         For these batches, the graph computes the same bits as the graph of `_concurrent`, but a little faster. Only a
         long-lived runtime compiles the graph. The first call of this method starts the compilation in the background.
@@ -110,7 +110,10 @@ class OpenVino:
 
     @cached_property
     def _alone(self) -> SimpleQueue[Any]:
-        """Queue with the inference request for one batch on all threads. The compiled graph takes 40 MB of memory."""
+        """Queue with one inference request, which computes one batch on all threads.
+
+        The graph is compiled separately for this queue, which takes 40 MB more memory (ADR 0056).
+        """
         return self._requests(self._graph, 1)
 
     def _requests(self, graph: Any, streams: int) -> SimpleQueue[Any]:

@@ -98,8 +98,8 @@ def settings(bundle: Bundle, precision: str) -> dict[str, str]:
 def _kept(graph: str) -> Path | None:
     """Return the cache folder for the engines of a graph, or None if there is no cache.
 
-    `graph` is the SHA-256 of the graph. It is the name of the folder, because ONNX Runtime's own file names do not
-    depend on the weights.
+    The name of the folder is `graph`, the SHA-256 of the graph, because ONNX Runtime's own file names do not depend on
+    the weights.
     """
     if not (folder := cache_folder()):
         log.warning(
