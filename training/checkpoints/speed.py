@@ -73,10 +73,10 @@ class SpeedMeter:
     def __call__(self, steps: Sequence[tuple[int, Batch]], seconds: float) -> dict[str, float]:
         """Compute sentences, tokens and operations per second, over all processes.
 
-        The result also has `utilisation`, the share of all devices' peak operations per second. `steps` has pairs of
-        step number and batch, and `seconds` is the total duration of the steps. Gradient caching encodes each batch
-        twice, but the second encoding is not counted. The other processes are assumed to have the same number of tokens
-        as this process.
+        The result also has `utilisation`: operations per second, divided by `peak`. `steps` has pairs of step number
+        and batch, and `seconds` is the total duration of the steps. Gradient caching encodes each batch twice, but the
+        second encoding is not counted. The other processes are assumed to have the same number of tokens as this
+        process.
         """
         sentences = sum(len(batch.sentences) for _, batch in steps)
         tokens = sum(sum(self._lengths(batch)) for _, batch in steps) * self.processes

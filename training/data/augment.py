@@ -28,7 +28,7 @@ def draw_token_order(mask: Tensor, rng: torch.Generator | None = None) -> Tensor
 
 
 def draw_swapped_order(mask: Tensor, rate: float, rng: torch.Generator | None = None) -> Tensor:
-    """Draw a new order of positions: with probability `rate`, a token moves behind the next token that does not move.
+    """Draw new positions for the tokens: with probability `rate`, a token moves behind the next token that stays.
 
     Shapes: mask (N, L) to positions (N, L). The first and the last token, which are special, stay in place.
     """
@@ -60,7 +60,7 @@ def shuffle_positions(positions: Tensor, order: Tensor) -> Tensor:
 
 
 def cut_tokens(embedded: Tensor, mask: Tensor, order: Tensor, rate: float) -> Tensor:
-    """Set the vectors of the first int(rate * n) tokens in `order` (N, L) to zero, for a sentence of n tokens.
+    """Set the vectors of the first tokens in `order` (N, L) to zero: int(rate * n) tokens of a sentence of n tokens.
 
     Shapes: embedded (N, L, D), mask (N, L).
     """
@@ -74,7 +74,7 @@ def cut_features(embedded: Tensor, order: Tensor, rate: float) -> Tensor:
 
 
 def keep_span(mask: Tensor, start: Tensor, rate: float) -> Tensor:
-    """Return the attention mask (N, L) of one span of each sentence, which begins at `start` (N,).
+    """Return an attention mask (N, L) of one span in each sentence. The spans begin at the tokens `start` (N,).
 
     The span of a sentence of n tokens has max(int(n * (1 - rate)), 1) tokens. `mask` (N, L) masks only padding.
     """
@@ -161,8 +161,8 @@ class Augmentation:
     def __call__(self, encoder: Encoder, ids: Tensor, mask: Tensor, rng: torch.Generator | None = None) -> Tensor:
         """Compute pooled vectors (N, D) of token ids and attention mask, each (N, L).
 
-        Without `rng`, numbers are drawn from torch's generator of the device, which dropout also uses. If the
-        state of this generator is restored, the next call repeats the augmentation and the dropout masks.
+        Without `rng`, the augmentation and dropout draw from the same generator, torch's default one of the device. If
+        the state of this generator is restored, the next call repeats the augmentation and the dropout masks.
 
         Raises:
             ValueError: the backbone doesn't support the augmentation.

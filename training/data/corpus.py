@@ -102,7 +102,7 @@ class Corpus:
         """Yield shuffled batches of `size` sentences endlessly, epoch after epoch.
 
         The first `start` batches are skipped. The order depends only on `seed` and the epoch, so a resumed run gets the
-        same batches as an uninterrupted run. `least` is the minimum size of an epoch's last batch.
+        same batches as an uninterrupted run. An epoch's last batch is left out if it has fewer than `least` sentences.
 
         Raises:
             CorpusError: the corpus has too few sentences for a batch, or has changed since it was opened.
@@ -165,8 +165,7 @@ def has_passages(files: Sequence[str], *, column: str | None = None) -> bool:
 def _census(lines: Iterable[str], name: str, held_out: int, is_long_enough: Callable[[str], bool]) -> Census:
     """Read the corpus once, count its sentences and choose the held-out ones.
 
-    The sentences with the smallest hashes are held out, which is a uniform sample. At most `held_out` sentences are
-    held out.
+    At most `held_out` sentences are held out. They have the smallest hashes, so they are a uniform sample.
 
     Raises:
         CorpusError: there are too few sentences.

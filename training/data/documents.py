@@ -108,7 +108,7 @@ class Excerpt:
         return (line for line in islice(lines, self.first) if least <= len(word_starts(line)) <= most)
 
     def write(self, files: Sequence[str], folder: Path) -> str:
-        """Return the path of a file in `folder` with this excerpt of `files`. Write the file if it does not exist.
+        """Write this excerpt of `files` to a file in `folder`, unless the file exists. Return the path of the file.
 
         Raises:
             CorpusError: the corpus can't be read, or the excerpt is empty.

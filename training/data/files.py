@@ -1,7 +1,6 @@
 """Files of a corpus: paths, rows of tables, and sentences, which are lines of text or values of a column.
 
-Paths may be files, folders, patterns and data sets on the hub. A text file whose first bytes show another format is
-refused.
+Paths may be files, folders, patterns and data sets on the hub. Text whose first bytes show another format is refused.
 """
 
 from __future__ import annotations
@@ -69,10 +68,7 @@ class CorpusError(Refused):
 
 
 OnBadRow = Callable[[CorpusError], object]
-"""A function that is called with the error of a row that can't be read.
-
-If the function returns, reading continues with the next row.
-"""
+"""Type of a function that is called with the error of a broken row. If the function returns, the next row is read."""
 
 
 def raise_error(error: CorpusError) -> None:
@@ -173,9 +169,8 @@ def rows(
 ) -> Iterator[tuple[str, list[Any]]]:
     """Yield each row of a table: its position for messages, such as `file:line`, and its values for `columns`.
 
-    Each of `columns` contains the possible names of one column. The first name that exists is read. Names match
-    regardless of case. If None is among the names, the column may be missing, and its values are then None. Blank lines
-    are skipped.
+    Each of `columns` contains the possible names of one column, in any case. The first name that exists is read. If
+    None is among the names, the column may be missing, and its values are then None. Blank lines are skipped.
 
     `bad` is called with the error of each broken row. If `bad` returns, reading continues. With `raise_error`, bytes
     that are not UTF-8 are an error. With any other function, they become lone surrogates.
@@ -215,7 +210,7 @@ def text_sha256(files: Sequence[str]) -> str:
     """Return the SHA-256, in hex, of the concatenated files, with .gz and .xz decompressed.
 
     Raises:
-        CorpusError: see `lines`.
+        CorpusError, Refused, RemoteError: see `resolve_files` and `lines`.
     """
     digest = hashlib.sha256()
     for path in resolve_files(files):
@@ -343,7 +338,7 @@ def _parquet_rows(path: File, columns: Sequence[Sequence[str | None]], advice: s
     Only the given columns are read, a part of a row group at a time. For `columns` and `advice`, see `rows`.
 
     Raises:
-        CorpusError: pyarrow is not installed, the file is damaged, or a column is missing.
+        CorpusError: pyarrow is not installed, the file is damaged or compressed twice, or a column is missing.
     """
     try:
         from pyarrow import ArrowException
@@ -392,10 +387,7 @@ DATASET = re.compile(
     r"hf://datasets/(?P<name>[^/@]+/[^/@]+)(@(?P<revision>refs/(convert|pr)/[^/]+|[^/]+))?(/(?P<path>.*))?"
 )
 ALIASES = {"~parquet": "refs/convert/parquet"}
-"""Short names of revisions.
-
-`~parquet` is the branch in which the hub stores a data set as Parquet by configuration and split.
-"""
+"""Short names of branches. In `~parquet`, the hub stores a data set as Parquet, by configuration and split."""
 
 
 def download_from_hub(url: str, endings: Collection[str]) -> str:
@@ -427,15 +419,12 @@ def download_from_hub(url: str, endings: Collection[str]) -> str:
     return f"{glob.escape(folder) if pattern else folder}/{path}"
 
 
-# Detection of files whose lines are no sentences by their first bytes: tables, markup, JSON and binary formats.
+# Detection of tables, markup, JSON and binary formats by a file's first bytes. Lines of such files are no sentences.
 
 HEAD = 1 << 14
 """Number of bytes from which the format of a file is detected."""
 ROWS = 4
-"""Number of rows at the start of a file, including the header, that are compared to recognise a table.
-
-All of these rows must have the same number of columns.
-"""
+"""Number of first rows, including the header, that must all have the same number of columns in a table."""
 SIGNATURES = {
     b"%PDF-": "a PDF",
     b"PK\x03\x04": "a ZIP archive, as Office documents are",

@@ -11,7 +11,7 @@ from training.data.sentences import all_sentences, word_starts
 SPAN_SHARES = (0.1, 0.5)
 """Minimum and maximum share of a passage's words in a span.
 
-In Contriever, a crop has a share of 0.05 to 0.5 of 256 tokens.
+In Contriever, a crop has 0.05 to 0.5 times 256 tokens.
 """
 MIN_SPAN_WORDS = 4
 """Minimum number of words in a span, and in the rest of the passage."""
@@ -39,6 +39,7 @@ def cloze(passage: str, draw: Random) -> tuple[str, str]:
     """Return a sentence of the passage, and the passage without it: the inverse cloze task (Lee et al., ACL 2019).
 
     If only one sentence is recognised, as in writing systems without capitals, a span of words replaces the sentence.
+    A text that is too short for this is returned twice.
     """
     text = text_of(passage)
     sentences = list(all_sentences(text))

@@ -305,10 +305,10 @@ class _Dropout(torch.autograd.Function):
 
 
 def _kept(shape: torch.Size, drop: int) -> Tensor:
-    """Draw an int16 mask: all bits set (-1) for kept elements, none (0) with probability `drop` / 2^15.
+    """Draw an int16 mask: all bits are set (-1) for kept elements, and no bit is set (0) for dropped elements.
 
-    One draw of 64 bits is used for four elements. All operations are on 16-bit integers, because a vector register has
-    room for more of these than of wider numbers.
+    An element is dropped with probability `drop` / 2^15. One draw of 64 bits is used for four elements. All operations
+    are on 16-bit integers, because a vector register has room for more of them than of wider numbers.
     """
     places = math.prod(shape)
     draws = torch.empty(-(-places // 4), dtype=torch.int64).random_(-(2**63), None)

@@ -174,10 +174,10 @@ def has_dropout(encoder: Encoder) -> bool:
 
 
 def check_views_differ(encoder: Encoder, config: RunConfig, views: int) -> None:
-    """Check that the views of a sentence differ, and that they suit the run's augmentation.
+    """Check that the `views` views of a sentence differ, and that the objective works with the augmentation.
 
     Raises:
-        ConfigError: the views would be equal, or they do not suit the augmentation.
+        ConfigError: the views would be equal, or the objective does not work with the augmentation.
     """
     if config.positives is not None and views < 2:
         raise ConfigError(f"augmentation: {config.augmentation} needs two views, but {config.objective} has only one")

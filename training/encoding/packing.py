@@ -49,7 +49,7 @@ def encode_passes(encoder: Encoder, passes: Sequence[Pass], copies: int = 1, *, 
     """Compute vectors (copies, n, D) of the n sentences of all passes, in float32 or wider.
 
     Each sentence has `copies` vectors, each with its own dropout. Sentences are in the order of the passes. With
-    `clean`, one more copy without dropout is added at the end.
+    `clean`, the result is (copies + 1, n, D), and the last vector of each sentence is computed without dropout.
     """
     if clean and not (copies and _can_exempt(encoder.backbone)):
         noisy = [encode_passes(encoder, passes, copies)] if copies else []

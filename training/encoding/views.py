@@ -94,8 +94,8 @@ class ViewEncoder(nn.Module):
     def forward(self, passes: Sequence[Pass]) -> Tensor:
         """Encode the n sentences of all passes to (V, n, D) views.
 
-        Clean views are computed without dropout. If the objective needs clean views, these are the last ones. Positive
-        pairs of two texts have two clean views, one for each text. The result is float32 under any `autocast`.
+        Clean views, if any, are the last. They are computed without dropout. Positive pairs of two texts have two clean
+        views, one for each text. The result is float32 under any `autocast`.
 
         An augmented view needs its own run of the encoder. A first view with different texts also needs its own run. If
         possible, a single run computes all other views.
@@ -150,7 +150,7 @@ SUFFIX = ".vectors"
 
 
 class TeacherCache:
-    """A frozen encoder that encodes each sentence once per run and then reads its vector from a file.
+    """A frozen encoder that encodes each sentence once per run. Later, the sentence's vector is read from a file.
 
     The file is named after the encoder's weights. The file has one record for each sentence: a hash of the sentence's
     tokens, and its vector in float32. `counts` maps the file's name to the number of records up to the last checkpoint.

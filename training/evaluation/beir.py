@@ -66,7 +66,7 @@ def part(name: str) -> tuple[str, str]:
 
 
 def files(split: str) -> tuple[str, str, str]:
-    """Return the paths of the files of documents, queries and judgements, relative to the collection's folder."""
+    """Return three paths, relative to the collection's folder: documents, queries, and the judgements of a split."""
     return CORPUS, "queries.jsonl", f"qrels/{split}.tsv"
 
 

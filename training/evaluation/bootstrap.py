@@ -43,10 +43,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Resampled:
-    """Scores of some encoders on the test pairs and on each resample of the pairs."""
+    """Mean score of some encoders on a test set of pairs or examples, and on each resample of the test set."""
 
     mean: float
-    """Mean over tasks and encoders of Spearman, accuracy or another score, x 100."""
+    """Mean of Spearman, accuracy or another score over tasks and encoders, x 100."""
     means: NDArray[np.float64]
     """The mean score on each resample, (B,)."""
 
@@ -55,7 +55,7 @@ class Resampled:
         return _percentiles(self.means, level)
 
     def against(self, other: Resampled, level: float = LEVEL) -> Comparison:
-        """Return this mean score minus that of `other`. Tasks, number of resamples and seed must be the same."""
+        """Compare this mean score with that of `other`. Both need the same tasks, number of resamples and seed."""
         differences = self.means - other.means
         better = float(np.mean((differences > 0) + 0.5 * (differences == 0)))
         return Comparison(self.mean - other.mean, *_percentiles(differences, level), better)
@@ -116,10 +116,11 @@ def weighted_spearman(cosines: Values, golds: Values) -> Callable[[NDArray[np.fl
     """Return a function from weights (n, B) to B Spearman correlations, one for each resample.
 
     A weight is the number of times that a resample contains a pair. If all cosines or all human scores in a resample
-    are equal, the correlation is 0. Tied values get their mean rank.
-    This rank is w + (v + 1) / 2, where w is the total weight of smaller values, and v is the total weight of equal
-    values. Ranks are multiples of 1/2, so sums of products of two ranks are multiples of 1/4. These sums are exact in
-    float64, because they are far below 2^53.
+    are equal, the correlation is 0.
+
+    Tied values get their mean rank. This rank is w + (v + 1) / 2, where w is the total weight of smaller values, and v
+    is the total weight of equal values. Ranks are multiples of 1/2, so sums of products of two ranks are multiples of
+    1/4. These sums are exact in float64, because they are far below 2^53.
     """
     rank_cosines, rank_golds = _ranker(cosines), _ranker(golds)
 
@@ -153,8 +154,8 @@ def _ranker(values: Values) -> Callable[[NDArray[np.float64]], NDArray[np.float6
 def _redrawn(sizes: Mapping[str, int], resamples: int, seed: int) -> Iterator[tuple[str, slice, NDArray[np.float64]]]:
     """Draw the resamples of each task in blocks of b resamples.
 
-    Yield, for each block, the task, the slice of the block's resamples, and how often each of the task's n examples is
-    drawn in each resample (n, b).
+    Yield, for each block, the task, the slice of the block's resamples, and an array (n, b). The array tells how often
+    each of the task's n examples is drawn in each of the b resamples.
     """
     for number, (task, size) in enumerate(sizes.items()):
         draw = np.random.default_rng([seed, number])

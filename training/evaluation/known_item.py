@@ -61,11 +61,12 @@ def test_collection(corpus: Corpus) -> Collection:
 
 
 def collection(passages: Sequence[str], others: Sequence[str]) -> Collection:
-    """Make a retrieval collection. The queries of each passage are its own title and one of its sentences.
+    """Make a retrieval collection. The queries of each passage are its own title and a sentence or span of its text.
 
     A passage is one line of text, after a line with the title if the passage has one. The text of each passage becomes
-    a document of at most `MAX_WORDS` words, without the title and without the sentence that is a query. A title that
-    several passages share is not used as a query. `others` are passages without queries.
+    a document of at most `MAX_WORDS` words, without the title and without the sentence or span that is a query. A title
+    that several passages share is not used as a query. A sentence or span is not used if it, or the rest of the text,
+    is too short. `others` are passages without queries.
     """
     documents: dict[str, str] = {}
     queries: dict[str, str] = {}

@@ -26,7 +26,7 @@ TINY = np.float32(1e-30)
 
 
 def predictions(features: Floats, labels: Classes, rows: NDArray[np.bool_], grid: Sequence[float]) -> Iterator[Classes]:
-    """For each C of an ascending `grid`, yield the classes (K, N) that K classifiers predict for all N rows.
+    """Yield, for each C of an ascending `grid`, the classes (K, N) that K classifiers predict for all N rows.
 
     `features` are (N, F) and `labels` are (N,). `rows` (K, N) selects the training rows of each classifier. The loss is
     scikit-learn's: the summed cross-entropy of the training rows, plus 1/C times the L2 penalty of the weights without
@@ -50,7 +50,10 @@ def predictions(features: Floats, labels: Classes, rows: NDArray[np.bool_], grid
 
 
 def _principal_axes(features: Floats) -> tuple[Floats, Floats]:
-    """Return the features on their principal axes, with a column of ones, and the sum of squares of each column."""
+    """Centre the features, rotate them to their principal axes, and append a column of ones.
+
+    Return this matrix, and the sum of squares of each of its columns.
+    """
     centred = features - features.mean(axis=0)
     squares, rotation = np.linalg.eigh((centred.T @ centred).astype(np.float64))
     axes = np.hstack([centred @ rotation.astype(np.float32), np.ones((len(features), 1), dtype=np.float32)])

@@ -40,7 +40,7 @@ class SubjectError(Refused):
 
 @dataclass(frozen=True)
 class OtherGraph:
-    """The encoder of a `Subject` with another precision or runtime than in the evaluation itself."""
+    """The encoder of a `Subject`, run in another precision or by another runtime than in the evaluation itself."""
 
     encode: Encode
     """Function that encodes texts. It loads the graph at the first call."""
@@ -179,7 +179,7 @@ def bundle_facts(opened: Bundle, source: str, *, engine: str, precision: str) ->
 
 
 def _prompted(prompts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the non-empty retrieval prompts as the fact `prompts`, or no fact if all prompts are empty."""
+    """Return the fact `prompts`, which has the non-empty retrieval prompts. Without such prompts, return no fact."""
     return {"prompts": put} if (put := nonempty(prompts)) else {}
 
 

@@ -155,7 +155,7 @@ def _latency(encode: Encode, given: EvaluationData) -> dict[str, float]:
 
 
 def _some_texts(given: EvaluationData) -> list[str]:
-    """Return the texts of the first tasks that have data, in the order STS and geometry, transfer, retrieval."""
+    """Return the texts of STS and geometry. If there are none, return those of transfer, or else retrieval queries."""
     scored = texts({**given.sts, "geometry": given.geometry})
     labelled = [text for each in given.transfer.values() for example in each.train for text in example.texts]
     asked = [text for each in given.retrieval.values() for text in each.queries.values()]

@@ -158,7 +158,7 @@ def _splits(rows: Rows, labels: Rows, task: str) -> list[tuple[Rows, Rows]]:
 def _tested(
     features: NDArray[np.float32], labels: Rows, trials: Sequence[Trial], grid: Sequence[float]
 ) -> Iterator[tuple[float, float, Rows]]:
-    """Yield the chosen C of each trial, its mean validation accuracy x 100, and the predicted test classes."""
+    """Yield, for each trial, the chosen C, its mean validation accuracy x 100, and the predicted test classes."""
     fits = [fit for trial in trials for fit in (*trial.splits, (trial.train, trial.test))]
     rows = np.zeros((len(fits), len(labels)), dtype=bool)
     for selected, (train, _) in zip(rows, fits, strict=True):

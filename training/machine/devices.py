@@ -30,7 +30,8 @@ class Devices:
     def __init__(self, name: str) -> None:
         """Select the device called `name` (see `pick_device`).
 
-        With several processes, `auto` selects a different device for each process.
+        With several processes, `auto` and `cuda` select a different CUDA device for each process on a machine. Without
+        CUDA, `auto` selects the CPU for all processes.
 
         Raises:
             HardwareError: the device does not exist; several processes are to use a single numbered device, such as
@@ -107,7 +108,8 @@ class Devices:
     def average(self, gradients: Iterable[Tensor | None]) -> None:
         """Replace each gradient or other tensor by its mean over the processes. Values of None are skipped.
 
-        Gradients of an objective are equal in theory, but can differ in the last bit between devices.
+        All processes compute the same gradients of an objective's weights, except for rounding errors that differ
+        between devices.
         """
         if self._group is not None:
             for gradient in gradients:

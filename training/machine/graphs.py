@@ -73,8 +73,8 @@ class CudaGraphs(Generic[G]):
         `compute` must be the same in every call.
 
         Raises:
-            Failed: the computation can't be recorded, for example because it waits for the device; the message has a
-                setting that avoids recording.
+            Failed: the computation can't be recorded, for example because it waits for the device; the message names
+                a setting that avoids recording.
         """
         tensors = _tensors(given)
         shapes = tuple(each.shape for each in tensors)
@@ -89,7 +89,7 @@ class CudaGraphs(Generic[G]):
         return dict(zip(found, values, strict=True))
 
     def _ripe(self, compute: Callable[[G], dict[str, Tensor]], given: G, shapes: Shapes) -> RecordedGraph | None:
-        """Record a graph for inputs of these shapes, and return it.
+        """Record a graph for inputs of the shapes `shapes`, and return it.
 
         Return None if the shapes have not occurred often enough, or if no more graphs can be recorded.
         """

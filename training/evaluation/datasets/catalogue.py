@@ -43,8 +43,9 @@ def copied(target: str, opened: Callable[[Path, str], Any] = open) -> Unpack:
 def untarred(target: str, folders: Sequence[str]) -> Unpack:
     """Return a function that extracts the folders `folders` of an archive to `target`.
 
-    The folders need a common parent in the archive. Links, devices and subfolders are skipped. The function raises
-    `DataError` if a file's path in the archive leads outside the destination folder, or if one of `folders` is missing.
+    The folders need a common parent in the archive. Links, devices and subfolders are skipped. The returned function
+    raises `DataError` if a file's path in the archive leads outside the destination folder, or if one of `folders` is
+    missing.
     """
 
     def unpack(fetched: Path, folder: Path) -> None:

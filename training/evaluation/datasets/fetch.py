@@ -111,8 +111,8 @@ def _unpacked(dataset: Dataset, fetched: Mapping[Source, Path], draft: Path) -> 
 def _place(files: list[str], draft: Path, folder: Path) -> None:
     """Move `files` from `draft` into `folder`, each atomically, except files that already exist in `folder`.
 
-    If a file in `folder` differs from the file in `draft`, no file is moved, and `DataError` is raised. The dataset is
-    recorded only after all files are moved. After an interruption, the next call moves the remaining files.
+    If a file in `folder` differs from its counterpart in `draft`, no file is moved, and `DataError` is raised. The
+    dataset is recorded only after all files are moved. After an interruption, the next call moves the remaining files.
     """
     absent = [file for file in files if not (folder / file).exists()]
     for file in files:

@@ -105,18 +105,21 @@ REQUIRED = frozenset(("c", "test", "edges", "share"))
 
 @dataclass(frozen=True)
 class Listed:
-    """Shape of a list of values of one shape. In an evaluation that was not read from JSON, the list may be a tuple."""
+    """Shape of a list whose values all have one shape.
+
+    In an evaluation that was not read from JSON, the list may be a tuple.
+    """
 
     of: Shape
 
 
 @dataclass(frozen=True)
 class Each:
-    """Shape of an object whose values all have one shape. The names are arbitrary."""
+    """Shape of an object whose values all have one shape. The names of its fields are arbitrary."""
 
     of: Shape
     sized: bool = False
-    """True if the names are whole numbers from 1."""
+    """True if the names of the fields must be whole numbers from 1."""
 
 
 Shape = str | Listed | Each | Mapping[str, "Shape"]

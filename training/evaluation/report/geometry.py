@@ -252,7 +252,7 @@ def _said(chosen: Sequence[tuple[Evaluated, int]]) -> str:
 
 
 def _chosen(chosen: Sequence[tuple[Evaluated, int]]) -> Extra:
-    """Return a function that draws a vertical line at each chosen step. A single line is labelled."""
+    """Return a function that draws a vertical line at each chosen step. If there is only one line, it is labelled."""
 
     def drawn(frame: Frame) -> list[Element]:
         marks = [svg.upright(frame, step, f"chosen {each.mark}") for each, step in chosen]

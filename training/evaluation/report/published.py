@@ -186,9 +186,10 @@ def papers(backbones: Iterable[str]) -> dict[str, Any]:
 
 
 def nearest_rows(rows: Sequence[Row], backbones: Iterable[str]) -> list[Row]:
-    """Return the rows of the backbones most similar to `backbones` (see `family`), or else the rows of BERT-base.
+    """Return the rows of the backbones most similar to `backbones` (see `family`).
 
-    A most similar backbone may differ from the given one. `unreported` returns the backbones without rows of their own.
+    If there are no such rows, return the rows of BERT-base. `unreported` tells which of `backbones` have no rows of
+    their own.
     """
     families = set(map(family, backbones))
     return [row for row in rows if row.backbone in families] or [row for row in rows if row.backbone == BERT]
