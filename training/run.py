@@ -418,7 +418,7 @@ def replay(config: RunConfig, file: Path) -> tuple[int, dict[str, float], list[s
     """Repeat a diverged step.
 
     Return the step's number, the loss and other values by name, and the sentences with a view that is not finite. If
-    the loss is finite, sentences are also returned if the gradient of one of their views is not finite.
+    the loss is finite, the sentences with a view whose gradient is not finite are returned, too.
 
     The replay uses one process. If the run used several processes, the replay has other dropout masks than the run. If
     the run used one process, the result is the same, except that a teacher's vectors may differ in the last digits.

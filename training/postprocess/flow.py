@@ -33,7 +33,7 @@ noise, the likelihood would therefore be unbounded. Images are dequantised by no
 
 @dataclass(frozen=True, kw_only=True)
 class FlowParams:
-    """Parameters of BERT-flow. The defaults are `l3_d3_w32` and the optimiser of the code bohanli/BERT-flow."""
+    """Parameters of BERT-flow. The defaults are as published: `l3_d3_w32` and the optimiser of bohanli/BERT-flow."""
 
     levels: int = 3
     depth: int = 3
