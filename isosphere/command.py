@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print(text: str) -> int:
-    """Print a text, and return 0 or, if the reader closed stdout early as `head` does, the status `GONE`."""
+    """Print a text and return 0. If the reader closed stdout early, as `head` does, return the status `GONE`."""
     try:
         print(text)
         flush()

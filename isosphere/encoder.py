@@ -49,9 +49,11 @@ def load(
     Raises:
         ValueError: `engine`, `device` or `threads` is not valid.
         SourceError, AdapterError: the encoder does not exist or is damaged, or this user has no cache folder.
-        BundleError: the folder contains no complete bundle of an encoder, or the export of a bundle needs torch.
+        BundleError: the folder contains no complete bundle of an encoder, or `isosphere export` must first make a
+            bundle, which needs torch.
         Failed: the export of a bundle failed, for example because the disk is full, or the engine failed.
-        RuntimeUnavailable: the engine can't run on this machine, or not in this precision.
+        RuntimeUnavailable: the engine can't run on this machine or in this precision, or no engine may serve the
+            bundle.
     """
     if engine is not None and engine not in RUNTIMES:
         raise ValueError(f"engine: {engine!r} is not one of {', '.join(RUNTIMES)}")

@@ -397,7 +397,10 @@ def check_folders(config: Configuration) -> None:
 
 
 def resolved(name: str, values: Mapping[str, Any]) -> Any:
-    """Return the value of the field `name`. For a field of `PATH_FIELDS`, return a list of resolved paths, or None."""
+    """Return the value of the field `name`, or None if it has no value.
+
+    The value of a field in `PATH_FIELDS` is returned as a list of resolved paths.
+    """
     value = values.get(name)
     if name not in PATH_FIELDS or value is None:
         return value

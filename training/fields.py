@@ -122,7 +122,7 @@ def describe_type(kind: Any) -> str:
 
 
 def _optional(kind: Any) -> Any | None:
-    """Return X for `X | None`, else None."""
+    """Return the type X if `kind` is `X | None`, and None for any other type."""
     if get_origin(kind) in (Union, types.UnionType):
         return next(inner for inner in get_args(kind) if inner is not types.NoneType)
     return None

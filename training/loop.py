@@ -272,10 +272,10 @@ class Training:
         return None
 
     def _is_fp16_overflow(self, values: Mapping[str, float]) -> bool:
-        """Return whether a finite loss has a gradient beyond the range of fp16.
+        """Return whether the gradient overflowed in fp16, given the values of a step that are not all finite.
 
-        After an fp16 overflow, the update is skipped and the loss scale is halved. If the loss scale is below 1, the
-        gradient is infinite for another reason.
+        After an fp16 overflow, the update is skipped and the loss scale is halved. If the loss is not finite or the
+        loss scale is below 1, the cause is not an overflow, and the result is False.
         """
         scaler = self.state.scaler
         return scaler.is_enabled() and math.isfinite(values["loss"]) and scaler.get_scale() >= 1

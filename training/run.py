@@ -147,7 +147,7 @@ def open_run_corpus(config: RunConfig, held_out: int = HELD_OUT) -> Corpus:
 
 
 def _corpus(config: RunConfig) -> Corpus:
-    """Open the run's corpus. Without evaluation data, hold out sentences, because they then select the best weights."""
+    """Open the run's corpus. If `dev_data` and `eval_data` are None, hold out texts to select the best weights."""
     return open_run_corpus(config, 0 if config.dev_data or config.eval_data else HELD_OUT)
 
 
@@ -225,8 +225,8 @@ def _check_folders(config: RunConfig, *, resume: bool, force: bool = False) -> N
     Without this check, an unusable folder would be noticed only at the end of the run.
 
     Raises:
-        RunError: a folder can't be written or contains other files; a folder contains a result, and `force` and
-            `resume` are false; or `resume` is true, and there is no run.
+        RunError: a folder can't be written or contains other files; the run's folder is inside the bundle's folder; a
+            folder contains a result, and `force` and `resume` are false; or `resume` is true, and there is no run.
     """
     out, folder = Path(config.out), Path(config.run)
     try:
@@ -417,7 +417,8 @@ def _trained_teacher(planned: RunConfig, corpus: Corpus, devices: Devices, strea
 def replay(config: RunConfig, file: Path) -> tuple[int, dict[str, float], list[str]]:
     """Repeat a diverged step.
 
-    Return the step's number, the loss and other values by name, and the sentences whose views are not finite.
+    Return the step's number, the loss and other values by name, and the sentences with a view that is not finite. If
+    the loss is finite, the sentences with a view whose gradient is not finite are returned, too.
 
     The replay uses one process. If the run used several processes, the replay has other dropout masks than the run. If
     the run used one process, the result is the same, except that a teacher's vectors may differ in the last digits.

@@ -113,7 +113,7 @@ class Step:
         the loss scale.
 
         `on_views` receives the views of the whole batch, (V, N, D). Views without dropout are the last ones. When
-        `gradients` returns, the `grad` of this tensor is the gradient of the loss with respect to the views.
+        `gradients` returns, the `grad` of the views is the gradient of the loss with respect to the views.
         """
         return self._gradients(self._on_device(batch), on_views=on_views)
 
@@ -271,7 +271,7 @@ def initial_state(config: RunConfig, devices: Devices, autocast: torch.dtype | N
         ConfigError: the encoder's width does not suit the objective or the adapter; the views of a sentence would be
             equal, because the encoder has no dropout; the augmentation does not suit the objective or the encoder; or
             the batch has fewer sentences than there are processes.
-        SourceError, BundleError: see `load_for_training`.
+        SourceError, AdapterError, BundleError: see `load_for_training`.
     """
     if config.batch_size < devices.count:
         raise ConfigError(
@@ -319,7 +319,7 @@ def can_record(config: RunConfig, state: State, devices: Devices) -> bool:
 
     All work of a recorded step must run on one CUDA device. Each of the following prevents recording: several
     processes, a gradient scaler, an augmentation, an objective that waits for the device, torch.compile, and gradient
-    caching, because its number of parts depends on the lengths of sentences. The model type must be in
+    caching. With gradient caching, the number of parts depends on the lengths of sentences. The model type must be in
     `RECORDABLE_TYPES`.
     """
     whole = config.chunk_size is None and config.augmentation == "none" and not config.compile
@@ -363,7 +363,7 @@ def load_frozen(source: str, devices: Devices, *, pooling: str | None = None) ->
     because a resumed run loads the encoder once more and must draw the same numbers as before.
 
     Raises:
-        SourceError: `source` does not exist.
+        SourceError, AdapterError: `source` does not exist or can't be read.
         BundleError: `source` is a bundle, and a file does not match the manifest.
     """
     manifest_of(source)  # This call checks the bundle's files.

@@ -46,7 +46,7 @@ BYTES = {"int8": quantization.int8, "uint8": quantization.uint8}
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of the command, by their names, and the number of rows of a part."""
+    """Options of the command, by their names on the command line, and the number of rows of a part."""
 
     text_column: str | None = None
     id_column: str | None = None
@@ -72,7 +72,7 @@ class Model:
         """Load the encoder in this process.
 
         Raises:
-            Refused: the engine can't run on this machine.
+            Refused: the engine can't run on this machine or in this precision, or no engine may serve the bundle.
         """
         options = asdict(self)
         try:
@@ -99,8 +99,8 @@ def embed(encoder: Encoder, files: Sequence[str], out: Path, options: Options, *
 
     Raises:
         Refused: an input or an option can't be used; an input changed during the run; another process is writing
-            `out`, or wrote it while the inputs were checked; or `out` exists, this command did not write it, and
-            `force` is false.
+            `out`, or wrote it while the inputs were checked; or `force` is false, and `out` or its parts exist, but
+            were not written by the same command with the same inputs.
         OSError: a file can't be read or written.
     """
     if out.is_dir():
@@ -316,10 +316,10 @@ def locked(parts: Path, out: object) -> Iterator[None]:
 
 @contextmanager
 def progress(total: int, there: int, stream: TextIO, unit: str = "row") -> Iterator[Callable[[int], None]]:
-    """Show rows, rows/s and remaining time. Yield a function that takes the number of rows that were just finished.
+    """Show how many of `total` units, such as rows, are finished, with the speed and the remaining time.
 
-    `there` of the `total` rows were finished before. A terminal shows a progress bar, and any other stream shows a line
-    from time to time.
+    Yield a function that takes the number of units that were just finished. `there` units were finished before. A
+    terminal shows a progress bar, and any other stream shows a line from time to time.
     """
     began = said = time.monotonic()
     done = 0

@@ -19,7 +19,7 @@ MOST_HITS = 100
 MOST_CHARACTERS = 2000
 """Maximum characters of a hit's text. For longer texts, the assistant can call `fetch`."""
 MOST_DOCUMENTS = 256
-"""Maximum documents of a call. By default, the server stores this many at once, and turns more into a job."""
+"""Maximum documents of a call. By default, the server stores this many at once, and makes a job of a larger upload."""
 JOB_SECONDS = 0.5
 """Seconds between two requests that ask whether a job has ended."""
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -111,7 +111,7 @@ class Deleted(BaseModel):
 
 
 def server_of(api: Api, *, writes: bool = False) -> MCPServer:
-    """Return an MCP server whose tools read the corpora of `api`. With `writes`, its tools also write to them."""
+    """Return an MCP server with tools that read the corpora of `api` and, if `writes` is true, write to them."""
     server = MCPServer(
         "isosphere",
         title="Isosphere",

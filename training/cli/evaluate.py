@@ -69,7 +69,7 @@ def evaluate(options: argparse.Namespace) -> int:
 
 
 def _adapter(source: str) -> Path:
-    """Return the folder of the adapter `source`, in which the scores are recorded.
+    """Return the folder of the adapter `source`. The scores are recorded in this folder.
 
     Raises:
         DataError: `source` is not an adapter with a manifest.

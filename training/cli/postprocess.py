@@ -74,7 +74,7 @@ def postprocess(options: argparse.Namespace) -> int:
 
 
 def _overridden(params: Any, texts: Sequence[str]) -> Any:
-    """Return `params`, changed by the settings `key=value` in `texts`.
+    """Return `params`, changed by the settings `key=value` in `texts`. Values get the types of their fields.
 
     Raises:
         ConfigError: a key is unknown, or a value has the wrong type or is out of range.

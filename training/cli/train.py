@@ -185,11 +185,11 @@ def without_conflicts(
 ) -> dict[str, Any]:
     """Return `put`, the settings of `--set`, after checking that no other option sets the same field.
 
-    `given` has the fields of the other options. `spelt` maps a field to its option, if the names differ.
-    `put` and `given` may both set the field `run`, because `--out` only implies a folder for the run.
+    `given` has the fields of the other options. `spelt` maps a field to its option, if the names differ. `put` may set
+    the field `run` even if `given` has this field, because the value in `given` is only derived from `--out`.
 
     Raises:
-        ConfigError: `put` and `given` set the same field.
+        ConfigError: `put` and `given` set the same field, other than `run`.
     """
     if twice := sorted(put.keys() & given.keys() - {"run"}):
         option = (spelt or {}).get(twice[0], "--" + twice[0].replace("_", "-"))
@@ -231,7 +231,7 @@ def finish(options: argparse.Namespace) -> int:
 def replay(options: argparse.Namespace) -> int:
     """Repeat the step at which a run diverged.
 
-    Print the terms of its loss, and the sentences whose views are not finite.
+    Print the loss with its terms, other values of the step, and the sentences whose views or gradients are not finite.
     """
     config = record.stored_config(options.run, RunConfig)
     file = loop.last_divergence(options.run)

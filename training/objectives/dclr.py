@@ -23,8 +23,8 @@ def instance_weights(anchors: Tensor, sentences: Tensor, noise: Tensor, threshol
 
     `anchors` and `sentences` (N, D') are the judge's vectors of the batch. The judge is the encoder whose cosines are
     compared with the threshold. If the judge has only one view, both arguments are the same tensor. Positives, on the
-    diagonal, keep weight 1. If D differs from D', all noise (M, D) keeps weight 1, because its
-    cosines with the judge's vectors are undefined.
+    diagonal, keep weight 1. If D differs from D', all noise (M, D) keeps weight 1, because its cosines with the judge's
+    vectors are undefined.
     """
     genuine = cosine_logits(anchors, sentences, 1.0) < threshold
     if noise.shape[1] == anchors.shape[1]:
@@ -138,7 +138,7 @@ class DCLR(Objective):
 
     @property
     def needs(self) -> Needs:
-        """Return the passes that DCLR needs: two views, and a teacher if it judges negatives or is distilled."""
+        """Return the passes that DCLR needs: two views, and a teacher's pass if the teacher judges or is distilled."""
         judges = self.params.weighting != "none" and self.params.judge == "teacher"
         return Needs(views=2, teacher=judges or self.params.distillation > 0)
 

@@ -101,8 +101,8 @@ class Distillation(Objective):
     def _turned(self, own: Tensor, start: Tensor | None, teacher: Tensor) -> Tensor:
         """Return z_i R (N, D'), the encoder's vectors in the teacher's space.
 
-        The isometry R is first fitted to the batch, until `aligned` sentences were seen. If `aligned` is 0, there is no
-        isometry, and `own` is returned unchanged.
+        Until `aligned` sentences were seen, the isometry R is first fitted to all sentences so far, including this
+        batch. If `aligned` is 0, there is no isometry, and `own` is returned unchanged.
         """
         if not self.params.aligned:
             return own

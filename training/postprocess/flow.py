@@ -33,7 +33,7 @@ noise, the likelihood would therefore be unbounded. Images are dequantised by no
 
 @dataclass(frozen=True, kw_only=True)
 class FlowParams:
-    """Parameters of BERT-flow, by default as published: `l3_d3_w32` and the optimiser of bohanli/BERT-flow."""
+    """Parameters of BERT-flow. The defaults are as published: `l3_d3_w32` and the optimiser of bohanli/BERT-flow."""
 
     levels: int = 3
     depth: int = 3
@@ -69,8 +69,8 @@ def bits_per_dim(flow: Flow, pooled: Tensor) -> Tensor:
 def initialise(flow: Flow, pooled: Tensor) -> None:
     """Initialise the flow as Glow does.
 
-    Couplings become the identity, and actnorms standardise the first batch (N, D). Hidden layers of couplings are drawn
-    from N(0, 0.05²), and their actnorms standardise the hidden layers' outputs.
+    Couplings become the identity, and actnorms standardise the first batch (N, D). The parameters of the couplings'
+    hidden layers are drawn from N(0, 0.05²), and the actnorms of these layers standardise the layers' outputs.
     """
     for module in flow.modules():
         if isinstance(module, AdditiveCoupling):

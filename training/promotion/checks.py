@@ -81,7 +81,7 @@ def verified(folder: Path) -> tuple[Check, Bundle | None]:
 
 
 def golden(candidate: Bundle) -> Check:
-    """Check that every graph of the bundle reproduces the golden vectors, the reference vectors in the manifest."""
+    """Check that every graph of the bundle reproduces the manifest's golden vectors, which are reference vectors."""
     name = "golden vectors"
     cosines: dict[str, float] = {}
     for precision in candidate.graphs:

@@ -50,7 +50,8 @@ class Engine:
     golden_cosine: float | None = None
     """Minimum cosine to a golden vector, or None if it was not measured.
 
-    It is not measured for the reference, and for a pair that a server never chooses by itself.
+    It is measured neither for the reference, nor for a pair that can't be evaluated. A pair that is not
+    `Measured.faithful` is measured only if it is one of the bundle's own graphs.
     """
     drifts: Mapping[str, float] = field(default_factory=dict)
     """Differences in points between the pair's scores and float32's scores, by metric."""
@@ -79,7 +80,7 @@ class Engine:
 
 @dataclass(frozen=True, kw_only=True)
 class Engines:
-    """Results for all pairs of runtime and precision of a machine, and the file that they add to a promoted copy."""
+    """Results of checking all pairs of runtime and precision of a machine."""
 
     machine: Machine
     check: Check

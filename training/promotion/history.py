@@ -44,7 +44,7 @@ def rollback(place: Place, *, stream: TextIO) -> dict[str, Any]:
     """Serve the previous bundle again, and return the ledger's line about the rollback.
 
     If a user has replaced the link to the served copy with a folder, the previous bundle is the last copy that the
-    ledger records as served. If this folder is an undamaged bundle, it is copied first.
+    ledger records as served. If the user's folder is an undamaged bundle, it is copied before the link replaces it.
 
     Raises:
         PromotionError: the ledger is damaged or has no previous bundle, or the previous bundle is missing or fails

@@ -34,15 +34,15 @@ def share(nodes: Sequence[Mapping[str, float]], *, threads: int | None, device: 
 
     A run gets one GPU if the cluster has GPUs and the device is not the CPU. A run gets `threads` CPUs.
 
-    If `threads` is None, a run without a GPU gets as many CPUs as the smallest node has. In that case, a run with a GPU
-    gets the smallest number of CPUs per GPU among the nodes with GPUs.
+    If `threads` is None, the number of CPUs depends on the nodes. A run without a GPU gets as many CPUs as the smallest
+    node has. A run with a GPU gets the smallest number of CPUs per GPU among the nodes with GPUs.
 
     Args:
         nodes: resources of each node, by Ray's names.
         device: device of the run.
 
     Raises:
-        Refused: no node has enough CPUs for a run.
+        Refused: no node has enough CPUs for a run. If the run gets a GPU, only nodes with GPUs count.
     """
     gpus = int(device != "cpu" and any(node.get("GPU", 0) >= 1 for node in nodes))
     able = [node for node in nodes if node.get("CPU", 0) >= 1 and node.get("GPU", 0) >= gpus]
@@ -109,7 +109,7 @@ class Tasks:
     def stop(self) -> None:
         """Stop all runs. Each run finishes its current step and saves a checkpoint.
 
-        After that, the call of this object that carries out the run returns.
+        When a run has saved its checkpoint, the `__call__` that carries out this run returns.
         """
         import ray
 

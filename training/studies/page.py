@@ -248,7 +248,7 @@ def _curves(summary: Summary) -> Iterable[Element]:
 def _over_steps(results: Sequence[Result], name: str) -> list[tuple[float, float]]:
     """Return a pair for each step that the learning curves of all results contain.
 
-    A pair is the step and the mean over the results of the measured value called `name`.
+    A pair is the step and the measured value called `name`, averaged over the results.
     """
     by_step = [
         {float(point["step"]): float(point[name]) for point in result.curve if point.get(name) is not None}
@@ -275,7 +275,10 @@ def _planes(summary: Summary) -> Iterable[Element]:
 
 
 def _means(summary: Summary) -> str:
-    """Return a sentence for a figure's caption: values are means over seeds, and only the best arms may be shown."""
+    """Return a sentence for a figure's caption: the values are means over seeds.
+
+    If there are more than `MAX_ARMS` arms, the sentence also says that the figure shows only the best of them.
+    """
     return "Means over seeds." if len(summary.rows) <= MAX_ARMS else f"Means over seeds, of the {MAX_ARMS} best arms."
 
 

@@ -1,6 +1,6 @@
 """The studies of this repository, named after the papers' tables and figures.
 
-This module writes a list of the studies with their data and cost. It also writes a page for each paper, which compares
+This module makes a list of the studies with their data and cost. It also makes a page for each paper, which compares
 the paper's numbers with recorded results.
 """
 

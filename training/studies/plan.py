@@ -35,7 +35,9 @@ class Plan:
     trials: Sequence[Trial]
 
     def check_files(self) -> None:
-        """Load the evaluation data of all runs, so that missing or broken data are found before the first run.
+        """Load the evaluation data of all runs, and the corpus sentences that runs with `neighbours` request.
+
+        Missing or broken data are thus found before the first run.
 
         Raises:
             StudyError, CorpusError, DataError: see `training.studies.work.load_data`.
@@ -144,12 +146,15 @@ LARGE = 3.0
 
 
 def cpu_hours(trials: Sequence[Trial]) -> float:
-    """Estimate the hours that runs take on one CPU core, if they start from minilm. Equal runs count once."""
+    """Estimate the hours of all runs together on one CPU core, if they start from minilm. Equal runs count once."""
     return sum(map(_passes, _different(trials))) / CORE / 3600
 
 
 def gpu_hours(trials: Sequence[Trial]) -> float:
-    """Estimate the hours that runs take on one H100, if they start from papers' backbones. Equal runs count once."""
+    """Estimate the hours of all runs on one H100, one after the other, if they start from the papers' backbones.
+
+    Equal runs count once.
+    """
     weighted = (_passes(each) * (LARGE if "large" in each.config.backbone else 1.0) for each in _different(trials))
     return sum(weighted) / DEVICE / 3600
 

@@ -285,8 +285,8 @@ def _ingredient(trial: Trial, folder: Path, stream: TextIO) -> Path:
 def _is_kept(config: RunConfig) -> bool:
     """Return whether the bundle of the run exists, is complete and was trained with the same configuration.
 
-    Paths in the configuration are not compared. The name of the run's folder is a hash of the files at these paths, so
-    a run with other files has another folder.
+    Paths in the configuration are not compared. The name of the run's folder is a hash that also covers the content of
+    the files at these paths, so a run with other files has another folder.
     """
     try:
         made = load(Path(config.out)).manifest.run or {}

@@ -34,7 +34,7 @@ GEOMETRY = ("alignment", "uniformity", "effective_rank")
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one run, a line of the study's results."""
+    """The result of one run, as in a line of the study's file of results."""
 
     id: str
     arm: str

@@ -81,7 +81,7 @@ class TrialScores:
 
 
 def check_saved(folder: Path, tasks: Several[str]) -> None:
-    """Check that a folder has everything that `TrialScores.save` writes for `tasks`, the tasks with a score.
+    """Check that a folder has everything that `TrialScores.save` writes. `tasks` are the tasks with a score.
 
     Raises:
         StudyError: a file is missing or damaged, or lacks a task.

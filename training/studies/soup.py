@@ -70,7 +70,8 @@ class Ingredient:
         If `like` is given, the pooling and maximum length of `like` replace those of the loaded encoder.
 
         Raises:
-            SourceError, BundleError: the encoder does not exist, or its files do not match its manifest.
+            SourceError, BundleError, AdapterError: the encoder does not exist, can't be read, or does not match its
+                manifest.
         """
         found = manifest_of(source)
         pooling, max_length = (like.pooling, like.max_length) if like else (None, None)
@@ -333,7 +334,10 @@ def with_start(shares: Shares, share: float) -> Shares:
 
 
 class SoupSearch:
-    """The search for shares: an encoder with the current average, and the scores of all averages tried so far."""
+    """The search for the share of each ingredient in a soup.
+
+    It has an encoder with the current average of the weights, and the scores of all averages tried so far.
+    """
 
     def __init__(self, ingredients: Sequence[Ingredient], selection: Selection | None, stream: TextIO) -> None:
         self.encoder = deepcopy(ingredients[0].encoder).to(pick_device("auto"))
@@ -426,7 +430,7 @@ def make_soup(sources: Sequence[str], mixing: SoupRecipe, selection: Selection |
     Raises:
         SoupError: the encoders can't be averaged or have different initial weights, or there is no data to choose
             shares.
-        SourceError, BundleError: an encoder can't be read.
+        SourceError, BundleError, AdapterError: an encoder can't be read.
     """
     mixing.shares(len(sources))  # This call reports errors in the weights before any encoder is loaded.
     ingredients = _load_ingredients(sources, mixing)
@@ -448,7 +452,7 @@ def is_soup(manifest: Manifest, sources: Sequence[str], mixing: SoupRecipe) -> b
     The result is False if an encoder has changed since the soup was made.
 
     Raises:
-        SourceError, BundleError: an encoder can't be read.
+        SourceError, BundleError, AdapterError: an encoder can't be read.
     """
     run = manifest.run or {}
     if run.get("soup") != json.loads(json.dumps(asdict(mixing))):

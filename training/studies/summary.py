@@ -66,13 +66,16 @@ class Metric:
     """Task whose score selected the weights. The metric uses this task only if the results share no other task."""
 
     def shared(self, results: Sequence[Result]) -> tuple[str, ...]:
-        """Return the metric's tasks that all results have. If there are none, return the dev task, if all have it."""
+        """Return the metric's tasks that all results have.
+
+        If there are none, return the dev task if all results have it, and otherwise no task.
+        """
         found = set.intersection(*(set(result.scores) for result in results))
         stand_in = (self.dev,) if self.dev is not None and self.dev in found else ()
         return tuple(task for task in self.tasks if task in found) or stand_in
 
     def arrays(self, results: Sequence[Result], study: Path, tasks: Sequence[str]) -> tuple[dict[str, Arrays], Arrays]:
-        """Return two mappings: the arrays from encoders by run id and task, and the human judgements by task.
+        """Return two mappings: the encoders' arrays by run id and task, and the human judgements by task.
 
         Runs without this metric's file are left out. The human judgements must be equal in all runs.
 
@@ -129,7 +132,7 @@ TRANSFER = Metric(
 def metrics(results: Sequence[Result]) -> list[Metric]:
     """Return the metrics for which a result has a score.
 
-    Each retrieval measure is a metric of its own, a mean over collections.
+    Each retrieval measure is a metric of its own, whose tasks are the collections.
     """
     known = (STS, TRANSFER, *(_retrieval(measure, results) for measure in MEASURES))
     return [metric for metric in known if any(metric.shared([result]) for result in results)]
@@ -248,11 +251,11 @@ class Summary:
         return self.measure[0].upper() + self.measure[1:]
 
     def agreement(self, criterion: str) -> tuple[float, int] | None:
-        """Return the rank correlation, over runs, of a criterion with the mean over tasks, and the number of runs.
+        """Return the rank correlation between a criterion and the mean over tasks, and the number of runs.
 
-        The correlation is Spearman's. A run's value of the criterion is from the step whose weights were selected. The
-        result is None if fewer than `FEWEST_RANKED` runs have the criterion, or if all values of the criterion or all
-        means are equal.
+        The correlation is Spearman's, over the runs that have the criterion. A run's value of the criterion is from the
+        step whose weights were selected. The result is None if fewer than `FEWEST_RANKED` runs have the criterion, or
+        if all values of the criterion or all means are equal.
         """
         from scipy.stats import spearmanr  # It takes half a second to import.
 
@@ -273,8 +276,8 @@ def summaries(
 ) -> list[Summary]:
     """Return a summary of the results for each metric.
 
-    The baseline has the label `against`. If `against` is None, or has no result of a metric, the baseline is the first
-    label with such a result. The function `metrics_left_out` reports the metrics that are not summarised.
+    The baseline has the label `against`. If `against` is None or has no result for a metric, the baseline for this
+    metric is the first label with a result. `metrics_left_out` reports the metrics that are not summarised.
 
     Raises:
         StudyError: no result has the label `against`; or no metric has results that share a task; or see `summarise`.

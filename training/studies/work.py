@@ -94,8 +94,8 @@ def run_trial(folder: Path, stream: TextIO) -> None:
 def _run_config(trial: Trial, folder: Path, stream: TextIO) -> RunConfig:
     """Return the run's complete configuration, with its folders, its share of the corpus and its teacher.
 
-    If the share or the teacher is missing, this function writes the share and trains the teacher. Both are in the
-    study's folder. Runs with the same share or teacher use the same files.
+    The share is a file in the study's folder, and the teacher is a bundle there. This function makes each of the two if
+    it is missing. Runs with the same share or teacher use the same files.
     """
     study, config = folder.parent.parent, trial.config
     if not trial.sts:
@@ -126,7 +126,7 @@ SHUFFLE = b"isosphere-share-0"
 
 
 def corpus_share(files: Sequence[str], fraction: float, folder: Path, *, column: str | None = None) -> str:
-    """Return the path of a file in `folder` with a share `fraction` of the distinct sentences.
+    """Return the path of a file in `folder` with a share `fraction` of the corpus's distinct sentences.
 
     The file is written if it does not exist. The share is the first part of the sentences, ordered by a keyed hash of
     their text. So a smaller share is a subset of a larger one, and the result does not depend on the order of the

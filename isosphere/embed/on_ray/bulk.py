@@ -196,7 +196,7 @@ def _fill(
     """Embed and write each missing part.
 
     `there` has the names of the parts that exist. Return the digest of every part, by the part's name, and the number
-    of truncated texts.
+    of texts that were truncated in the newly embedded parts.
 
     Raises:
         Failed: a part was not written.
