@@ -33,7 +33,7 @@ NEIGHBOURS = 10
 class Recall:
     """Measurements of recall: on request, and in the background after many writes.
 
-    A corpus is first measured in the background when `exact_below` passages were written.
+    The background measurements of a corpus begin when `exact_below` passages were written.
     """
 
     def __init__(self, registry: Registry, collections: Collections, exact_below: int) -> None:

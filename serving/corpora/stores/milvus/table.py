@@ -90,7 +90,7 @@ class Rows:
         """Yield the rows that match the expression `where`, in blocks of up to `together` rows.
 
         The rows are in the order of their primary keys, and begin after the key `after`. `limit` is the maximum number
-        of all rows, or -1 for no limit.
+        of rows in all blocks together, or -1 for no limit.
         """
         behind = f"id > {literal(after)}" if after else ""
         with self.connection.errors():
