@@ -63,9 +63,9 @@ class Application:
     async def reconfigure(self, config: Any) -> None:
         """Reload the encoders if `config` has changed. The old encoders answer requests meanwhile.
 
-        Ray Serve also calls this method before the first `check_health`, and when it numbers the replicas again. The
-        encoders are not reloaded before the first `check_health`, because they have just been loaded. When the replicas
-        are numbered again, `config` is unchanged.
+        Ray Serve also calls this method in two other cases, in which the encoders are not reloaded. Before the first
+        `check_health`, the encoders have just been loaded. When Ray Serve numbers the replicas again, `config` is
+        unchanged.
         """
         if self._started and config != self._config:
             await self.service.reload()

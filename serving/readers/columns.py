@@ -79,7 +79,7 @@ def _values(column: pyarrow.Array, name: str, type: pyarrow.DataType) -> Sequenc
 
 
 def _columns(schema: pyarrow.Schema) -> dict[str, pyarrow.DataType]:
-    """Return, for each column to read, the type to which its values are first converted.
+    """Return, for each column to read, the Arrow type to which its values are converted (see `_stored_type`).
 
     Columns without a name, and columns of a pandas index without a name, are left out.
 

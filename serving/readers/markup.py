@@ -167,11 +167,11 @@ class Page(HTMLParser):
             super().set_cdata_mode(elem, **options)
 
     def _is_shown(self, tag: str) -> bool:
-        """Return whether the start tag that was just read is known to be never closed.
+        """Return whether the element `tag`, whose start tag was just read, is known to be never closed.
 
-        `shown` has the known tags of this kind. Also return True for a script after a script in `shown`, and for a
-        style after a style in `shown`. These elements are never closed either, so the page need not be parsed once
-        more for each of them.
+        `shown` has the start tags of the known elements of this kind. If a script is never closed, all later scripts
+        of the page are never closed either. True is therefore also returned for a script after a script in `shown`,
+        so that the page need not be parsed once more for each script. The same applies to styles.
         """
         here = self.getpos()
         is_after = tag in self.CDATA_CONTENT_ELEMENTS and any(one == tag and here > at for one, at in self.shown)

@@ -134,9 +134,10 @@ def ends_run(tokens: Sequence[str], at: int) -> bool:
 
 
 def split_phrase(tokens: Sequence[str]) -> list[str]:
-    """Split the pairs of characters in a phrase into single characters, and mark the ends of runs, as in `spread`.
+    """Split the pairs of characters in a phrase into single characters, in the form that `spread` gives a passage.
 
-    The mark is `_RUN_END`. A run at the end of the phrase gets no mark, because in a passage this run may be longer.
+    `_RUN_END` marks the end of each run of characters of a script without spaces. A run at the end of the phrase gets
+    no mark, because in a passage this run may be longer.
     """
     found: list[str] = []
     for token in tokens:

@@ -251,8 +251,8 @@ class Connections:
     def _bound_log(self, writer: sqlite3.Connection) -> None:
         """Checkpoint the write-ahead log if it is too large.
 
-        SQLite's automatic checkpoints can't empty the log if readers use it all the time. This checkpoint waits for the
-        readers, up to `_LOG_PATIENCE_MS`. Other writes wait meanwhile.
+        SQLite's automatic checkpoints can't empty the log if readers use the log all the time. This checkpoint waits
+        for the readers, up to `_LOG_PATIENCE_MS`. Other writes wait meanwhile.
         """
         with suppress(OSError, sqlite3.Error):  # the write is committed, and the next write will report a failing disk
             size = self._log.stat().st_size

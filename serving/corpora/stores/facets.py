@@ -148,10 +148,10 @@ def posted_kinds(reader: sqlite3.Connection, field: int) -> set[str]:
 
 
 def _unposted(reader: sqlite3.Connection, field: int, path: str) -> tuple[list[Any], bool]:
-    """Read documents that may have values at `path` without postings of their own (`OPAQUE`).
+    """Return all values at `path` in documents that have the posting `OPAQUE` for the field or the whole document.
 
-    At most `OPEN` such documents are read. Return all values that these documents have at `path`, and whether all such
-    documents were read.
+    `OPAQUE` replaces values that can't be posted. At most `OPEN` of these documents are read. Also return whether all
+    of them were read.
     """
     select = "SELECT DISTINCT document AS number FROM postings WHERE field IN (?, ?) AND value = ? LIMIT ?"
     left_open = numbers(reader, select, field, WHOLE, OPAQUE, OPEN + 1)
@@ -169,7 +169,10 @@ def _postings(reader: sqlite3.Connection, field: int, limit: int) -> int:
 
 
 def _extremes(reader: sqlite3.Connection, field: int) -> tuple[int | float | None, int | float | None]:
-    """Return the smallest and the greatest number in `field`, or None and None. Each is found by an index lookup."""
+    """Return the smallest and the greatest number in `field`. If the field has no numbers, both results are None.
+
+    An index lookup finds each of the two numbers.
+    """
     select = f"SELECT value FROM postings WHERE field = ? AND {_NUMBER} ORDER BY value"
     least = reader.execute(f"{select} LIMIT 1", (field,)).fetchone()
     greatest = reader.execute(f"{select} DESC LIMIT 1", (field,)).fetchone()

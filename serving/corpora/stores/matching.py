@@ -241,7 +241,10 @@ class _Postings:
     def _field(self, path: str | None) -> int:
         """Return the field number of `path`, or `_NO_FIELD` if the table `fields` does not have the path.
 
-        Each condition of a filter calls this method. The method therefore also checks whether the work was cancelled.
+        Each condition of a filter calls this method. The method therefore also ends the work if it was cancelled.
+
+        Raises:
+            Stopped: the work was cancelled.
         """
         check_cancelled()
         known = self._reader.execute("SELECT number FROM fields WHERE path = ?", (path,)).fetchone()

@@ -174,7 +174,7 @@ def check_ours(path: Path) -> None:
 
 
 def mark(path: Path) -> None:
-    """Prepare a new SQLite file: set `APPLICATION` as its application id, the page size, and incremental vacuum.
+    """Prepare a new SQLite file: set its page size, incremental vacuum, and the application id `APPLICATION`.
 
     Call this function before the write-ahead log is used, so that the file itself has the application id.
     """
@@ -206,7 +206,7 @@ def check_schema(path: Path) -> None:
 
 @cache
 def _schemas(format: int) -> list[Schema]:
-    """Return the schemas of a format, one for each kind of stemming and each number of searched fields."""
+    """Return the schemas of a format, one for each combination of a stemming and a number of searched fields."""
     found = []
     fields = range(MAX_SEARCHED_FIELDS + 1 if format > 1 else 1)
     for stemming, count in product(get_args(Stemming), fields):

@@ -144,8 +144,8 @@ def _words_and_stems(text: str, stemming: Stemming) -> tuple[list[str], list[str
 def _open_phrase(text: str, stemming: Stemming) -> tuple[Term, Term]:
     """Return the words and the stems of `text`. A last token that only repeats a character is left out.
 
-    `analysis.ends_run` describes such tokens. With this token, the phrase would not find passages in which another
-    character follows directly.
+    `analysis.ends_run` describes this token. With this token, the phrase would not find passages in which another
+    character directly follows the phrase.
     """
     words, stems = _words_and_stems(text, stemming)
     end = len(words) - analysis.ends_run(words, len(words) - 1)

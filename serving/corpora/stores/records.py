@@ -66,7 +66,7 @@ Table = Literal["vectors", "fresh"]
 
 
 def marks(block: Sequence[object]) -> str:
-    """Return SQL placeholders for the values, separated by commas, for use in `IN (…)`."""
+    """Return SQL placeholders for the values in `block`, separated by commas, for use in `IN (…)`."""
     return ",".join("?" * len(block))
 
 

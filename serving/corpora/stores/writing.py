@@ -84,7 +84,7 @@ def apply(writer: sqlite3.Connection, write: Write) -> Change:
     Raises:
         Conflict: the corpus has another encoder or dimension.
         Invalid: an id occurs twice.
-        Invalid, TooLarge: the merged metadata of a document can't be stored.
+        Invalid, TooLarge: a patch would give a document metadata that can't be stored.
     """
     match write:
         case Removal(ids):
@@ -190,7 +190,7 @@ def _patch(writer: sqlite3.Connection, patch: Patch) -> None:
     """Change the metadata and the expiry of documents. Passages and vectors stay as they are.
 
     Raises:
-        Invalid, TooLarge: the merged metadata of a document can't be stored.
+        Invalid, TooLarge: the changed metadata of a document can't be stored.
     """
     rules = records.word_rules(writer)
     for block in blocks(patch.ids):
@@ -214,7 +214,7 @@ def changed(document: Document, changes: Changes, bounds: Bounds) -> Document:
     """Return `document` with `changes` to its metadata and its expiry.
 
     Raises:
-        Invalid, TooLarge: the merged metadata can't be stored.
+        Invalid, TooLarge: the changed metadata can't be stored.
     """
     metadata = merge_patch(document.metadata, changes.metadata)
     check_metadata(metadata, bounds.metadata_bytes, "metadata")

@@ -93,8 +93,8 @@ def derived(metadata: Mapping[str, Any]) -> tuple[list[str], dict[str, float | s
 def expression(where: Filter, several: Several) -> str:  # noqa: PLR0911
     """Translate a filter to an expression of Milvus.
 
-    For a comparison with a lower and an upper bound, `several` is called. It looks for documents with several values in
-    the field, because Milvus can't evaluate the comparison for such documents.
+    Milvus can't compare several values of one field with both a lower and an upper bound. For such a comparison,
+    `several` is called to find out whether a document has several values in the field. If so, `Invalid` is raised.
 
     Raises:
         Invalid: Milvus can't evaluate the filter as a local store would.

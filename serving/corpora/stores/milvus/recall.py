@@ -33,7 +33,7 @@ NEIGHBOURS = 10
 class Recall:
     """Measurements of recall: on request, and in the background after many writes.
 
-    The first measurement of a corpus in the background begins when `exact_below` passages were written.
+    The background measurements of a corpus begin when `exact_below` passages were written.
     """
 
     def __init__(self, registry: Registry, collections: Collections, exact_below: int) -> None:
@@ -74,7 +74,7 @@ class Recall:
             self.begin(record.name)
 
     def begin(self, name: str) -> None:
-        """Measure the recall of a corpus in the background, and set its number of written passages to 0."""
+        """Measure the recall of a corpus in the background, and begin to count its written passages from 0 again."""
         self._written[name] = 0
         NativeThread(partial(self._measure, name), "index-builder").start()
 

@@ -87,9 +87,10 @@ class Rows:
     def each(
         self, fields: Sequence[str], where: str = "", after: str = "", limit: int = -1, together: int = TOGETHER
     ) -> Iterator[list[Row]]:
-        """Yield up to `limit` rows after the key `after`, in the order of their primary keys.
+        """Yield the rows that match the expression `where`, in blocks of up to `together` rows.
 
-        Each yielded block has up to `together` rows.
+        The rows are in the order of their primary keys, and begin after the key `after`. `limit` is the maximum number
+        of rows in all blocks together, or -1 for no limit.
         """
         behind = f"id > {literal(after)}" if after else ""
         with self.connection.errors():
