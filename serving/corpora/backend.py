@@ -108,7 +108,8 @@ class Backend(NamedCorpora, Protocol):
     def delete_where(self, name: str, where: Filter, before_commit: Callable[[], None] = lambda: None) -> int:
         """Delete all documents that match a filter, and return their number.
 
-        `before_commit` is called before each commit. If it raises an exception, the commit does not happen.
+        `before_commit` is called before each commit. If it raises an exception, the deletion ends with this exception.
+        Earlier commits are not undone.
         """
 
     def patch(
@@ -180,7 +181,7 @@ class Backend(NamedCorpora, Protocol):
         Raises:
             Conflict: the corpus was not embedded by the bundle `fingerprint`, which computed the query vectors.
             Invalid: the backend can't search with `options`, the query vectors have a wrong dimension, or the cursor in
-                `options` belongs to an earlier generation of the corpus. Or see `search.find`.
+                `options` belongs to an earlier generation of the corpus. `search.find` describes other causes.
             TooLarge: see `search.find`.
         """
 
@@ -202,8 +203,8 @@ class Backend(NamedCorpora, Protocol):
     def read_fresh(self, name: str) -> Read | None:
         """Read the new vectors of a re-embedding before `swap`, so that `swap` opens the new index faster.
 
-        If this would save no time, return None. Pass the result to `swap` as `beside`. At the end, call the result's
-        `discard`, even if `swap` was not called.
+        If this would save no time, return None. Pass the result to `swap` as `beside`. When the result is no longer
+        needed, call its `discard`, even if `swap` was not called.
         """
 
     def swap(self, name: str, fingerprint: str, beside: Read | None = None) -> bool:
@@ -254,8 +255,8 @@ class Backend(NamedCorpora, Protocol):
     def encoder(self, name: str, served: Sequence[str]) -> str:
         """Return the fingerprint of the served encoder that embeds the texts and queries of the corpus.
 
-        `served` has the fingerprints of all served encoders. If the fingerprint of the corpus is one of these, return
-        it. If it is not, and the corpus is empty, return the first fingerprint in `served`.
+        `served` has the fingerprints of all served encoders. If the corpus's fingerprint is in `served`, return it.
+        Otherwise, if the corpus is empty, return the first fingerprint in `served`.
 
         Raises:
             Stale: the corpus was embedded by a bundle that is not served.

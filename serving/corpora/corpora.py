@@ -214,8 +214,8 @@ class Corpora(Backend):
     ) -> int:
         """Delete or change the documents that match `where`, in several commits. Return the number of these documents.
 
-        `write` converts the ids of the documents of one commit to a write. See `Backend.delete_where` for
-        `before_commit`.
+        `write` takes the ids for one commit, and returns the deletion or change of these documents. See
+        `Backend.delete_where` for `before_commit`.
         """
         before_commit()
         corpus, written = self.named(name), 0
@@ -250,7 +250,7 @@ class Corpora(Backend):
         self._store.give_back(name, least=GIVEN_BACK_FROM)
 
     def _matches(self, name: str, document: str, where: Filter) -> bool:
-        """Return whether the document still matches `where`. The document may have been replaced meanwhile."""
+        """Return whether the document with the id `document` exists and its current metadata match `where`."""
         with suppress(NotFound):
             return where.matches(with_id(self._store.document(name, document).metadata, document))
         return False
@@ -334,7 +334,10 @@ class Corpora(Backend):
         return self._indexes.read(self._store.fresh(name))
 
     def swap(self, name: str, fingerprint: str, beside: Read | None = None) -> bool:
-        """Implement `Backend.swap`. The new index starts from `beside`, and catches up with later writes."""
+        """Implement `Backend.swap`.
+
+        The new index starts with the vectors in `beside`, the result of `read_fresh`, and catches up with later writes.
+        """
         with self.named(name).locked() as corpus:
             if self._store.corpus(name).fingerprint == fingerprint:
                 return True

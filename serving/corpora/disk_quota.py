@@ -24,8 +24,8 @@ class DiskQuota:
     and the contents of `folders`. In each of these folders, the entry with the name of a corpus contains the index, the
     snapshots or the adapted encoder of this corpus.
 
-    `uploaded(sees, job)` returns the bytes of the uploads that wait for corpora whose names `sees` accepts, without the
-    upload of `job`. `answers(name)` returns the bytes of the stored answers of the API key `name`.
+    `uploaded(sees, job)` returns the total size in bytes of the waiting uploads to corpora whose names `sees` accepts.
+    The upload of `job` is left out. `answers(name)` returns the bytes of the stored answers of the API key `name`.
     """
 
     corpora: Backend

@@ -264,7 +264,7 @@ def texts_at(metadata: Mapping[str, Any], path: str) -> Iterator[str]:
 
 
 def _at(found: Any, path: FieldPath) -> list[Any]:
-    """Return the values at `path` in `found`, or `found` itself if `path` is None.
+    """Return the list of values at `path` in `found`. If `path` is None, return a list of only `found`.
 
     If the current work was cancelled, raise `Stopped`.
     """

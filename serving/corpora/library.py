@@ -67,7 +67,8 @@ class Library:
         """Create the library.
 
         `admitted` opens a context for work on a request, and raises `Unhealthy` if the server is not ready. `remedy`
-        returns a message that says how to make a corpus searchable again after its encoder has changed.
+        takes the name of a corpus whose encoder is not served. It returns a message that says how to make the corpus
+        searchable again.
         """
         self.corpora = corpora
         self.threads = CorpusThreads()
@@ -308,7 +309,7 @@ class Library:
         be charged.
 
         Raises:
-            Overloaded: the work is charged, and the key has a debt for earlier work.
+            Overloaded: `charged` is True, and earlier work of the key has exceeded the key's rate limit.
             Unhealthy: the server is not ready.
         """
         if charged:
@@ -346,8 +347,8 @@ class Library:
     async def encoder_of(self, corpus: str, *, from_store: bool = False) -> AsyncIterator[Embedder]:
         """Yield the encoder of a corpus, and keep it open while the `with` block runs.
 
-        If the index of the corpus is open, the index gives the fingerprint of the encoder. If the index is not open, or
-        with `from_store`, a thread reads the fingerprint from the store. At the end of a re-embedding, an open index
+        If the index of the corpus is open and has the fingerprint of a loaded encoder, this encoder is used. Otherwise,
+        or with `from_store`, a thread reads the fingerprint from the store. At the end of a re-embedding, an open index
         may still give the old encoder. Callers that must not get the old encoder use `from_store`.
 
         Raises:

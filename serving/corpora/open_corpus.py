@@ -173,7 +173,8 @@ class OpenCorpus:
     def _follow(self, change: Change, write: Write) -> None:
         """Apply a committed write to the index.
 
-        If this fails, close the index, because the committed write can't be undone.
+        If this fails, close the index. The committed write can't be undone, and the index finds it in the store when it
+        is opened again.
         """
         hidden = isinstance(write, Expiry)  # searches did not return expired documents before either
         self.removals += (len(change.removed) > 0 and not hidden) or isinstance(write, Patch)

@@ -308,7 +308,8 @@ class _Search:
     def ranked(self, queries: Sequence[Query]) -> list[_Ranked]:
         """Return one page of hits for each query.
 
-        If a page has too few hits because of writes since the previous page, search for more hits.
+        Since the previous page, writes may have added hits that belong to earlier pages. If too few hits then follow
+        the previous page, search for more hits.
         """
         if self._options.arranged:
             return [self._arranged(query) for query in queries]
@@ -323,10 +324,10 @@ class _Search:
         return [self._hits(ranked, passages, vectors) for ranked in rankings]
 
     def _passages(self, keys: Sequence[int]) -> dict[int, Passage]:
-        """Return the passages of `keys`.
+        """Return the passages of `keys`, which are read in steps of `READ_AT_ONCE` passages.
 
-        If the documents of these passages have more than `max_characters` characters, raise `TooLarge` before more
-        passages are read. Without this limit, a thousand documents could take a thousand megabytes of memory.
+        As soon as the documents read have more than `max_characters` characters together, raise `TooLarge`. Without
+        this limit, a thousand documents could take a thousand megabytes of memory.
         """
         passages: dict[int, Passage] = {}
         left = self._options.max_characters

@@ -420,7 +420,7 @@ class Progress:
         self._token.cancel()
 
     def left(self) -> bool:
-        """Wait as in `CancelToken.give_way`, and return whether the work was cancelled."""
+        """Let short requests of other API keys run first (see `CancelToken.give_way`). Then return whether to stop."""
         self._token.give_way()
         return self._token.cancelled
 

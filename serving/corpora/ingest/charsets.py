@@ -36,7 +36,7 @@ _CODECS = {
     },
 }
 """Python's codec for each supported charset. The keys are Python's names of the charsets. Spreadsheet programs write
-files in these charsets. The codec of UTF-8 is an empty string."""
+files in these charsets. UTF-8 and ASCII have an empty string, because these files need no conversion."""
 
 META_BYTES = 1024
 """Number of bytes at the beginning of a page that are searched for its charset (HTML Standard, 13.2.3.2)."""
@@ -44,7 +44,9 @@ _META = re.compile(rb"""<meta[^>]+charset\s*=\s*["']?\s*([A-Za-z0-9_.:-]+)""", r
 
 
 def codec(charset: str) -> str:
-    """Return Python's codec for a charset that the caller names. The codec of UTF-8 is an empty string.
+    """Return the name of Python's codec for a charset that the caller names.
+
+    For UTF-8 and ASCII, return an empty string, because these files need no conversion.
 
     Raises:
         UnsupportedMedia: the charset is not supported.
@@ -58,10 +60,10 @@ def codec(charset: str) -> str:
 
 
 def meta_charset(page: BinaryIO) -> str:
-    """Return Python's codec for the charset that an HTML page names in its first bytes. See `codec`.
+    """Return the name of Python's codec for the charset that an HTML page names in its first bytes. See `codec`.
 
-    If the page names no supported charset, return the codec of UTF-8. If the page names UTF-16, also return the codec
-    of UTF-8, as browsers do: the name is written in ASCII, so the page is not UTF-16.
+    If the page names no supported charset, return an empty string, as for UTF-8. If the page names UTF-16, do the same,
+    as browsers do: the name is written in ASCII, so the page is not UTF-16.
     """
     found = _META.search(page.read(META_BYTES))
     try:
@@ -78,7 +80,7 @@ def in_utf8(begun: Callable[[], BinaryIO], charset: str) -> BinaryIO:
 
     Args:
         begun: function that opens the file at its beginning.
-        charset: Python's codec of the file, as `codec` returns it.
+        charset: name of Python's codec, or an empty string for UTF-8, as `codec` returns it.
     """
     start = begun().read(max(map(len, BOMS)))
     charset = next((name for mark, name in BOMS.items() if start.startswith(mark)), charset)

@@ -29,7 +29,8 @@ def asked_chunking(tokens: int | None, overlap: int | None) -> Chunking | None:
     """Return the requested chunking, or None if texts are not split.
 
     Raises:
-        Invalid: `tokens` is too small, `overlap` is negative or more than half of `tokens`, or there is only `overlap`.
+        Invalid: `tokens` is too small, `overlap` is negative or more than half of `tokens`, or `overlap` is given
+            without `tokens`.
     """
     if tokens is None:
         if overlap is not None:

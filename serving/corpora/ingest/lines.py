@@ -78,7 +78,7 @@ def read_fields(row: Row, text_field: str | None, id_field: str | None) -> Row:
         row: the row, whose value should be an object. A row with another value is returned unchanged.
         text_field: name of the field with the text, `text` by default.
         id_field: name of the field with the id, `id` by default. If `id_field` is given, each object must have this
-            field. If `text_field` is `id`, `id_field` has no default.
+            field. If `text_field` is `id` and `id_field` is not given, the document has no id.
     """
     if not isinstance(row.value, dict):
         return row

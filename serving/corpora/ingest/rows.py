@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return the first of `names`, in quotes and with commas, as a text that is short enough for a message."""
+    """Return a text for messages, which lists the first `names` in quotes and has at most 300 characters."""
     return ", ".join(repr(name[:300]) for name in islice(names, 100))[:300]
 
 

@@ -302,7 +302,8 @@ def csv_rows(
         Empty: there is no header.
         Malformed: the header is not CSV in UTF-8.
         Invalid: see `Columns.of`.
-        TooLarge: the header or a row is too long. Later rows are not read, because a quote may be left open in the row.
+        TooLarge: the header or a row is too long. Later rows are not read. If a quote in the row was never closed, the
+            beginning of the next row is unknown.
     """
     feed = _Feed(stream, row_bytes(settings))
     first = feed.written()
