@@ -34,7 +34,7 @@ class ClashError(RuntimeError):
 def refuse_clashes() -> None:
     """Raise `ClashError` if two builds of the same library are installed.
 
-    All builds install the same module, so the later installation overwrites files of the earlier one.
+    All builds of a library install the same module, so the later installation overwrites files of the earlier one.
     """
     # The names of the folders tell the names of the builds. `importlib.metadata` would read a file of each package.
     folders = [found for place in sys.path for found in Path(place).glob("*-info") if any(found.glob("*"))]

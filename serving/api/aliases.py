@@ -21,7 +21,12 @@ router = APIRouter(prefix="/aliases", tags=["corpora"], route_class=Route, depen
 async def _alias(
     alias: Annotated[str, Path(description="The alias.", json_schema_extra={"pattern": CORPUS_NAME})], request: Request
 ) -> str:
-    """Return the alias if the API key has access to the alias and to its current corpus."""
+    """Return the alias.
+
+    Raises:
+        Forbidden: the API key has no access to the alias or to its current corpus.
+        Invalid: the alias is not a legal name.
+    """
     allowed_corpus(check_corpus_name(alias, "alias"), request)
     return alias
 

@@ -178,6 +178,10 @@ def _encoder(wanted: CorpusRequest, service: Service) -> Manifest | OwnVectors |
     """Return the encoder that a request selects, or `OwnVectors` if the vectors come with the documents.
 
     Return None if the request selects neither.
+
+    Raises:
+        Invalid: the fields `model`, `vectors` and `dim` contradict each other, or `model` is a cross-encoder.
+        NotFound: the server has no model with this name.
     """
     if wanted.vectors == "own":
         if wanted.model is not None:

@@ -215,7 +215,7 @@ async def _warnings(
 
 
 def _check_combination(body: SearchRequest, options: SearchOptions, *, several: bool) -> None:
-    """Raise an error if options of the search contradict each other."""
+    """Raise `Invalid` if options of the search can't be combined."""
     if several:
         for field in ("cursor", "like", "sort", "diversity", "group_by", "facets"):
             if getattr(body, field):
@@ -242,7 +242,7 @@ def _check_combination(body: SearchRequest, options: SearchOptions, *, several: 
 
 
 def _check_options(body: SearchRequest) -> None:
-    """Refuse options that have no effect in this mode of search."""
+    """Raise `Invalid` if an option of the request has no effect in the request's mode of search."""
     if body.fusion != "rrf" and body.mode != "hybrid":
         raise Invalid(f"has no effect in {body.mode} search: set mode to hybrid", field="fusion")
     if body.alpha != EVEN and body.fusion != "weighted":
@@ -290,7 +290,11 @@ def _queries(body: SearchRequest, most: int) -> list[str] | Query:
 
 
 def _reranking(body: SearchRequest) -> Reranking | None:
-    """Return the validated options for reranking, or None if the request has none."""
+    """Return the validated options for reranking, or None if the request has none.
+
+    Raises:
+        Invalid: the options do not fit each other or the rest of the request.
+    """
     if not (asked := body.rerank):
         return None
     if body.vector is not None or (body.query is None and body.queries is None):
@@ -314,8 +318,10 @@ def _reranking(body: SearchRequest) -> Reranking | None:
 def _results(found: SearchResult, orders: Sequence[str], body: SearchRequest, most: int) -> list[dict[str, Any]]:
     """Return the hits of each query as JSON, with a cursor if there may be more hits.
 
-    `orders` has the digest of each query from `_orders`. Hits are written one at a time. As soon as all written hits
-    together have more than `most` bytes, the request is refused.
+    `orders` has the digest of each query from `_orders`. Hits are written one at a time.
+
+    Raises:
+        TooLarge: the hits written so far have more than `most` bytes together.
     """
     unpaged = body.rerank or body.sort or body.diversity or body.group_by or getattr(body, "corpora", None)
     results, size = list[dict[str, Any]](), 0

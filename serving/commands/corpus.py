@@ -118,9 +118,9 @@ def _documents(corpora: Backend, name: str, where: Filter | None) -> Iterator[tu
 
 
 def _with_vectors(corpora: Backend, name: str, where: Filter | None) -> Iterator[tuple[Document, dict[str, Any]]]:
-    """Yield each document that matches `where`, and a dict with the vector of the document.
+    """Yield each document that matches `where`, and a dict with the document's vector.
 
-    Callers computed these vectors, so the server can't compute them again.
+    The vectors came with the documents, so the server can't compute them again.
     """
     for content in corpora.contents(name):
         for document, vector in zip(content.documents, content.vectors, strict=True):

@@ -66,8 +66,8 @@ async def fill(service: Service) -> None:
     Do this only if the demo corpus is empty and had no upload, or if the last upload of these documents failed.
 
     If a kill interrupts the upload, the next server process resumes it. If the encoder has changed meanwhile, the
-    resumed upload fails. The upload is then repeated after the corpus is embedded again. Texts that are already stored
-    are not embedded again.
+    resumed upload fails. A second upload then begins after the job of `prepare` has embedded the corpus with the new
+    encoder. The second upload embeds only texts that are not stored yet.
     """
     try:
         for corpus, size in service.library.corpora.listing():

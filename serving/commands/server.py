@@ -64,7 +64,7 @@ def bind(settings: Settings) -> list[socket.socket]:
     """Open the server's sockets. For `localhost`, open one socket for IPv4 and one for IPv6.
 
     Raises:
-        BindError: the port is in use, the address is not one of this machine, or `check_exposure` refuses it.
+        BindError: the port is in use, this machine does not have the address, or `check_exposure` refuses the address.
     """
     bound = _bound(LOCAL if settings.host == "localhost" else (settings.host,), settings.port)
     try:
@@ -281,9 +281,12 @@ class Connection(HttpToolsProtocol):
             super().on_message_complete()
 
     def on_headers_complete(self) -> None:
-        """Check the size of the head.
+        """Answer 431 if the head is too large.
 
-        If other data arrived together with the head, the size of the head is computed from its fields.
+        If other data arrived together with the head, the size of the head is computed from the URL and the headers.
+
+        Raises:
+            ValueError: the head is too large. This error stops the parser.
         """
         if self.parser.should_upgrade():
             return  # `read_without_upgrade` will parse this head again

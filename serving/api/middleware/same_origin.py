@@ -63,7 +63,7 @@ class SameOrigin:
 
 @lru_cache(maxsize=64)  # parsing takes a twentieth of the time of a short request outside the model
 def is_loopback(host: str) -> bool:
-    """Return whether `host` is an IP address of the loopback interface. A host name is not an address."""
+    """Return whether `host` is an IP address of the loopback interface. For a host name, return False."""
     try:
         address = ip_address(host)
     except ValueError:

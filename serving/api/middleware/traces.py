@@ -45,7 +45,7 @@ class Collector:
 
     @contextmanager
     def request(self, name: str, headers: Mapping[str, str]) -> Iterator[Span]:
-        """Record the run of the `with` block as the span of a request.
+        """Record the `with` block as the span `name` of a request, and yield the span.
 
         The request's headers `traceparent` and `tracestate` name the trace to which the span belongs (W3C Trace
         Context).

@@ -25,9 +25,10 @@ these bytes."""
 class UnreadLimit:
     """Pure ASGI middleware that limits the bytes of unread answers.
 
-    It runs after authentication, because an API key can have its own limit. A large answer counts until the client has
-    read it. If an answer would exceed the limit, and its request has changed nothing, an error replaces the answer.
-    The answer to a request that changes data is always sent, because the change has already happened.
+    It runs after authentication, because an API key can have its own limit. An answer of more than `UNCOUNTED` bytes
+    counts until the client has read it. If such an answer would exceed the limit, and its request has changed nothing,
+    an error replaces the answer. The answer to a request that changes data is always sent, because the change has
+    already happened.
     """
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
@@ -81,7 +82,7 @@ class UnreadLimit:
 
 
 def _is_read(scope: Scope) -> bool:
-    """Return whether the request changes nothing and its path is not in `PROBES`. An error may replace its answer."""
+    """Return whether an error may replace the answer: the request changes nothing, and its path is not in `PROBES`."""
     method, path = scope["method"], scope["path"]
     return path not in PROBES and (method in SAFE or scope_for(method, path) == "read")
 

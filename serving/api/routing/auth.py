@@ -102,7 +102,7 @@ def _is_public(method: str, path: str) -> bool:
 
 
 def _secret(scope: Scope) -> str:
-    """Return the API key in the headers of a request.
+    """Return the API key in the headers of a request, or an empty string if the headers have no key.
 
     `Bearer` is optional, because some clients leave it out. Clients of Azure send the header `api-key` instead of
     `Authorization`.

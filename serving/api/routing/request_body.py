@@ -127,8 +127,8 @@ class BoundedRequest(Request):
     async def arrive(self, take: Take, limit: int, in_memory: int) -> None:
         """Pass each received piece of the body to `take`, which keeps at most `in_memory` bytes in memory.
 
-        The maximum size of the body is `limit`, not `max_body_bytes`. The method raises the errors of `body`, except
-        the errors of decompression.
+        The maximum size of the body is `limit`, not `max_body_bytes`. This method raises the same errors as the method
+        `body`, except the errors of decompression.
         """
         with self.state.bytes_in_flight.body() as grown:
             await self._arrive(take, limit, lambda size: grown(min(size, in_memory)))
@@ -160,7 +160,7 @@ class BoundedRequest(Request):
             ) from None
 
     async def json(self) -> Any:
-        """Return the parsed body. The body is parsed once."""
+        """Return the parsed body. Only the first call parses the body."""
         if not hasattr(self, "_json"):
             body, tokens = await self.body(), self.service.settings.max_request_tokens
             if body.count(b"[") + body.count(b"{") > MANY_CONTAINERS:

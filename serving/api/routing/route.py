@@ -148,7 +148,7 @@ class Head:
         async def bare(message: Message) -> None:
             """Send the head and an empty body.
 
-            Streams then stop, because the server reports a disconnect after the end of the answer.
+            This ends the answer, so the server reports a disconnect, and a route that streams its answer stops.
             """
             nonlocal over
             if message["type"] not in ("http.response.body", "http.response.pathsend"):

@@ -178,10 +178,10 @@ and the error message for other values."""
 
 
 class FullyRead(Body):
-    """Base class of request bodies that refuse an unknown field if it is listed in `ALIKE` or `not_done`.
+    """Base class of request bodies that refuse fields of other routes or APIs.
 
-    Other routes or APIs have these fields. A value that changes nothing is accepted. All other unknown fields are
-    ignored.
+    These fields are listed in `ALIKE` and `not_done`, and are accepted only with a value that changes nothing. All
+    other unknown fields are ignored.
     """
 
     not_done: ClassVar[Mapping[str, tuple[Any, str]]] = NOT_DONE
