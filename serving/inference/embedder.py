@@ -160,7 +160,8 @@ class Embedder:
     ) -> TokenEmbeddings:
         """Return one vector for each token of the inputs, including the special tokens of texts.
 
-        `most` is the maximum number of components in all token vectors together. See `embed` for the other parameters.
+        `TooLarge` is raised if all token vectors together have more than `most` components, and `Invalid` if the bundle
+        has no token vectors. See `embed` for the other parameters.
         """
         check_kind(self.manifest, ENCODER)
         with self._metrics.request(len(inputs)):

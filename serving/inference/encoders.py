@@ -156,8 +156,8 @@ class Encoders:
 
         Raises:
             NotFound: there is no model of this name.
-            Conflict: another change is running, two models would have the same name, or the default model would be a
-                cross-encoder.
+            Conflict: another change of the served models is running, two models would have the same name, or the
+                default model would be a cross-encoder.
             Invalid: a folder has no complete bundle.
             Backend: a bundle does not run on this machine, or does not reproduce its golden vectors.
             Unhealthy: the server began to shut down during the reload.
@@ -192,7 +192,7 @@ class Encoders:
 
         Raises:
             NotFound: the name is unknown.
-            Conflict: the model is the default, or a change is running.
+            Conflict: the model is the default, or a change of the served models is running.
         """
         served = self.named(name)
         if served is self.default:
@@ -243,7 +243,7 @@ class Encoders:
         """Run `work`, which changes the served models. The work continues even if the caller is cancelled.
 
         Raises:
-            Conflict: another change is running.
+            Conflict: another change of the served models is running.
             Unhealthy: the server began to shut down.
         """
         self._check_settled()
@@ -260,7 +260,10 @@ class Encoders:
             raise Conflict("a reload is running, or a bundle is being loaded")
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        """Count the result of a change of the served models. Log a failure, because the caller may have left."""
+        """Count an ended change of the served models as done or failed.
+
+        Log a failure, because the caller may have left.
+        """
         self._changing = None
         failure = None if task.cancelled() else task.exception()
         self._metrics.reloads.labels("failed" if task.cancelled() or failure else "done").inc()

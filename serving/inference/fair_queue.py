@@ -138,7 +138,7 @@ class _Line:
 class FairQueue:
     """Fair scheduler of texts. The owner that has waited longest since its last batch leads the next batch.
 
-    The owner of a request is its API key. An owner leads a batch by one of its requests. The batch starts with this
+    The owner of a request is its API key. An owner leads a batch with one of its requests. The batch starts with this
     request's longest waiting text. The batch is filled with texts of nearly the same length from any request, so that
     there is little padding. Among texts of the same length, the batch prefers texts of the requests whose turn is next.
 
@@ -239,7 +239,7 @@ class FairQueue:
     def _line(self, owner: Hashable) -> _Line:
         """Return the scheduling state of an owner.
 
-        Delete the state of each idle owner whose last batch is older than the last batch of every waiting owner.
+        Delete the state of an idle owner if every waiting owner has led a batch since the idle owner's last batch.
         """
         waiting = {request.owner for request in self._requests}
         longest = min(self._lines[one].last for one in waiting)
@@ -252,8 +252,8 @@ class FairQueue:
     def _leading(self, owner: Hashable, line: _Line) -> int:
         """Return the index of the request that leads the owner's next batch.
 
-        Normally, the owner's first request leads. If a new request has reached the limit on its wait, the owner's first
-        new request leads instead.
+        Normally, the owner's first request leads. A request is new until a batch contains one of its texts. If any new
+        request of the owner has reached the limit on its wait, the first of the owner's new requests leads instead.
         """
         own = self._places(owner)
         newcomers = [place for place in own if self._requests[place].new]

@@ -86,7 +86,8 @@ def late_interaction(vectors: Floats, norms: Floats, texts: Sequence[Tokens], sp
 
     The score is ColBERT's MaxSim (Khattab and Zaharia, 2020): each token of the query is compared with its most similar
     token of the text, by cosine. The score is the mean over the query's tokens instead of their sum, so it is between
-    -1 and 1. Tokens with an id in `special` are ignored, unless the text has no other tokens.
+    -1 and 1. In the query and in each text, tokens with an id in `special` are ignored, unless there are no other
+    tokens.
     """
     counts = [~np.isin(tokens.ids, special) for tokens in texts]
     counts = [kept if kept.any() else ~kept for kept in counts]

@@ -91,7 +91,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _count(value: Any) -> int | None:
-    """Return `value` if it is an integer below 2**53, else None.
+    """Return `value` if it is an integer between -2**53 and 2**53, both excluded, else None.
 
     JSON parsers of all languages can read such integers.
     """

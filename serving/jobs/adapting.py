@@ -125,7 +125,8 @@ def adapted(
     Raises:
         Stopped: the work was cancelled; the child process has ended.
         Invalid: the corpus has too few passages, or most of them are single sentences.
-        TooLarge, Unhealthy: the child process failed.
+        TooLarge: the memory of the server is not enough.
+        Unhealthy: the child process failed for another reason.
         InsufficientStorage: the disk is full.
     """
     work, name = adaptations.work(job), _name(job)
@@ -153,7 +154,7 @@ def adapted(
 
 
 def _name(job: Job) -> str:
-    """Return the name of the job's whitened encoder. It is also the prefix of the name of the trained encoder."""
+    """Return the name of the whitened encoder that a job makes. The trained encoder's name begins with this name."""
     return f"{job.corpus}-{job.id[:8]}"
 
 

@@ -81,7 +81,7 @@ class _Upload:
         return cls(options, read, CancelToken())
 
     async def taken(self, take: Callable[[], list[T]]) -> list[T]:
-        """Call `take` in a thread, and return its rows. If the caller is cancelled, cancel the upload's `token`."""
+        """Call `take` in a thread, and return its rows. If the caller is cancelled, `token` makes `take` stop."""
         return await in_thread(lambda: self.token.run(take), on_cancel=self.token.cancel)
 
 
@@ -182,7 +182,10 @@ async def _store(
     flying = deque[_Flying]()
 
     async def land() -> None:
-        """Wait for the oldest block. Save one checkpoint for this block and the next blocks that have also ended."""
+        """Wait until the first block of rows without a checkpoint is stored.
+
+        Save one checkpoint for this block and for the blocks directly after it that are also stored.
+        """
         await flying[0].adding
         documents = 0
         while flying and flying[0].ended_well:

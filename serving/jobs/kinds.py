@@ -69,7 +69,8 @@ class JobKinds:
 
         Raises:
             NotFound: the corpus of an upload does not exist.
-            InsufficientStorage, Unhealthy: the disk fails, or the disk quota of the API key is used up.
+            InsufficientStorage: the disk is full, or the disk quota of the API key is used up.
+            Unhealthy: the disk fails.
             Conflict: the server already keeps the maximum number of adapted encoders for the corpus.
         """
         if job.kind in ADDING:

@@ -286,7 +286,8 @@ class Requests:
     async def once(self, keyed: Keyed | None) -> AsyncIterator[Answer | None]:
         """Yield the stored answer to a repeated request.
 
-        If there is no valid answer, or if `keyed` is None, yield None. The block must then execute the request.
+        If `keyed` is None, or if no stored answer applies, yield None. The block must then execute the request. A
+        stored answer does not apply if its job failed or was cancelled, or if the corpus has been replaced.
 
         Raises:
             Conflict: the first request with this key is still running.

@@ -42,8 +42,8 @@ class DamageError(Exception):
 def disk_errors(path: Path) -> Iterator[None]:
     """Convert errors of the disk in the `with` block to the server's errors, which name the file `path`.
 
-    A failed SQL statement also counts as an error of the file, because the statements are fixed and the file's format
-    was checked.
+    A failed SQL statement also counts as an error of the file. The statements are part of the program, and the file's
+    format was checked before, so the cause of such a failure is the file or its disk.
 
     Raises:
         InsufficientStorage: the disk is full.
@@ -66,7 +66,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 def _logged(error: Exception) -> str:
     """Return the message of `error` without content of documents.
 
-    sqlite3 quotes text that it can't decode.
+    If sqlite3 can't decode a text, its message quotes the text. The quotation is removed.
     """
     return str(getattr(error, "logged", error)).partition(" with text ")[0]
 

@@ -207,8 +207,8 @@ class Caller:
     def check_room(self, used: Callable[[], int], adding: int = 0) -> None:
         """Raise `NoRoom` if the key's disk quota is reached, or if `adding` more bytes would exceed the quota.
 
-        `used` returns the bytes of the key's corpora on disk. If `adding` is 0, the size of a write is unknown. A write
-        that begins below the quota is then accepted completely, even if it exceeds the quota.
+        `used` returns the bytes of the key's corpora on disk. `adding` is 0 if the size of a write is unknown. Such a
+        write is accepted completely if it begins below the quota, even if it then exceeds the quota.
         """
         most = self.limits.disk_bytes
         if most and ((taken := used()) >= most or taken + adding > most):
@@ -284,8 +284,9 @@ class Bucket:
     A caller without debt may take any amount, even more tokens than the rate per second. The caller must then wait
     until the debt is paid. Tokens that are not taken are saved, up to the tokens of one second.
 
-    The state is one point in time in whole nanoseconds, as in the generic cell rate algorithm (ITU-T I.371). Whole
-    nanoseconds avoid rounding errors. A caller who has waited for `Retry-After` therefore never has to wait again.
+    The state is the time at which the debt is paid, in whole nanoseconds, as in the generic cell rate algorithm (ITU-T
+    I.371). Whole nanoseconds avoid rounding errors. A caller who has waited for `Retry-After` therefore never has to
+    wait again.
     """
 
     def __init__(self, rate: float, clock: Clock) -> None:

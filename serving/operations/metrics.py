@@ -175,7 +175,7 @@ class Metrics:
 
     @contextmanager
     def request(self, texts: int, *, retried: bool = False) -> Iterator[None]:
-        """Count a request to embed `texts` texts. At the end of the `with` block, also count its result.
+        """Count a request to embed `texts` texts. At the end of the `with` block, also count its success or failure.
 
         With `retried`, the caller retries the request until the server is no longer overloaded. Attempts that end with
         `Overloaded` are then not counted.

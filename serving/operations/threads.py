@@ -203,8 +203,8 @@ def _log_error(work: asyncio.Future[Any]) -> None:
 class CorpusThreads:
     """A thread pool with a limit for each name, such as the name of a corpus.
 
-    Each API key also has a limit on reads, and another limit on writes. A long restore therefore does not delay the
-    searches of its key.
+    Each API key also has a limit on reads, and another limit on writes. A long write, such as a restore, therefore
+    does not delay the searches of its key.
     """
 
     def __init__(self, each: int = CORPUS_THREADS) -> None:
@@ -296,12 +296,12 @@ class CorpusThreads:
 
     @asynccontextmanager
     async def _share(self, what: Share) -> AsyncIterator[None]:
-        """Limit the number of concurrent `with` blocks for `what` that the current API key may have.
+        """Limit how many `with` blocks of the kind `what` the current API key runs at the same time.
 
-        Without a key, there is no limit.
+        Further blocks wait. Without a key, there is no limit.
 
         Raises:
-            Overloaded: `WAITING` blocks of the key already wait.
+            Overloaded: `WAITING` blocks of this kind already wait.
         """
         if (caller := current_caller()) is None:
             yield
