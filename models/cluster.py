@@ -81,7 +81,7 @@ def own_errors() -> Iterator[None]:
 
 
 def smallest_node() -> int:
-    """Return the number of CPUs of the smallest node that has at least one CPU, or 1 if there is no such node."""
+    """Return the number of CPUs of the smallest live Ray node with at least one CPU, or 1 if there is no such node."""
     return int(min((cpus for node in alive_nodes() if (cpus := node.get("CPU", 0)) >= 1), default=1))
 
 

@@ -246,8 +246,8 @@ def lfs_pointer(file: Path) -> bool:
 def naming(file: Path) -> Iterator[None]:
     """Add the name of `file` to an `OSError` that the `with` block raises.
 
-    Otherwise the error for a full disk would name no file. A `SafetensorError` becomes an `OSError`, because
-    safetensors reports a full disk by this error.
+    Otherwise the error for a full disk would name no file. safetensors reports a full disk by a `SafetensorError`, so
+    this error becomes an `OSError`.
     """
     try:
         yield

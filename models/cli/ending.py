@@ -21,7 +21,7 @@ class NativeThread(threading.Thread):
 
 
 def in_native_thread(work: Callable[[], T], name: str) -> Future[T]:
-    """Run `work` in a `NativeThread`, and return its future, which can't be cancelled."""
+    """Run `work` in a `NativeThread`, and return a future for the result. The future can't be cancelled."""
     outcome = Future[T]()
     outcome.set_running_or_notify_cancel()
 

@@ -149,7 +149,7 @@ def shorten(graph: onnx.GraphProto, layers: int) -> None:
 
 
 def fill(graph: onnx.ModelProto, weights: Weights) -> None:
-    """Put the weights into the empty tensors of a template.
+    """Put the weights into the empty tensors of `graph`, the graph of a template.
 
     Raises:
         Failed: a weight is missing or has a different shape.

@@ -58,9 +58,9 @@ def trace(module: nn.Module, example: tuple[Tensor, ...], file: Path, *, inputs:
 def by_optimum(graph: UnitVector, file: Path) -> None:
     """Export `graph` to the ONNX file `file`, with optimum's configuration for the backbone's model family.
 
-    The inputs and outputs are those of this project. Optimum's patches of transformers for the model family are
-    applied. Pooling, transform and normalisation are traced together with the backbone. Token types are not an input,
-    because the backbone sets them to zero.
+    The ONNX graph has the inputs `INPUTS` and the outputs `OUTPUTS`. Optimum's patches of transformers for the model
+    family are applied. Pooling, transform and normalisation are traced together with the backbone. Token types are not
+    an input, because the backbone sets them to zero.
 
     Raises:
         Refused: optimum's exporter is not installed, or does not know the model family.

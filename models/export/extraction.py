@@ -125,7 +125,7 @@ def describe(
     about: str | None = None,
     citations: Sequence[str] = (),
 ) -> Manifest:
-    """Add the int8 range, the model card and adapter.json to an adapter's folder, which already has peft's files.
+    """Add the range of int8 vectors, the model card and adapter.json to an adapter's folder, which has peft's files.
 
     `said` is the manifest of the tuned encoder `source`, if it has one. The scores in `said` are not copied, because
     the merged weights differ from the tuned weights.

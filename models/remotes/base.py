@@ -96,7 +96,9 @@ def without_user(url: str) -> str:
 
 
 def secrets(url: str) -> Set[str]:
-    """Return the texts that messages must not contain: a URL's `user:password` and password, or its user alone.
+    """Return the texts that messages must not contain: a URL's `user:password` and its password.
+
+    If the URL has a user without a password, the user is the only text.
 
     Each text is returned both as it is written and percent-decoded. If the password contains `/`, `?`, `#` or `@`, the
     pieces between these characters are returned, too. A library may take one piece for the whole password, and name it

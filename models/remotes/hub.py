@@ -112,7 +112,9 @@ class Hub:
             self._look_again(made.oid)
 
     def _begun(self) -> Collection[str]:
-        """Create the branch of the revision, if a revision is given. Return the files copied from the default branch.
+        """Create the branch of the revision, if a revision is given. Return the names of the branch's files.
+
+        These files are those of the default branch, because a new branch begins as a copy of the default branch.
 
         Raises:
             RemoteError: someone else created the branch in the meantime, so it is not a copy of the default branch.

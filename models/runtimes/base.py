@@ -97,7 +97,9 @@ class Embedded(NamedTuple):
 
 
 class Runtime(Protocol):
-    """A runtime with a bundle's graph, loaded in one precision. Up to `streams` threads may call it at the same time.
+    """A runtime with a bundle's graph. The constructor loads the graph in one precision.
+
+    Up to `streams` threads may call the runtime at the same time.
 
     Raises:
         RuntimeUnavailable: the runtime or the precision is not available on this machine.

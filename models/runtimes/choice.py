@@ -49,7 +49,7 @@ class Choice:
         """Return a JSON row for each measured pair.
 
         A row has the pair's measurements and two more fields, `chosen` and `why_not`. For the chosen pair, `why_not` is
-        None. For any other pair, it is the reason why the pair was not chosen.
+        None. For any other pair, `why_not` is the reason why the pair was not chosen.
         """
         return [asdict(row) | {"chosen": row.pair == self.pair, "why_not": self._why_not(row)} for row in self.measured]
 
@@ -82,7 +82,7 @@ def choose(bundle: Bundle, options: Options, *, runtime: str | None = None, prec
 
     Raises:
         RuntimeUnavailable: no pair with this runtime and precision runs here, or no pair may serve the bundle.
-        BundleError: the bundle's table of engines is invalid.
+        BundleError: the bundle's engines.json is invalid.
     """
     pairs = candidates(bundle, options, runtime=runtime, precision=precision)
     if len(pairs) == 1:
@@ -162,7 +162,7 @@ def barred(bundle: Bundle) -> dict[Pair, str]:
     that was not promoted.
 
     Raises:
-        BundleError: the table of engines is invalid; the message names the file.
+        BundleError: the bundle's engines.json is invalid.
     """
     if ENGINES not in bundle.manifest.files:
         return {}

@@ -92,7 +92,7 @@ class Measured:
 
     @property
     def faithful(self) -> bool:
-        """True if the pair may serve the bundle: it runs, is not barred, and agrees with the reference."""
+        """True if the pair may serve the bundle: it runs, agrees with the reference, and `barred` is None."""
         return self.shortcoming is None
 
     @property

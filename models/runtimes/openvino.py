@@ -188,10 +188,12 @@ def _core() -> Any:
     """Return the process's only `Core` of OpenVINO, which is never deleted.
 
     AMX needs a larger signal stack. When a thread creates a core, the CPU plugin of the core sets such a stack for the
-    thread. The plugin restores the old stack when the core is deleted. If the lifetimes of two cores overlap, the
-    second core restores a stack that the first core has freed, and the next signal kills the process. The plugin also
-    creates a table of types at its first use. If two threads caused this first use at the same time, they would
-    deadlock.
+    thread. When the core is deleted, the plugin frees this stack and restores the previous one. If a second core is
+    created before the first one is deleted, the second core's previous stack is that of the first core. When the first
+    core and then the second core are deleted, the plugin restores a freed stack, and the next signal kills the process.
+
+    The plugin also creates a table of types at its first use. If two threads caused this first use at the same time,
+    they would deadlock.
     """
     openvino = _openvino()
     openvino.Type.f32.to_dtype()

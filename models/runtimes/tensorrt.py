@@ -76,7 +76,7 @@ class TensorRt:
 
 
 def settings(bundle: Bundle, precision: str) -> dict[str, str]:
-    """Return the provider's options: the shapes to compile for, the precision, and the cache of engines."""
+    """Return options of ONNX Runtime's TensorRT provider: shapes to compile for, precision, and cache of engines."""
     longest = bundle.manifest.max_length
     chosen = {
         "trt_fp16_enable": str(int(precision == "fp16")),

@@ -48,8 +48,8 @@ def gather_indices(mask: Ids) -> dict[str, NDArray[np.int32]]:
 def simplify(graph: Any) -> None:
     """Rewrite the attention of `graph` in place, so that OpenVINO computes the same result with fewer operators.
 
-    A reshape that splits or merges heads gets a constant shape. After the rewriting, the product of queries and keys
-    transposes the keys itself, so that OpenVINO can compute this transposition as a part of attention.
+    A reshape that splits or merges heads gets a constant shape. The exchange of the keys' last two axes becomes an
+    option of the product of queries and keys. OpenVINO can then compute this exchange as a part of attention.
     """
     from openvino import opset13
 
@@ -142,7 +142,7 @@ class _Rewriting:
         return self._ops.gather(flat, self._unpad_indices, _constant(0)).output(0)
 
     def _pad(self, value: Output) -> Output:
-        """Return a padded copy of `value`, an output with only real tokens. The copy takes over its names."""
+        """Return a padded copy of `value`, an output with only real tokens. The names of `value` move to the copy."""
         if (padded := self._padded.get(_key(value))) is None:
             padded = self._padded[_key(value)] = self._ops.gather(value, self._pad_indices, _constant(0)).output(0)
             names = value.get_names()

@@ -217,8 +217,8 @@ class Plan:
 
         The tail contains the vectors that are in no built part, and is searched exactly. `tail` is the number of these
         vectors, and `built` is the number of vectors in the built parts. A graph needs more than `FEWEST` vectors,
-        because some vectors measure the recall of the graph. If nothing is built yet, the tail may be longer, because
-        the first build takes as little time as a graph of the tail.
+        because some vectors stay outside as queries, to measure the graph's recall. If nothing is built yet, the tail
+        may be longer: a first build is due at `least` vectors, and takes no longer than a graph of the tail.
         """
         return "hnsw" in self.kinds and tail > max(FEWEST, self.least // 2 if built else 3 * self.least // 2)
 
@@ -262,8 +262,9 @@ def held_out(count: int) -> Rows:
 def tune(main: Main, queries: Floats, target: float, pause: Pause, shares: Sequence[float] = SHARES) -> Tuning:
     """Return the lowest effort at which `main` reaches the recall target, for each share in `shares`.
 
-    A share is the fraction of the vectors that match a filter. If neither a share nor any smaller share has such an
-    effort, searches with this share are exact. The (Q, D) `queries` are not in `main`. See docs/adr/0019.
+    A share is the fraction of the vectors that match a filter. A share below 1 gets no effort if none reaches the
+    target, or if at most `EXACT_ROWS` vectors match. `Tuning.effort` says how searches with such a share work. The
+    (Q, D) `queries` are not in `main`. See docs/adr/0019.
 
     Raises:
         BuildError: no effort reaches the target without a filter; the message gives the recall that was reached.

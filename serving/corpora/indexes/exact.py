@@ -122,7 +122,7 @@ class ExactIndex:
         self.rows = ExactRows(room.keys[:needed], room.vectors[:needed], room.live[:needed])
 
     def remove(self, keys: Keys) -> None:
-        """Mark the rows of `keys` as removed. The marks are copied, so that running searches do not change."""
+        """Mark the rows of `keys` as removed. Change a copy of the marks: running searches keep the old marks."""
         rows = rows_of(self.rows.keys, np.sort(keys))
         if not self.rows.live[rows].any():
             return
@@ -168,7 +168,7 @@ def flat(vectors: Floats) -> faiss.IndexFlatIP:
 
 
 def products(vectors: faiss.IndexFlatIP, queries: Floats, rows: Rows) -> Floats:
-    """Return rounded scores (Q, C) of the vectors in (Q, C) `rows`, one row of `rows` for each query.
+    """Return rounded scores (Q, C): those of query i with the C vectors whose numbers are in row i of `rows` (Q, C).
 
     The score of the row number -1 is -inf. Each score is computed separately, in the same order of summation, so equal
     vectors have equal scores.

@@ -106,7 +106,7 @@ class OnGpu:
         return index
 
     def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:
-        """Add the remaining rows of `vectors` to the CPU index, and delete the copy on the device.
+        """Add the rows of `vectors` that the CPU index lacks, and delete the copy on the device.
 
         The next copy is made by `read`, so the device never has two copies of one build.
         """

@@ -54,7 +54,7 @@ class LiveIndex:
         kinds: Mapping[str, Kind] = KINDS,
         beside: Read | None = None,
     ) -> None:
-        """Open the index from `beside` or from the files in `folder`, and add later vectors from `source`.
+        """Open the index from `beside` or from the files in `folder`, and add the newer vectors in `source`.
 
         If neither `beside` nor the files belong to `source`, read all vectors from `source`.
 
@@ -399,7 +399,7 @@ class Generations:
         return self.folder / f"{max(numbers, default=0) + 1:08d}-{secrets.token_hex(4)}"
 
     def erase(self) -> None:
-        """Remove all builds and the folder."""
+        """Remove all builds, and also the folder if it is then empty."""
         for generation in self.newest_first():
             saved.remove(generation)
         with suppress(OSError):  # not there, or not empty

@@ -56,7 +56,7 @@ class UnfitError(Exception):
 
 
 def write_vectors(folder: Path, dim: int, blocks: Iterable[tuple[Keys, Floats]]) -> tuple[Keys, Floats]:
-    """Write blocks of keys and vectors, in order of keys, to a new `folder`.
+    """Write blocks of keys and vectors, in the given order, to a new `folder`.
 
     Return the keys and the memory-mapped vectors.
     """

@@ -69,7 +69,7 @@ class Tuning:
 
 
 class Approximate(NamedTuple):
-    """An approximate index over the vectors of a part."""
+    """An approximate index over the vectors of a built part (see `Main`)."""
 
     kind: Kind
     parameters: Parameters
@@ -345,8 +345,8 @@ class IndexState(NamedTuple):
     def copy(self, last: Rows) -> Iterator[tuple[Keys, Floats]]:
         """Yield the keys and vectors of all live vectors in blocks.
 
-        The vectors at the positions `last` come after all other vectors. Both groups are in order of keys. The position
-        of a vector is its number, counted from 0, in the order of the keys of all live vectors. `last` must be sorted.
+        The live vectors are numbered from 0, in the order of their keys. The vectors whose numbers are in `last` come
+        after all other vectors. Both groups are in order of keys. `last` must be sorted.
         """
         sources = [
             (main.keys, main.vectors, np.flatnonzero(marks.live)[np.argsort(main.keys[marks.live])])
