@@ -73,7 +73,9 @@ class Record:
 
 
 def create_run(config: Configuration, environment: Mapping[str, Any]) -> None:
-    """Write the configuration and environment of a new run to the run's folder. This process must have the lock.
+    """Write the configuration and environment of a new run to the run's folder.
+
+    This process must have locked the folder.
 
     If a partly removed run has left a checkpoint in the folder, remove the checkpoint.
 
@@ -190,7 +192,8 @@ def _means(steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def fsync_metrics(folder: Path) -> None:
     """Flush the metrics of the run in `folder` to disk.
 
-    Call this before a checkpoint. Otherwise a power loss could keep the checkpoint but lose metrics before it.
+    Call this before a checkpoint is written. Otherwise a power loss could keep the checkpoint but lose the metrics of
+    earlier steps.
 
     Raises:
         OSError: the disk fails; the error names the file.

@@ -87,7 +87,8 @@ class SpeedMeter:
     def _lengths(self, batch: Batch) -> list[int]:
         """Return the length in tokens of each text in each encoder pass of a step.
 
-        Each pass with dropout encodes one text of a pair. The pass without dropout encodes both texts.
+        With positive pairs, each pass with dropout encodes one text of every pair. The pass without dropout encodes
+        both texts.
         """
         texts = 1 if batch.first_tokens is None else 2
         return batch.lengths(self.needs.views) + batch.lengths(texts) * self.needs.clean

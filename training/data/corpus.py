@@ -240,8 +240,8 @@ def documentation_sentences() -> list[str]:
 def documentation_passages() -> Iterator[str]:
     """Yield a passage for each section: a line with the section's name, and a line with its text.
 
-    If `split_summary` finds a summary, the text begins after it, because these summaries are the queries of the
-    retrieval collection `python-docs`.
+    If `split_summary` finds a summary, the text begins after the summary. The retrieval collection `python-docs` uses
+    these summaries as queries, so passages must not contain them.
     """
     for section in python_docs.sections():
         named = section.name if section.module == python_docs.TOPICS else f"{section.module} {section.name}"

@@ -482,8 +482,8 @@ def detect_format(head: bytes) -> str | None:
 def _header(text: str, delimiter: str, *, whole: bool) -> list[str] | None:
     """Return a table's column names, or None if the text is not a table with one of `COLUMNS`.
 
-    An equal number of commas in every line does not prove a table, because prose can have this, too. If `whole` is
-    true, `text` is the whole file, so its last row is complete.
+    Prose can also have an equal number of commas in every line, so the names of the columns are checked, too. If
+    `whole` is true, `text` is the whole file. Otherwise, the last row may be truncated, so it is not examined.
     """
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     first = list(islice(filter(None, rows), ROWS))

@@ -55,7 +55,7 @@ def attach_adapter(encoder: Encoder, rank: int, *, backbone: str, layers: Sequen
     loaded from. `layers` lists the backbone's layers that the encoder keeps, and None means all layers.
 
     Raises:
-        ConfigError: `peft` is not installed, or the rank does not fit the layers.
+        ConfigError: `peft` is not installed, the backbone has no linear layers, or `rank` exceeds a layer's width.
         SourceError: the backbone is itself an adapter.
     """
     try:

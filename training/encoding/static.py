@@ -63,8 +63,8 @@ def start(student: Encoder, base: Encoder, sentences: Sequence[str], autocast: t
     """Initialise the token vectors of `student` from its base.
 
     The vector of a token is w v A. Here, v is the base's vector of a text that is only this token. The weight w is
-    small for frequent tokens. A is the matrix of a ridge regression from the student's vectors of `sentences` to the
-    base's vectors.
+    small for frequent tokens. A is the matrix of a ridge regression to the base's vectors of `sentences`, from the
+    student's vectors of `sentences` with w v as token vectors.
     """
     table = student.backbone.get_input_embeddings().get_parameter("weight")
     tokens = student.tokenizer.encode(sentences)
@@ -80,7 +80,7 @@ def start(student: Encoder, base: Encoder, sentences: Sequence[str], autocast: t
 
 
 def _alone(teacher: Teacher, student: Encoder, rows: int) -> Tensor:
-    """Return the teacher's unit vector (rows, D) for each token, encoded as a text that is only this token."""
+    """Return the teacher's unit vectors (rows, D). Row i is the vector of a text that is only the token with id i."""
     (empty,) = student.tokenizer.encode([""])
     first, last = empty.ids[: len(empty.ids) // 2], empty.ids[len(empty.ids) // 2 :]
     texts = [Tokens(ids := np.array([*first, token, *last]), len(ids)) for token in range(rows)]

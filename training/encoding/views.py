@@ -97,8 +97,8 @@ class ViewEncoder(nn.Module):
         Clean views, if any, are the last. They are computed without dropout. Positive pairs of two texts have two clean
         views, one for each text. The result is float32 under any `autocast`.
 
-        An augmented view needs its own run of the encoder. A first view with different texts also needs its own run. If
-        possible, a single run computes all other views.
+        An augmented view needs its own forward pass of the encoder. A first view with different texts also needs its
+        own forward pass. If possible, a single forward pass computes all other views.
         """
         plain, clean = self.needs.views - (self.augmentation is not None), self.needs.clean
         with autocast(self.encoder, self.autocast):

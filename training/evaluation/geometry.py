@@ -234,7 +234,7 @@ def nearest_cosines(unit: Floats, size: int) -> tuple[float, ...]:
 
     A batch is `size` consecutive rows of `unit` (N, D). For each sentence, the four highest cosines to the rest of its
     batch are taken. Each result is a mean over the sentences of up to 100 batches. The cosines increase with `size`,
-    because larger batches have negatives nearer to the anchor (GS-InfoNCE, Figure 1).
+    because a larger batch contains nearer neighbours (GS-InfoNCE, Figure 1).
 
     Raises:
         EvaluationError: there are fewer than `size` rows, or `size` is below five.

@@ -63,10 +63,10 @@ def test_collection(corpus: Corpus) -> Collection:
 def collection(passages: Sequence[str], others: Sequence[str]) -> Collection:
     """Make a retrieval collection. The queries of each passage are its own title and a sentence or span of its text.
 
-    A passage is one line of text, after a line with the title if the passage has one. The text of each passage becomes
-    a document of at most `MAX_WORDS` words, without the title and without the sentence or span that is a query. A title
-    that several passages share is not used as a query. A sentence or span is not used if it, or the rest of the text,
-    is too short. `others` are passages without queries.
+    A passage is one line of text. A title, if any, is the line before it. The text of each passage becomes a document
+    of at most `MAX_WORDS` words, without the title and without the sentence or span that is a query. A title that
+    several passages share is not used as a query. A sentence or span is not used if it, or the rest of the text, is too
+    short. `others` are passages without queries.
     """
     documents: dict[str, str] = {}
     queries: dict[str, str] = {}
@@ -158,8 +158,8 @@ def gain(start: Encode, result: Encode, collection: Collection) -> Iterator[str]
 def examples(before: SearchResult, after: SearchResult, collection: Collection) -> list[dict[str, Any]]:
     """Return the queries whose scores changed most, as JSON.
 
-    Each query has the passage that is ranked first before training, and the one that is ranked first after training.
-    The field `own` is true if the query was taken from the passage that was found. Long texts are shortened.
+    Each query has two passages: the one that is ranked first before training, and the one that is ranked first after
+    training. The field `own` of a passage is true if the query was taken from this passage. Long texts are shortened.
     """
 
     def first(found: SearchResult, query: str) -> dict[str, Any]:

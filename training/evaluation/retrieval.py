@@ -118,7 +118,7 @@ def by_query(rankings: Mapping[str, Sequence[str]], collection: Collection) -> N
 
 
 def _of_query(ranking: Sequence[str], judgements: Mapping[str, int]) -> tuple[float, float, float]:
-    """Return nDCG@10, reciprocal rank and recall@100 of one query, each from 0 to 1."""
+    """Return nDCG@10, reciprocal rank@10 and recall@100 of one query, each from 0 to 1."""
     grades = {document: grade for document, grade in judgements.items() if grade > 0}
     if not grades:
         return 0.0, 0.0, 0.0

@@ -124,7 +124,10 @@ def mean_of_tasks(scores: Mapping[str, TaskScore]) -> float:
 
 
 def table(scores: Mapping[str, TaskScore]) -> str:
-    """Format Spearman x 100 ("all") of each task and the mean as two aligned lines."""
+    """Return two aligned lines: the names of the tasks and "mean", and below them the scores.
+
+    The score of a task is its "all" Spearman x 100.
+    """
     cells = {task: f"{score.spearman.all:.2f}" for task, score in scores.items()}
     cells["mean"] = f"{mean_of_tasks(scores):.2f}"
     widths = {task: max(len(task), len(cell)) for task, cell in cells.items()}

@@ -179,7 +179,10 @@ def bundle_facts(opened: Bundle, source: str, *, engine: str, precision: str) ->
 
 
 def _prompted(prompts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fact `prompts`, which has the non-empty retrieval prompts. Without such prompts, return no fact."""
+    """Return an object with the fact `prompts`: the retrieval prompts that are not empty.
+
+    If all prompts are empty, return an empty object.
+    """
     return {"prompts": put} if (put := nonempty(prompts)) else {}
 
 

@@ -72,7 +72,8 @@ def evaluate(subject: Subject, given: EvaluationData, *, command: str) -> dict[s
 
     Raises:
         EvaluationError: a vector is not finite, or the encoder gives all texts the same vector.
-        SubjectError: one of the subject's other graphs does not run. These graphs are tried before the evaluation.
+        SubjectError: one of the graphs in `subject.others` does not run. If there is STS data, these graphs are tried
+            before the evaluation. Without STS data, they are not used.
     """
     all_sts, all_transfer = len(given.sts) == len(STS_TASKS), len(given.transfer) == len(TRANSFER_TASKS)
     if given.sts:

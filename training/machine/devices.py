@@ -109,7 +109,7 @@ class Devices:
         """Replace each gradient or other tensor by its mean over the processes. Values of None are skipped.
 
         All processes compute the same gradients of an objective's weights, except for rounding errors that differ
-        between devices.
+        between devices. With the means of these gradients, the weights stay equal on all processes.
         """
         if self._group is not None:
             for gradient in gradients:

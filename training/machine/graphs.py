@@ -68,7 +68,7 @@ class CudaGraphs(Generic[G]):
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, compute: Callable[[G], dict[str, Tensor]], given: G) -> dict[str, Tensor]:
-        """Return the result of `compute`, without waiting for the device.
+        """Return the result of `compute(given)`, without waiting for the device.
 
         `compute` must be the same in every call.
 

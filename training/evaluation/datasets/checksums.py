@@ -88,7 +88,10 @@ def read(folder: Path) -> dict[str, Entry]:
 
 
 def write(folder: Path, name: str, files: Sequence[str], sources: Sequence[Mapping[str, Any]]) -> Entry:
-    """Record the current checksums of `files`, the files of the dataset `name`. Keep the records of other datasets."""
+    """Record the current checksums of `files`, the files of the dataset `name`, and return the new record.
+
+    The records of other datasets stay.
+    """
     sums = {file: Sum.of(folder / file) for file in files}
     entry = Entry(datetime.now(UTC).isoformat(timespec="seconds"), tuple(sources), sums)
     entries = {**read(folder), name: entry}

@@ -43,7 +43,7 @@ def provide(name: str, dataset: Dataset, folder: Path, stream: TextIO, *, downlo
     """Put the complete dataset into `folder` and record its checksums.
 
     Complete datasets are not fetched again. The user can put files of the hub into `downloads/` in `folder`. The
-    function `download` fetches the files that are not there. If `download` is None, nothing is fetched, and a missing
+    function `download` fetches all other files. If `download` is None, nothing is fetched, and a missing
     file is an error. Existing files of the dataset are never replaced. Progress goes to `stream`.
 
     Raises:

@@ -79,7 +79,7 @@ SUBJECT = {
 
 
 def subjects(judged: Sequence[Evaluated]) -> Element:
-    """Make a table with a column for each evaluation and a row for each fact that any of them has."""
+    """Make a table with a column for each evaluation and a row for each fact that an evaluation has."""
     rows = {title: [each.get("subject", name) for each in judged] for name, title in SUBJECT.items()}
     prints = [each.get("subject", "fingerprint") for each in judged]
     rows["Fingerprint"] = [None if each is None else str(each)[:FINGERPRINT] for each in prints]
