@@ -74,7 +74,7 @@ class Batches:
     def held_out(self) -> list[MaskedTokens]:
         """Return the held-out sentences that monitor training, packed into sequences, masked, and divided into chunks.
 
-        The sentences are in order. The last sequence may be shorter than the others.
+        The sentences are not shuffled. The last sequence may be shorter than the others.
         """
         ids, length = concatenate(self._encode(self._corpus.census.monitored)), self._config.max_length
         rng = np.random.default_rng(HELD_OUT_SEED)
@@ -104,8 +104,8 @@ class Batches:
 def _questions(hidden: MaskedSequences, rows: range, device: torch.device) -> MaskedTokens:
     """Return the sequences `rows` of `hidden` as tensors, which are in pinned memory if the device is CUDA.
 
-    Copies from pinned memory are asynchronous. The number of masked tokens is padded with ignored labels, so that most
-    steps have the same number.
+    Copies from pinned memory are asynchronous. The masked tokens are padded with ignored labels, so that most steps
+    have the same number of masked tokens.
     """
     length = hidden.ids.shape[1]
     first, last = np.searchsorted(hidden.places, (rows.start * length, rows.stop * length))

@@ -172,8 +172,7 @@ def mask_words(
 ) -> MaskedSequences:
     """Mask random words of `ids` (N, L) until a share `share` of all tokens that are not special is masked.
 
-    Whole words are masked, so the share is exceeded by less than the tokens of one word. At least one word is masked,
-    unless there are no words.
+    Whole words are masked, so the last masked word may exceed the share. If there are words, at least one is masked.
     """
     word = words(ids, vocabulary).ravel()
     sizes = np.bincount(word + 1)[1:]

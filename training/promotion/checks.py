@@ -116,7 +116,7 @@ def not_worse(
 
     Args:
         incumbent: served bundle, or None if it fails verification or nothing is served.
-        broken: True if the served bundle fails verification.
+        broken: True if the served bundle fails verification. This check then fails, too.
         best: best score of all served bundles by the same yardstick, or None. The comparison with this score prevents a
             gradual decline over several promotions.
     """

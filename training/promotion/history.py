@@ -116,8 +116,8 @@ def describe_served(place: Place) -> tuple[dict[str, Any] | None, Bundle | None]
 def with_copy(place: Place, served: dict[str, Any] | None, found: Bundle | None) -> dict[str, Any] | None:
     """Return `served`, the description of the served bundle, with the name of its copy.
 
-    If the served bundle `found` is not a copy yet, it is copied first, because a link will replace its folder. If
-    `found` is None, `served` is returned unchanged.
+    If the served path is not yet a link to a copy, first copy the served bundle `found`, because such a link will
+    replace it. If `found` is None, `served` is returned unchanged.
 
     Raises:
         BundleError: the bundle has changed since it was loaded.

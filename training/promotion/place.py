@@ -105,10 +105,10 @@ class Place:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _beside(self, name: str, suffix: str = "") -> Path:
-        """Return the path beside the served path with this name and suffix.
+        """Return a path beside the served path, with the name `name` and the suffix `suffix`.
 
-        If the served path has another name than `default`, this name becomes part of the result. For example, `staging`
-        has the ledger `promotions-staging.jsonl`.
+        If the served path is not named `default`, its own name becomes a part of the result. For example, the ledger of
+        `staging` is `promotions-staging.jsonl`.
         """
         own = name if self.default.name == DEFAULT else f"{name}-{self.default.name}"
         return self.default.with_name(own + suffix)

@@ -110,7 +110,7 @@ def _serve(
 ) -> Decision:
     """Write the copies, serve the candidate's copy, and return the decision with the names of the copies.
 
-    The link is swapped last, so that the old bundle stays served if a crash comes before the swap.
+    The link to the served copy is swapped last. If a crash comes before the swap, the old bundle stays served.
     """
     served = with_copy(place, decision.incumbent, incumbent)
     name = place.free_name(candidate.manifest.fingerprint[:SHORT])

@@ -116,7 +116,7 @@ class Tasks:
         with self._lock:
             self._stopped = True
             for task in self._tasks:
-                # Without `force`, because Ray would kill the run's process before it has saved a checkpoint.
+                # With `force`, Ray would kill the run's process before the process has saved a checkpoint.
                 ray.cancel(task)
 
 

@@ -280,8 +280,9 @@ def verdict(found: Sequence[Line], untestable: str = "") -> str:
 def _baselines(study: Study) -> dict[str, str]:
     """Return the label of the baseline for each label of the study's runs, in the study's order.
 
-    The baseline is a run of an arm of SimCSE, such as "SimCSE, its authors' weights", with the same values of the axes.
-    If there is no such run, the baseline is the first run of SimCSE, or else the first run of the study.
+    The baseline of a label is the run of SimCSE with the same values of the axes. Arms such as "SimCSE, its authors'
+    weights" are also SimCSE. If there is no such run, the baseline is the first run of SimCSE, or else the first run of
+    the study.
     """
     trials = {trial.label: trial for trial in study.cached_trials}
     arms = dict.fromkeys(trial.arm for trial in trials.values() if f"{trial.arm}, ".startswith(f"{BASELINE}, "))
@@ -299,7 +300,7 @@ def _by_transfer(study: Study) -> bool:
 def _same_seeds(results: Sequence[Result], others: Sequence[Result]) -> Sequence[Result]:
     """Return those of `results` whose seeds also occur in `others`. If no seed occurs in both, return all `results`.
 
-    If one of two arms still lacks runs, the arms are thus compared over the same seeds.
+    With this function, two arms can be compared over the same seeds while one of them still lacks runs.
     """
     seeds = {each.axes.get("seed") for each in others}
     return [each for each in results if each.axes.get("seed") in seeds] or results

@@ -93,7 +93,7 @@ def study_folder(source: Path, out: Path | None) -> Path:
 def plan_of(source: Path, folder: Path) -> Plan:
     """Return the plan in the study's folder. If `folder` has no plan, return the plan of the study's file `source`.
 
-    In a plan from the file, runs have a corpus or evaluation data only if the file names them.
+    A plan from the file lacks the options of `study run`, such as the corpus and the evaluation data.
 
     Raises:
         StudyError: see `Plan.load`, `Study.read` and `Study.trials`; or there is no study with this name.
@@ -174,7 +174,7 @@ def _passes(trial: Trial) -> float:
     config = trial.config
     steps = config.max_steps or math.ceil(config.epochs * SENTENCES * trial.fraction / config.batch_size)
     evaluations = (steps // config.eval_every + 1) * DEV
-    # An objective needs the same for all widths of vectors, so any valid width serves here.
+    # `needs` does not depend on the width of vectors, so any valid width serves here.
     needs = OBJECTIVES[config.objective].build(config.params, 2 * getattr(config.params, "groups", 1)).needs
     a_sentence = TRAINED * (needs.views + needs.clean) + needs.teacher
     teacher = steps * config.batch_size * TRAINED * 2 + evaluations if needs.teacher and not config.teacher else 0

@@ -186,9 +186,10 @@ class Rebuild:
 def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) -> Iterator[tuple[Rebuild, Bundle]]:
     """Carry out `plan` after the rebuilds that it depends on, and yield each rebuild with its bundle.
 
-    For each rebuild, train the missing ingredients, average them to a soup, and evaluate the soup. `plan` may depend on
-    a rebuild whose bundle exists, has the same ingredients and reaches the expected scores. Such a bundle is reused.
-    All inputs are checked before training. Only STS-B dev selects weights. Progress goes to `stream`.
+    For each rebuild, train the missing ingredients (encoders), average all ingredients to a soup, and evaluate the
+    soup. If a rebuild that `plan` depends on already has a bundle with the same ingredients and the expected scores,
+    this bundle is reused. All inputs are checked before training. Only STS-B dev selects weights. Progress goes to
+    `stream`.
 
     Raises:
         StudyError, CorpusError, DataError: see `Rebuild.trials`; or the data lack a task with an expected score.
@@ -230,7 +231,7 @@ def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) ->
 
 
 def _check_sources(step: Rebuild, trials: Sequence[Trial], earlier: Collection[Path], later: Sequence[Rebuild]) -> None:
-    """Check that every encoder that the runs of `step` need exists, is on the hub, or is made by an earlier rebuild.
+    """Check the encoders that `step` needs. Each must exist, be on the hub, or be made by an earlier rebuild.
 
     `earlier` has the folders of the earlier rebuilds' encoders. `later` has `step` and the rebuilds after it.
 

@@ -245,13 +245,13 @@ def stop_with_parent(parent: int) -> None:
         KeyboardInterrupt: the parent has already ended.
     """
     # A process inherits ignored and blocked signals. The parent may be a study that ignores SIGINT, or a worker of Ray
-    # that blocks it.
+    # that blocks SIGINT.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _as_ctrl_c)
     if sys.platform == "linux":
         # A parent that is killed by SIGKILL can't signal its runs, so the system signals them. The system does so when
-        # the thread that started this process ends, so that thread waits for this process.
+        # the thread that started this process ends. Therefore, that thread waits for this process.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         raise KeyboardInterrupt

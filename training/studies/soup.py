@@ -180,8 +180,8 @@ def check_one_start(ingredients: Sequence[Ingredient]) -> None:
 def averaged(ingredients: Sequence[Ingredient], shares: Shares) -> dict[str, Tensor]:
     """Return the averaged weights by name, with `shares` as factors. Averages are computed in float64.
 
-    Integers such as positions stay unchanged. The result does not depend on the order of the ingredients, because the
-    terms of a sum are ordered by share and digest. The average of a single ingredient is bit-identical to the
+    Integers such as positions stay unchanged. The weights are added in the order of their shares and digests, so the
+    result does not depend on the order of the ingredients. The average of a single ingredient is bit-identical to the
     ingredient.
     """
     taken = sorted(

@@ -60,7 +60,7 @@ class Trial:
 
     @cached_property
     def settings(self) -> str:
-        """Hash of everything that `id` covers, except the corpus and the evaluation data. Both may be absent."""
+        """Hash of everything that `id` covers, except the corpus and the evaluation data. A run may lack both."""
         config = replace(self.config, corpus=(), text_column=None, eval_data=None, dev_data=None)
         return self._digest(config, {name: digest for name, digest in self.inputs.items() if name in ENCODERS})
 

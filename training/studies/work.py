@@ -128,9 +128,9 @@ SHUFFLE = b"isosphere-share-0"
 def corpus_share(files: Sequence[str], fraction: float, folder: Path, *, column: str | None = None) -> str:
     """Return the path of a file in `folder` with a share `fraction` of the corpus's distinct sentences.
 
-    The file is written if it does not exist. The share is the first part of the sentences, ordered by a keyed hash of
-    their text. So a smaller share is a subset of a larger one, and the result does not depend on the order of the
-    corpus or on repeated sentences. The share has at least one sentence.
+    The file is written if it does not exist. The sentences are sorted by a keyed hash of their text, and the share is
+    the first part of them. So a smaller share is a subset of a larger one, and the result does not depend on the order
+    of the corpus or on repeated sentences. The share has at least one sentence.
 
     Raises:
         CorpusError: the corpus can't be read.
@@ -156,13 +156,13 @@ def _place(sentence: str) -> bytes:
 def load_data(trial: Trial) -> EvaluationData:
     """Load a run's evaluation data.
 
-    The data are the available STS tasks, STS-B dev for geometry, and the transfer tasks, collections and corpus
-    sentences that the run requests.
+    With `trial.sts`, the data include the available STS tasks, and STS-B dev for geometry. They also include the
+    transfer tasks, collections and corpus sentences that the run requests.
 
     Raises:
         StudyError: the run names no evaluation data, or the corpus has fewer sentences than the run requests.
         CorpusError: the run requests sentences, and the corpus can't be read.
-        DataError: STS-B dev, a transfer task or a collection is missing or broken.
+        DataError: a requested transfer task or collection, or with `trial.sts` STS-B dev, is missing or broken.
     """
     if trial.config.eval_data is None:
         raise StudyError("eval_data: a study needs evaluation data: name their folder with --data or in [base]")
