@@ -49,11 +49,10 @@ def load(
     Raises:
         ValueError: `engine`, `device` or `threads` is not valid.
         SourceError, AdapterError: the encoder does not exist or is damaged, or this user has no cache folder.
-        BundleError: the folder contains no complete bundle of an encoder, or `isosphere export` must first make a
-            bundle, which needs torch.
+        BundleError: the folder contains no complete bundle of an encoder, or the encoder must first be exported by
+            `isosphere export`, which needs torch.
         Failed: the export of a bundle failed, for example because the disk is full, or the engine failed.
-        RuntimeUnavailable: the engine can't run on this machine or in this precision, or no engine may serve the
-            bundle.
+        RuntimeUnavailable: the engine can't run on this machine or in this precision, or no engine is accurate enough.
     """
     if engine is not None and engine not in RUNTIMES:
         raise ValueError(f"engine: {engine!r} is not one of {', '.join(RUNTIMES)}")

@@ -274,8 +274,9 @@ class RunConfig(Configuration):
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name, including the objective's parameters.
 
-        A field of `ADDED_FIELDS` is left out if it has the value that is listed there. Runs of versions without this
-        field therefore keep the same JSON and the same digest. The same holds for `added_params` of the recipe.
+        `ADDED_FIELDS` lists fields that earlier versions lacked. If such a field has the listed value, it is left out,
+        so runs of earlier versions keep their JSON and digest. The parameters in the recipe's `added_params` are left
+        out in the same way.
         """
         added = OBJECTIVES[self.objective].added_params
         return _without(asdict(self), ADDED_FIELDS) | {"params": _without(asdict(self.params), added)}
@@ -372,7 +373,7 @@ def _without(values: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, A
 
 
 def check_seed(seed: int) -> None:
-    """Check that every generator accepts the seed. Numpy refuses negative seeds, torch refuses seeds of 64 bits.
+    """Check that every generator accepts the seed. Numpy needs a seed of at least 0, and torch a seed below 2**63.
 
     Raises:
         ConfigError: a generator does not accept the seed.

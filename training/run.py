@@ -225,8 +225,9 @@ def _check_folders(config: RunConfig, *, resume: bool, force: bool = False) -> N
     Without this check, an unusable folder would be noticed only at the end of the run.
 
     Raises:
-        RunError: a folder can't be written or contains other files; the run's folder is inside the bundle's folder; a
-            folder contains a result, and `force` and `resume` are false; or `resume` is true, and there is no run.
+        RunError: the bundle's folder can't be written; a folder contains files of neither a bundle nor a run; the run's
+            folder is inside the bundle's folder; a folder contains a result, and `force` and `resume` are false; or
+            `resume` is true, and there is no run.
     """
     out, folder = Path(config.out), Path(config.run)
     try:
@@ -264,7 +265,7 @@ def refuse_trained(out: Path, advice: str = f"{REPLACE}, or choose another --out
 
 
 def check_writable(out: Path) -> None:
-    """Check that a folder can be created beside `out`. Results are written to such a folder, which is then renamed.
+    """Check that a folder can be created beside `out`. Results are written to such a folder, which then replaces `out`.
 
     Raises:
         RunError: the parent of `out` is not writable.
@@ -343,8 +344,9 @@ def _load_named_teacher(
 ) -> Encoder | None:
     """Load the teacher that the run names. Return None if the objective needs no teacher, or the run names none.
 
-    If a teacher is needed but not named, SimCSE will train it. In this case, check the inputs of the teacher's run.
-    With `force`, also remove a teacher's run that has another configuration or corpus.
+    If a teacher is needed but not named, SimCSE will train it, unless an earlier run did. Before that training, check
+    the backbone and the folders of the teacher's run. With `force`, also remove a teacher's run that has another
+    configuration or corpus.
 
     Raises:
         ConfigError: the objective uses no teacher, but the run names one; or the teacher's vectors have the wrong

@@ -225,9 +225,9 @@ def encode_twice(
 def adamw(weights: Iterable[Tensor], *, learning_rate: float, weight_decay: float) -> torch.optim.AdamW:
     """Create AdamW with the published betas and eps, which are torch's defaults.
 
-    Torch's fused AdamW can skip an update on the device if the gradient is not finite, so the host does not wait.
-    Weight decay applies only to matrices, not to norms and biases (Devlin et al.). On CUDA, the learning rate is a
-    tensor on the device, because steps that are recorded as CUDA graphs read it there.
+    The optimiser is torch's fused AdamW: it can skip an update on the device if the gradient is not finite, so the
+    host need not wait. Weight decay applies only to matrices, not to norms and biases (Devlin et al.). On CUDA, the
+    learning rate is a tensor on the device, because steps that are recorded as CUDA graphs read it there.
     """
     weights = list(weights)
     replayed = weights[0].is_cuda
@@ -319,8 +319,8 @@ def can_record(config: RunConfig, state: State, devices: Devices) -> bool:
 
     All work of a recorded step must run on one CUDA device. Each of the following prevents recording: several
     processes, a gradient scaler, an augmentation, an objective that waits for the device, torch.compile, and gradient
-    caching. With gradient caching, the number of parts depends on the lengths of sentences. The model type must be in
-    `RECORDABLE_TYPES`.
+    caching. Gradient caching prevents recording because the number of parts depends on the lengths of sentences.
+    The model type must be in `RECORDABLE_TYPES`.
     """
     whole = config.chunk_size is None and config.augmentation == "none" and not config.compile
     asks_nobody = not state.scaler.is_enabled() and not state.objective.needs.host
@@ -348,7 +348,7 @@ def make_meter(
 
 
 def load_start(config: RunConfig, devices: Devices) -> Encoder:
-    """Load the whole backbone with frozen weights, as the encoder from before training.
+    """Load the encoder from before training: the backbone with all its layers and with frozen weights.
 
     The backbone gets the pooling of the run, with one exception: if the run trains an encoder without layers, the
     backbone keeps its own pooling, because the trained encoder imitates the backbone's vectors.

@@ -72,7 +72,7 @@ class Model:
         """Load the encoder in this process.
 
         Raises:
-            Refused: the engine can't run on this machine or in this precision, or no engine may serve the bundle.
+            Refused: the engine can't run on this machine or in this precision, or no engine is accurate enough.
         """
         options = asdict(self)
         try:

@@ -37,7 +37,8 @@ class Api:
         HTTP client, such as `json`.
 
         Raises:
-            ToolError: the server does not answer, or answers with an error; or the caller sent no key, but must.
+            ToolError: the server does not answer, or answers with an error; or `key_of_caller` is true, and the caller
+                sent no key.
         """
         headers = self._authorization(caller)
         server = self.http.base_url.copy_with(userinfo=b"")  # The assistant must not see a password in the URL.

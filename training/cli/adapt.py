@@ -136,7 +136,7 @@ def _compare(backbone: str, start: Encoder, made: Mapping[str, Path], collection
 
 
 def _described(options: argparse.Namespace, out: Path, pooling: str) -> RunConfig:
-    """Return the configuration of a run that trains on passages, without a head.
+    """Return the configuration of a run that trains on passages, without a head between the vectors and the loss.
 
     The encoder has the pooling `pooling`, and the bundle is written to `out`.
     """

@@ -151,8 +151,8 @@ def _on_passages(options: argparse.Namespace, backbone: str) -> str | None:
 def given_fields(options: argparse.Namespace, names: Sequence[str], base: Configuration) -> dict[str, Any]:
     """Return the fields that the options set, with their values.
 
-    The result can contain the fields in `names`, `corpus`, `run` (derived from `--out`), and the fields that `--set`
-    names. `base` defines which fields `--set` accepts.
+    The result can contain the fields in `names`, the two fields `corpus` and `run` (derived from `--out`), and the
+    fields given by `--set`. `base` defines which fields `--set` accepts.
 
     Raises:
         ConfigError: a setting of `--set` is unknown, of the wrong type, or also given by another option.

@@ -171,7 +171,7 @@ def ascend(
     temperature: float,
     sentences: Tensor | None = None,
 ) -> Tensor:
-    """Move each row n of `noise` (M, D) along the gradient g of the non-uniformity loss, by steps n + rate * g / |g|.
+    """Move each row of `noise` (M, D) along its gradient g of the non-uniformity loss. A step adds rate * g / |g|.
 
     The loss compares `anchors` (N, D) with the noise. Source: DCLR, equations 2 to 4. If `sentences` (K, D) are given,
     they are added to the denominator of the loss, unlike in the paper. The result has no gradient.

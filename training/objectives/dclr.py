@@ -138,7 +138,10 @@ class DCLR(Objective):
 
     @property
     def needs(self) -> Needs:
-        """Return the passes that DCLR needs: two views, and a teacher's pass if the teacher judges or is distilled."""
+        """Return the passes that DCLR needs: two views, and possibly a pass of the teacher.
+
+        The teacher is needed if its cosines decide which negatives are false, or if it is distilled.
+        """
         judges = self.params.weighting != "none" and self.params.judge == "teacher"
         return Needs(views=2, teacher=judges or self.params.distillation > 0)
 

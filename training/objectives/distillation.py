@@ -56,7 +56,7 @@ class Distillation(Objective):
 
     z_i (D) is the encoder's vector of a sentence, s_i (D) is the initial encoder's vector, and t_i (D') is the
     teacher's vector. R (D, D') is the isometry that maps every s_i as near as possible to t_i. It is the polar factor
-    of the sum of s_i^T t_i (Schönemann 1966). While R is being fitted, it overfits the current batch, so the errors and
+    of the sum of s_i^T t_i (Schönemann 1966). While R is being fitted, it overfits the current batch, so the loss and
     the updates are small at first.
     """
 
@@ -101,8 +101,8 @@ class Distillation(Objective):
     def _turned(self, own: Tensor, start: Tensor | None, teacher: Tensor) -> Tensor:
         """Return z_i R (N, D'), the encoder's vectors in the teacher's space.
 
-        Until `aligned` sentences were seen, the isometry R is first fitted to all sentences so far, including this
-        batch. If `aligned` is 0, there is no isometry, and `own` is returned unchanged.
+        If fewer than `aligned` sentences were seen before this batch, fit the isometry R again, to all sentences up to
+        and including this batch. If `aligned` is 0, there is no isometry, and `own` is returned unchanged.
         """
         if not self.params.aligned:
             return own
@@ -131,7 +131,10 @@ class Distillation(Objective):
 
 
 def _polar(matrix: Tensor) -> Tensor:
-    """Return U V^T of the singular value decomposition of `matrix` (D, D'), without negligible directions."""
+    """Return U V^T of the singular value decomposition of `matrix` (D, D').
+
+    Directions with a negligible singular value are left out.
+    """
     u, values, vh = torch.linalg.svd(matrix, full_matrices=False)
     shown: Tensor = u * (values > NEGLIGIBLE * values.max()) @ vh
     return shown.contiguous()

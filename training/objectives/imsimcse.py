@@ -108,7 +108,7 @@ class ImSimCSE(Objective):
     def needs(self) -> Needs:
         """Return the encoder passes that the active terms need.
 
-        `host` is true with Barlow Twins, because the rank of the cross-correlation is computed on the host.
+        With Barlow Twins, the result's `host` is true: the rank of the cross-correlation is computed on the host.
         """
         pairs, samples = self._kinds, self.params.samples
         views = max(2, 2 * samples * ("mean-sampling" in pairs), samples * ("shared-mean" in pairs))
@@ -146,11 +146,11 @@ class ImSimCSE(Objective):
 
     @property
     def _kinds(self) -> tuple[Pair, ...]:
-        """Return the kinds of pairs for positives and negatives, or () if the weight of InfoNCE is 0."""
+        """Return the kind (see `Pair`) of the positives and that of the negatives, or () if InfoNCE has weight 0."""
         return (self.params.positives, self.params.negatives) if self.params.contrast_weight else ()
 
     def _pair(self, kind: Pair, noisy: Tensor, clean: Tensor | None, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return the first and the second vectors of the pairs of kind `kind`, each (N, D)."""
+        """Return the two tensors (N, D) between whose rows cosines are computed. `kind` selects them (see `Pair`)."""
         match kind:
             case "dropout":
                 return noisy[0], noisy[1]

@@ -32,7 +32,7 @@ class Static(Objective):
     """Mean of 1 - cos(z_i, s_i), plus `similarity` times the mean of (cos(z_i, z_j) - cos(s_i, s_j))^2.
 
     The first mean is over the sentences of the batch, and the second mean is over all pairs. z_i (N, D) are the
-    student's vectors, and s_i (N, D) are the vectors of the whole encoder before training.
+    student's vectors, and s_i (N, D) are the vectors of the frozen backbone with all its layers.
 
     In Matryoshka training, z_i can be prefixes. In the first term, a prefix z_i is compared with the prefix of s_i that
     has the same width. In the second term, the similarities of prefixes are compared with those of the whole s_i.

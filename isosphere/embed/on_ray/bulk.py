@@ -3,7 +3,7 @@
 As on one machine, a first pass checks and counts all rows, and a second pass embeds them in parts of 4,096 rows.
 All nodes of the cluster take part in both passes. The input files are divided into shards. One task reads each shard
 and sends its parts to actors, which embed them. Each part becomes a file, which is written atomically. If the command
-is repeated, only missing parts are computed. Ray also repeats the missing parts after the loss of a node.
+is repeated, only missing parts are computed. If a node is lost, Ray computes its unfinished parts again.
 """
 
 from __future__ import annotations
@@ -140,7 +140,10 @@ def _manifest(folder: Folder) -> dict[str, Any]:
 
 
 def _wanted(description: Description, options: Options, states: list[list[Any]]) -> dict[str, Any]:
-    """Return everything that determines the output: encoder, options, and the states of the input files."""
+    """Return everything that determines the output: encoder, options, and `states`, a list for each input file.
+
+    Each list has the file's name, its size, and a value that changes with its content.
+    """
     return {**description.metadata, **asdict(options), "inputs": states}
 
 

@@ -49,7 +49,8 @@ def read(shard: dict[str, Any], options: Options, there: Collection[str]) -> Ite
 
     Args:
         shard: names of the shard's parts, and its pickled files.
-        there: names of the parts that existed when the job began. If Ray repeats the task, the names are the same.
+        there: names of the parts that existed when the job began. These parts are not missing. A task that Ray repeats
+            gets the same names, so it yields the same parts.
 
     Raises:
         Refused: a file changed since the first pass, so the number of parts differs.
