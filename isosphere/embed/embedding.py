@@ -163,7 +163,7 @@ class Job:
         return Npy(empty)
 
     def check(self, output: Npy | Parquet, stream: TextIO) -> Done:
-        """Count and check all rows with the function `check`, and let `output` learn the types of its columns."""
+        """Read all rows once to count and check them, and let `output` learn the types of its columns."""
         with tqdm(desc="checking", unit="row", file=stream, disable=not stream.isatty(), leave=False) as bar:
 
             def learn(batch: Sequence[Row]) -> None:
@@ -204,7 +204,10 @@ def made_by(encoder: Encoder) -> dict[str, str]:
 
 
 def batches(paths: Iterable[File], options: Options, bad: OnBadRow) -> Iterator[list[Row]]:
-    """Yield the rows of files in lists, one list for each part. `bad` receives the error of each bad row."""
+    """Yield the rows of all files in lists of `options.rows_of_a_part` rows. The last list may be shorter.
+
+    Bad rows are left out. `bad` receives the error of each bad row.
+    """
     found = rows(paths, options.text_column, options.id_column, options.columns, bad)
     while batch := list(islice(found, options.rows_of_a_part)):
         yield batch

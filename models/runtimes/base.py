@@ -131,8 +131,9 @@ class Runtime(Protocol):
     def run(self, ids: Ids, mask: Ids, *, alone: bool = False) -> Embedded:
         """Run one padded batch, `ids` and `mask` each (N, L). Rows keep their order.
 
-        The caller owns the returned arrays. With `alone`, this batch may use all threads. Callers set `alone` if no
-        other batch runs. On a CPU, callers may also run one extra batch with `alone` while every stream is busy.
+        The caller owns the returned arrays. With `alone`, this batch may use all threads. Callers may set `alone` if no
+        other batch runs. On a CPU, callers may also set `alone` for a single extra batch, which runs while all streams
+        are busy.
         """
 
     @staticmethod

@@ -48,8 +48,9 @@ def gather_indices(mask: Ids) -> dict[str, NDArray[np.int32]]:
 def simplify(graph: Any) -> None:
     """Rewrite the attention of `graph` in place, so that OpenVINO computes the same result with fewer operators.
 
-    A reshape that splits or merges heads gets a constant shape. The exchange of the keys' last two axes becomes an
-    option of the product of queries and keys. OpenVINO can then compute this exchange as a part of attention.
+    Each reshape that splits or merges heads gets a constant shape. The operator before the product of queries and keys
+    no longer swaps the last two axes of the keys. Instead, the product itself swaps these axes, by MatMul's attribute
+    `transpose_b`. OpenVINO can then compute the swap as a part of attention.
     """
     from openvino import opset13
 

@@ -242,7 +242,7 @@ def _check_combination(body: SearchRequest, options: SearchOptions, *, several: 
 
 
 def _check_options(body: SearchRequest) -> None:
-    """Raise `Invalid` if an option of the request has no effect in the request's mode of search."""
+    """Raise `Invalid` if an option of the request has no effect with the request's `mode` or `fusion`."""
     if body.fusion != "rrf" and body.mode != "hybrid":
         raise Invalid(f"has no effect in {body.mode} search: set mode to hybrid", field="fusion")
     if body.alpha != EVEN and body.fusion != "weighted":

@@ -93,8 +93,8 @@ async def _destination(settings: Settings, given: argparse.Namespace) -> AsyncIt
 def _options(given: argparse.Namespace, file: Path, watched: dict[str, Any] | None = None) -> Options:
     """Return the options for a file.
 
-    For a file in a folder, `watched` is metadata for the documents of the file, and options that do not fit the file's
-    format are ignored.
+    For a file in a folder, `watched` is additional metadata for the documents of the file. For a single file, `watched`
+    is None. In a folder, options that do not fit a file's format are ignored, unless the user set `--format`.
     """
     others = {
         "text_column": given.text_column,

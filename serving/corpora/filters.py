@@ -164,7 +164,7 @@ class Compares(_Named):
 
     @cached_property
     def placed(self) -> list[tuple[str, int | float | str | bytes]]:
-        """The bounds. If strings are compared as points in time, each operand is replaced by its `instant`."""
+        """The `bounds`. If `kind` is "date", the operand of each bound is replaced by its `instant`."""
         return [(name, _placed(operand, self.kind)) for name, operand in self.bounds]
 
 

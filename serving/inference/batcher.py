@@ -71,7 +71,7 @@ class Batcher:
 
     A running batch can't be stopped, and a long text takes many times as long as a short text. With `overtaking`, an
     interactive batch may therefore run in an extra thread while all streams are busy. This batch has only texts of API
-    keys that have no text in a running batch. The `owner` of a request is its API key.
+    keys that have no text in a running batch. `Request.owner` is the API key of a request.
     """
 
     def __init__(

@@ -129,7 +129,10 @@ class Pace:
         self._samples: deque[tuple[float, int]] = deque()
 
     def add(self, done: int) -> None:
-        """Record the total amount of work that is done. The time before the first progress does not count."""
+        """Record the total amount of work that is done.
+
+        `rate` counts time only from the last call before the first progress, so that an initial wait is left out.
+        """
         now = time.monotonic()
         if len(self._samples) == 1 and self._samples[0][1] == done:
             self._samples.clear()

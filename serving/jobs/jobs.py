@@ -353,8 +353,8 @@ class Jobs:
     def _ready(self) -> Iterator[Job]:
         """Yield the waiting jobs that may run at the same time as the running jobs, oldest first.
 
-        Of each corpus, at most one job is yielded, in addition to jobs of the kinds in `beside`. A yielded job may
-        still have to wait, because of the limit `at_once` or because it is another API key's turn.
+        At most one job of each corpus is yielded. Jobs of the kinds in `beside` do not count towards this limit. A
+        yielded job may still have to wait, because of the limit `at_once` or because it is another API key's turn.
         """
         begun = [*self._begun.values(), *(job for job in self._unended.values() if job.id in self._stalled)]
         taken = {job.corpus for job in begun if job.kind not in self._beside}

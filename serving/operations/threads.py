@@ -201,7 +201,7 @@ def _log_error(work: asyncio.Future[Any]) -> None:
 
 
 class CorpusThreads:
-    """A thread pool with a limit for each name, such as the name of a corpus.
+    """A thread pool that limits how many threads work at the same time for each name, such as the name of a corpus.
 
     Each API key also has a limit on reads, and another limit on writes. A long write, such as a restore, therefore
     does not delay the searches of its key.
@@ -289,8 +289,9 @@ class CorpusThreads:
     def containers(self) -> AbstractAsyncContextManager[None]:
         """Allow only one `with` block of this method at a time for the caller's API key.
 
-        In the block, a request has a body with many lists and objects in memory. Python's garbage collector scans all
-        bodies of this kind together, and blocks all threads meanwhile.
+        A request whose body has many lists and objects runs in this block while the parsed body is in memory. Python's
+        garbage collector scans all parsed bodies in one pass, and blocks all threads meanwhile. With several such
+        bodies of one key, all threads would be blocked for longer.
         """
         return self._share("containers")
 

@@ -93,9 +93,10 @@ def off_info_nce(positives: Tensor, negatives: Tensor, m: float, m_on: WeightOn 
 
 
 class ImSimCSE(Objective):
-    """ImSimCSE: InfoNCE whose positives and negatives are from different passes, and terms between dimensions.
+    """ImSimCSE: InfoNCE between sentences, and terms between dimensions.
 
-    InfoNCE is equation 3 of the paper. The terms between dimensions are equations 4 (Barlow Twins) and 5.
+    InfoNCE is equation 3 of the paper. By default, its positives are pairs of dropout views, and its negatives are
+    pairs of views without dropout (see `Pair`). The terms between dimensions are equations 4 (Barlow Twins) and 5.
     """
 
     def __init__(self, params: ImSimCSEParams, dim: int) -> None:

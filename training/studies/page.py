@@ -140,10 +140,10 @@ def _kinds(summary: Summary) -> str:
 
 
 def _sweeps(summary: Summary) -> Iterable[Element]:
-    """Draw the scores over each axis of the study that is numeric. An axis is a setting with several values.
+    """Draw the scores against the values of each numeric axis of the study, except the seed.
 
-    The papers show such data in DCLR's figures 5 and 6, ImSimCSE's table 5, WhitenedCSE's tables 4 to 6 and
-    GS-InfoNCE's table 3.
+    An axis is a setting with several values. Curves with a single point are left out. The papers show such data in
+    DCLR's figures 5 and 6, ImSimCSE's table 5, WhitenedCSE's tables 4 to 6 and GS-InfoNCE's table 3.
     """
     names = dict.fromkeys(name for row in summary.rows for name in row.results[0].axes if name != SEED)
     for name in names:

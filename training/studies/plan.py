@@ -146,14 +146,17 @@ LARGE = 3.0
 
 
 def cpu_hours(trials: Sequence[Trial]) -> float:
-    """Estimate the hours of all runs together on one CPU core, if they start from minilm. Equal runs count once."""
+    """Estimate the hours of all runs together on one CPU core. Equal runs count once.
+
+    The estimate assumes that every run starts from minilm.
+    """
     return sum(map(_passes, _different(trials))) / CORE / 3600
 
 
 def gpu_hours(trials: Sequence[Trial]) -> float:
-    """Estimate the hours of all runs on one H100, one after the other, if they start from the papers' backbones.
+    """Estimate the hours of all runs on one H100, one after the other. Equal runs count once.
 
-    Equal runs count once.
+    A backbone counts as a large model if its name contains "large". All other backbones count as BERT-base.
     """
     weighted = (_passes(each) * (LARGE if "large" in each.config.backbone else 1.0) for each in _different(trials))
     return sum(weighted) / DEVICE / 3600

@@ -195,7 +195,7 @@ def corpus_digest(files: tuple[str, ...], name: str = "corpus") -> str:
     """Return the SHA-256, in hex, of the digests of the files in their order.
 
     Args:
-        name: field of the configuration that the error names.
+        name: field of the configuration that lists `files`. The message of the error begins with this name.
 
     Raises:
         StudyError: a path is not a file.

@@ -130,7 +130,7 @@ def _model_name(name: str) -> str:
 def _absolute(place: str) -> str:
     """Return a path as an absolute path, because the cluster's processes have other working directories.
 
-    URLs and paths that do not exist are returned unchanged.
+    A URL is returned unchanged. A path that does not exist is also returned unchanged.
     """
     return str(Path(place).absolute()) if not is_url(place) and Path(place).exists() else place
 

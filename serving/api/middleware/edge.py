@@ -33,8 +33,8 @@ class TrailingSlash:
     """Outermost, pure ASGI middleware that removes a trailing slash from the path of a request.
 
     It removes the slash if a route has the path without the slash, and no route has the path with the slash. It is
-    outermost, so that authentication and logs see the path of the route. The server does not redirect instead. Some
-    clients do not follow a redirect of a POST, and others follow it but do not send the body again.
+    outermost, so that authentication and logs see the path of the route. A redirect would not work for all clients.
+    Some clients do not follow a redirect of a POST, and others follow it but do not send the body again.
     """
 
     def __init__(self, app: ASGIApp, routers: Iterable[APIRouter]) -> None:

@@ -260,11 +260,13 @@ def held_out(count: int) -> Rows:
 
 
 def tune(main: Main, queries: Floats, target: float, pause: Pause, shares: Sequence[float] = SHARES) -> Tuning:
-    """Return the lowest effort at which `main` reaches the recall target, for each share in `shares`.
+    """Find, for each share in `shares`, the lowest effort at which `main` reaches the recall `target`.
 
-    A share is the fraction of the vectors that match a filter. A share below 1 gets no effort if none reaches the
-    target, or if at most `EXACT_ROWS` vectors match. `Tuning.effort` says how searches with such a share work. The
-    (Q, D) `queries` are not in `main`. See docs/adr/0019.
+    A share is the fraction of the vectors that match a filter. An effort is a value of a search parameter, such as
+    `efSearch` (see `Tuning`). Recall is measured with `queries` (Q, D), which are not in `main`. See docs/adr/0019.
+
+    A share below 1 gets no effort if at most `EXACT_ROWS` vectors match, or if no effort reaches the target. For a
+    share without an effort, `Tuning.effort` decides whether a search is exact or uses an interpolated effort.
 
     Raises:
         BuildError: no effort reaches the target without a filter; the message gives the recall that was reached.

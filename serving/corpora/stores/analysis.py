@@ -126,9 +126,10 @@ def has_unspaced(token: str) -> bool:
 
 
 def ends_run(tokens: Sequence[str], at: int) -> bool:
-    """Return whether `tokens[at]` only repeats the last character of the pair `tokens[at - 1]`.
+    """Return whether `tokens[at]` is the single character that `indexed` adds after the pairs of a run.
 
-    `indexed` adds this token at the end of each run of characters of a script without spaces.
+    A run is a sequence of characters of a script without spaces, such as Chinese. `indexed` replaces each run by its
+    overlapping pairs and its last character. For example, a run ABC becomes AB BC C.
     """
     return at > 0 and is_character(tokens[at]) and _is_pair(tokens[at - 1])
 

@@ -345,7 +345,7 @@ class OpenFiles:
     def used(self, file: Reopenable) -> None:
         """Record a use of `file`.
 
-        If too many files are open, close the least recently used file, unless this file is in use.
+        If too many files are open, close the least recently used one. If that one is in use, it stays open.
         """
         with self._lock:
             self._open.pop(file, None)

@@ -55,7 +55,8 @@ def rules(
 ) -> Rules:
     """Return the rules that follow from the settings of a corpus. All settings except `stemming` are JSON.
 
-    Synonyms of a text without words, such as `&`, are left out, because every query would contain this text.
+    Synonyms of a text without words, such as `&`, are left out. Otherwise, this text would count as an empty phrase,
+    and its synonyms would be added to every query.
     """
     stemming = stemming or "none"
     by_stems: dict[Term, list[str]] = {}

@@ -213,8 +213,9 @@ def _best(
 ) -> Ranking:
     """Return the best `k` passages by the sum of their scores for all `expressions`.
 
-    Each expression is an FTS5 query, and comes with a maximum score or None. Only expressions that find corrections
-    have a maximum. The scores of such an expression are limited to its maximum, and then multiplied by `CORRECTED`.
+    Each expression is an FTS5 query, and comes with a maximum score or None. Only an expression for the corrections of
+    a word of the query has a maximum (see `_capped`). The scores of such an expression are limited to its maximum, and
+    then multiplied by `CORRECTED`.
     """
     if not expressions or (allowed is not None and not len(allowed)):
         return Ranking(np.empty(0, dtype=np.int64), np.empty(0))
