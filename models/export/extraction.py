@@ -65,13 +65,14 @@ def extract(
 
     `dtype` is one of `DTYPES`. At the same file size, float8 allows twice the rank of float16, but each number has a
     rounding error of up to 6 %. `layers` are the base's layers from which the tuned encoder was made, counted from 0.
-    None means all layers. With `data`, the folder of SentEval's data, both encoders are scored on STS-B dev. `about` is
-    a sentence for the model card.
+    None means all layers. `data` is the folder of SentEval's data. With `data`, the tuned encoder and the base with the
+    adapter are scored on STS-B dev. `about` is a sentence for the model card.
 
     Raises:
         AdapterError: the encoders differ in architecture or vocabulary, the rank is out of range, `folder` contains
             files that do not belong to an adapter, or `training` is not installed, which `data` requires.
-        Refused: the base does not have these layers, or `data` lacks a file.
+        Refused: `layers` are not ascending numbers of the base's layers, layers of this model family can't be removed,
+            or `data` lacks a file.
         SourceError, BundleError: an encoder can't be read.
     """
     tuned, start = Encoder.load(source), Encoder.load(base)

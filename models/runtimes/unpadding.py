@@ -1,8 +1,8 @@
-"""Rewriting of an OpenVINO graph so that only attention computes padding tokens (ADR 0060).
+"""Rewriting of an OpenVINO graph so that most operators skip padding tokens (ADR 0060).
 
 Linear layers, norms and activations process each token independently of the other tokens. After the rewriting, they
-process a list of the real tokens of a batch. Before attention, a gather copies the tokens of each text into the text's
-row of the padded batch. After attention, another gather copies the real tokens back.
+process a list of the real tokens of a batch, except in the embeddings. Before attention, a gather copies the tokens of
+each text into the text's row of the padded batch. After attention, another gather copies the real tokens back.
 """
 
 from __future__ import annotations
@@ -67,9 +67,10 @@ def simplify(graph: Any) -> None:
 
 
 def unpadded(graph: Any) -> Any | None:
-    """Return a copy of a simplified graph. The copy computes padding tokens only in attention.
+    """Return a copy of a simplified graph in which most operators skip padding tokens.
 
-    The copy has two additional inputs. The function `gather_indices` returns the values of these inputs.
+    In the copy, padding tokens are still processed by the embeddings and by operators that combine tokens, such as
+    attention. The copy has two additional inputs. The function `gather_indices` returns the values of these inputs.
 
     Return None if the graph does not have the attention of BERT.
     """

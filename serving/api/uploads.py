@@ -297,10 +297,12 @@ async def _added(
 async def _small(
     service: Service, rule: VectorRule, options: Options, spool: Spool, keyed: Keyed | None
 ) -> Upload | None:
-    """Return the documents of an upload, or None if there are too many to store before the answer.
+    """Read an upload that is small enough to be stored without a job.
+
+    Return None if the upload has too many documents or too many characters. A job must then store the upload.
 
     If the format needs a parser, a child process parses the file, and the CPU time is charged to the API key. Other
-    formats are read in the threads of the API key.
+    formats are read in a thread of this process, within the corpus's limit on threads and the API key's limit on reads.
     """
 
     def small() -> Upload | None:

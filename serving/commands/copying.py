@@ -46,7 +46,8 @@ class Place(NamedTuple):
         """Parse `text`, which has the form `STORE#NAME`. If `text` has no name, the corpus is called `name`.
 
         Raises:
-            Refused: `text` names no store or no corpus, or has an unescaped # in a user or a password.
+            Refused: `text` has no store, `text` and `name` are both without the name of a corpus, or a user or a
+                password has an unescaped #.
             Invalid: the name of the corpus is not legal.
         """
         store, _, named = text.partition("#")

@@ -27,9 +27,12 @@ Opened = tuple[Settings, Sequence[Model]]
 def begin(settings: Settings) -> Future[Opened]:
     """Configure the log, and open the bundles in the background. Then load the first encoder, also in the background.
 
-    Return a future of the settings from `with_bundles` and the opened models. The future ends when the bundles are open
-    and the loading of the first encoder has begun. The first call of `load` on the first model waits until this encoder
-    is loaded. The future raises the errors of `with_bundles` and `opened_models`.
+    Return a future of two values: the settings that `with_bundles` returns, and the opened models. The future ends when
+    the bundles are open and the loading of the first encoder has begun. The future raises the errors of `with_bundles`
+    and `opened_models`.
+
+    When `load` of the first model is called for the first time, it waits until the loading in the background ends, and
+    returns the loaded encoder. Later calls load the encoder again.
     """
     logs.configure(settings.log_format)
     _limit_tokenizers(settings)  # here, because the environment must not change while other threads read it

@@ -266,9 +266,10 @@ def _of_one_value(path: FieldPath, parts: Sequence[Filter], field: str) -> list[
 
 
 def _tests_a_value(condition: Any) -> bool:
-    """Return True if the keys of `condition` are operators that test a value, False if they are names of fields.
+    """Return whether `condition` has an operator that tests a value, such as `$gt`.
 
-    If `$not` is the only operator, test the keys of its operand instead.
+    Names of fields, including `$id`, are not such operators. `$and` and `$or` are not either, because they combine
+    filters. If `$not` is the only such operator, test its operand instead.
     """
     while isinstance(condition, dict):
         operators = {key for key in condition if key.startswith("$")} - {"$and", "$or", ID}

@@ -231,8 +231,9 @@ class Store(NamedCorpora, VectorSource, Protocol):
     def write(self, name: str, writes: Sequence[Write]) -> list[Change | ServiceError]:
         """Apply `writes` in order in one commit. A document replaces an existing document with the same id.
 
-        Return for each write its change, or the error that refused the write. The error is `Conflict` if the corpus has
-        another fingerprint than the write.
+        Return for each write its change, or the error that refused the write. The error is `Conflict` if the vectors of
+        the write have another encoder or dimension than the corpus. A corpus without documents takes the encoder and
+        the dimension of the write, unless the vectors of the corpus or of the write come with the documents.
 
         Raises:
             Damaged: an earlier read or write has found the corpus damaged.

@@ -53,7 +53,10 @@ class FakeEngine:
         return [_tokens(text, direction) for text in texts]
 
     def tokenize_pairs(self, pairs: Sequence[TextPair], direction: Direction) -> list[Tokens]:
-        """Return the words of both texts as one list of tokens. The fake model can't score pairs."""
+        """Return for each pair the tokens of both texts together.
+
+        Only cross-encoders embed the result, and the fake model is not a cross-encoder.
+        """
         return [_tokens(f"{first} {second}", direction) for first, second in pairs]
 
     def pieces(self, texts: Sequence[str], special_tokens: bool) -> list[list[Piece]]:

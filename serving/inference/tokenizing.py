@@ -188,7 +188,10 @@ class Tokenizing:
 
 
 def _failing_alone(tokenize: Tokenize) -> Tokenize:
-    """Wrap `tokenize` so that its failures become `Backend` errors for callers."""
+    """Wrap `tokenize` in a function that raises `serving.errors.Backend` if the tokenizer fails.
+
+    It is also a failure if the tokenizer does not return exactly one result for each text.
+    """
 
     def tokenized(texts: Sequence[str], direction: Direction) -> list[Tokens]:
         try:

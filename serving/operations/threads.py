@@ -223,10 +223,10 @@ class CorpusThreads:
         garbage-collected."""
 
     async def run(self, name: str, work: Callable[[], T], on_cancel: Callable[[], None] = lambda: None) -> T:
-        """Run `work` in a thread, within the limit of `name` and the API key's limit on writes.
+        """Run `work` in a thread, within the limit on threads for `name` and the API key's limit on writes.
 
-        If the caller is cancelled, `on_cancel` is called. Work that has started counts towards the limits until it has
-        ended. Work that has not started is dropped.
+        `name` is usually the name of a corpus. If the caller is cancelled, `on_cancel` is called. Work that has started
+        counts towards the limits until it has ended. Work that has not started is dropped.
 
         Raises:
             Overloaded: `WAITING` writes of the API key already wait for a thread.

@@ -74,8 +74,8 @@ def attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Compute attended values (N, L, heads, d) and weights (N, heads, L, L) of query, key, value (N, heads, L, d).
 
-    For `packed` sentences N is 1, L is the total number of tokens T, and no weights are returned. The fused kernel
-    returns no weights either.
+    For `packed` sentences N is 1, L is the total number of tokens T, and no weights are returned. On devices other than
+    CPUs, a fused kernel computes attention, and returns no weights either.
 
     Under bf16 autocast the scores stay bf16, and the softmax computes in float32 internally. Transformers' eager
     attention would write the scores in float32 and convert them back. In evaluation the architecture's own eager

@@ -392,7 +392,10 @@ def _overview(paper: str, compared: Sequence[Line], drawn: Sequence[Element]) ->
 
 
 def _differences(compared: Sequence[Line]) -> list[Element]:
-    """Draw the differences to SimCSE that have an interval. The list is empty if no difference has an interval."""
+    """Draw the differences to SimCSE that have a confidence interval over seeds.
+
+    The list is empty if no difference has an interval.
+    """
     gains = [
         Bar(each.label, each.gain, svg.mark(0), (each.gain - each.noise, each.gain + each.noise), each.paper_gain)
         for each in compared

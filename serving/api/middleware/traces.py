@@ -78,7 +78,7 @@ class Collector:
 
 
 class Traces:
-    """Pure ASGI middleware that records a span for each request.
+    """Pure ASGI middleware that records a span for each request, except requests for the paths `PROBES`.
 
     A span names the route by its template, because a path may contain the id of a document.
     """

@@ -216,9 +216,12 @@ class Plan:
         """Return whether the tail is so long that its oldest vectors should become a graph before the next build.
 
         The tail contains the vectors that are in no built part, and is searched exactly. `tail` is the number of these
-        vectors, and `built` is the number of vectors in the built parts. A graph needs more than `FEWEST` vectors,
-        because some vectors stay outside as queries, to measure the graph's recall. If nothing is built yet, the tail
-        may be longer: a first build is due at `least` vectors, and takes no longer than a graph of the tail.
+        vectors, and `built` is the number of vectors in the built parts.
+
+        After the first build, the tail may have up to `least` / 2 vectors. Before the first build, it may have up to
+        1.5 `least` vectors. The first build begins at `least` vectors anyway, and takes no more time than a graph of
+        the tail. A graph always needs more than `FEWEST` vectors, because some vectors stay outside the graph as
+        queries that measure its recall. If the plan does not have the kind "hnsw", return False.
         """
         return "hnsw" in self.kinds and tail > max(FEWEST, self.least // 2 if built else 3 * self.least // 2)
 

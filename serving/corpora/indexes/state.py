@@ -239,7 +239,7 @@ class Main:
 
 
 class Part(NamedTuple):
-    """A built part, and marks of the rows that are not removed."""
+    """A built part, and the set of its rows that are not removed."""
 
     main: Main
     marks: Marks

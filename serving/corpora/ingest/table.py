@@ -134,7 +134,8 @@ class Columns(NamedTuple):
 def _place(wanted: str, names: Sequence[str]) -> int | None:
     """Return the index of the column with the name `wanted`.
 
-    If there is no such name, ignore case. If no name, or more than one name, then matches, return None.
+    If no column has exactly this name, compare the names without regard to case, and to white space around `wanted`.
+    Return None if this comparison finds no column, or more than one.
     """
     if wanted in names:
         return names.index(wanted)

@@ -126,7 +126,8 @@ def _first_letters(reader: sqlite3.Connection) -> Iterator[str]:
 def distances(word: str, others: list[str], *, continued: bool = False) -> _Distances:
     """Return the distance of `word` to each of `others`. A typo in the first letter counts twice.
 
-    With `continued`, return the distance of `word` to the nearest prefix of each of `others`.
+    With `continued`, return the distance of `word` to the nearest prefix of each of `others`. Without `continued`, the
+    distance to words that are more than two letters longer than `word` is not computed. They get at least 126.
 
     The distances to all words are computed together, by the usual dynamic programming (Damerau, A technique for
     computer detection and correction of spelling errors, 1964).

@@ -143,10 +143,11 @@ def _words_and_stems(text: str, stemming: Stemming) -> tuple[list[str], list[str
 
 
 def _open_phrase(text: str, stemming: Stemming) -> tuple[Term, Term]:
-    """Return the words and the stems of `text`. A last token that only repeats a character is left out.
+    """Return the words and the stems of `text`, without the single last character of a run at the end of `text`.
 
-    `analysis.ends_run` describes this token. With this token, the phrase would not find passages in which another
-    character directly follows the phrase.
+    A run is a sequence of characters of a script without spaces, such as Chinese. For example, the run ABC has the
+    tokens AB BC C (see `analysis.ends_run`), and the run ABCD has the tokens AB BC CD D. The phrase AB BC C would not
+    find ABCD. The phrase AB BC finds both runs.
     """
     words, stems = _words_and_stems(text, stemming)
     end = len(words) - analysis.ends_run(words, len(words) - 1)

@@ -114,7 +114,7 @@ def _spectrum(judged: Sequence[Evaluated]) -> Part:
 
 
 def _cosines(judged: Sequence[Evaluated]) -> list[Element]:
-    """Draw one histogram for each evaluation. All histograms have the same axes."""
+    """Draw one histogram for each evaluation that measured cosines. All histograms have the same axes."""
     known = [each for each in judged if each.get("geometry", "cosine_histogram", "share")]
     edges = [edge for each in known for edge in each.get("geometry", "cosine_histogram", "edges")]
     shares = [share for each in known for share in each.get("geometry", "cosine_histogram", "share")]

@@ -247,7 +247,11 @@ def _page(found: Iterable[Document | None], limit: int) -> tuple[list[Document],
 
 
 def _unmatched(table: Rows | None, where: Filter) -> list[str]:
-    """Implement `Backend.unmatched`. If there are more than `COUNTED` documents, only missing fields are reported."""
+    """Implement `Backend.unmatched`.
+
+    If the corpus has more than `COUNTED` documents, warn only of fields that no document has. The types of values are
+    then not checked.
+    """
     with _fields(table) as (database, complete):
         if complete or table is None:
             return unmatched(database, where)
