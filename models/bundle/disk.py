@@ -159,9 +159,9 @@ def _locked_draft(create: Callable[[], Path], holding: ExitStack) -> Path:
 
 
 def _sweep_drafts(folder: Path, pattern: str, delete: Callable[[Path], object]) -> None:
-    """Delete those drafts in `folder` that match `pattern` and are not locked. Their writers were killed.
+    """Delete the drafts in `folder` that match `pattern`, except locked ones, whose writers are still running.
 
-    Errors are ignored, because the drafts do no harm.
+    The writers of the deleted drafts were killed. Errors are ignored, because leftover drafts do no harm.
     """
     for draft in folder.glob(pattern):
         with suppress(OSError), locked_exclusively(draft):

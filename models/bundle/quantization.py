@@ -77,7 +77,7 @@ def ubinary(vectors: Floats) -> NDArray[np.uint8]:
 
 
 def binary(vectors: Floats) -> NDArray[np.int8]:
-    """Return the result of `ubinary` minus 128, as int8 vectors (N, ⌈D / 8⌉)."""
+    """Return the bytes of `ubinary`, each minus 128, as int8 vectors (N, ⌈D / 8⌉)."""
     return _flip_sign_bit(ubinary(vectors).view(np.int8))
 
 

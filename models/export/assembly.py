@@ -53,13 +53,14 @@ def assemble(
     measure_with: Options | None = None,
     on_choice: Callable[[Choice], object] = lambda _: None,
 ) -> Bundle:
-    """Write the bundle of `minilm` or of one of its adapters, atomically.
+    """Write the bundle of `source` to `folder`, atomically. `source` is the encoder `minilm` or an adapter for it.
 
-    See `export` for `measure_with` and `on_choice`.
+    With `measure_with`, the runtimes of this machine are compared under these options, and the bundle contains the
+    measurements. `on_choice` is called with the chosen runtime.
 
     Raises:
-        SourceError, AdapterError: base or adapter can't be read, or the adapter does not fit the base.
-        Failed: the bundle does not reproduce the golden vectors.
+        SourceError, AdapterError: `minilm` or the adapter can't be read, or the adapter does not fit `minilm`.
+        Failed: a weight is missing or has a different shape, or the bundle does not reproduce the golden vectors.
         BundleError: `folder` contains files that are not part of a bundle.
         OSError: the bundle can't be written; the message names `folder`.
     """
@@ -149,10 +150,10 @@ def shorten(graph: onnx.GraphProto, layers: int) -> None:
 
 
 def fill(graph: onnx.ModelProto, weights: Weights) -> None:
-    """Put the weights into the empty tensors of `graph`, the graph of a template.
+    """Put the weights into `graph`, whose tensors are empty and have the names of their weights.
 
     Raises:
-        Failed: a weight is missing or has a different shape.
+        Failed: a weight is missing, or its shape differs from the shape of its tensor.
     """
     for tensor in graph.graph.initializer:
         weight = tensor.name.removesuffix(TRANSPOSED)

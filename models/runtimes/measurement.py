@@ -213,7 +213,10 @@ def error_line(error: Exception, bundle: Bundle) -> str:
 
 
 def _closeness(vectors: NDArray[np.float32], reference: NDArray[np.float32]) -> tuple[float | None, float | None]:
-    """Return the minimum cosine and the `rank_loss`, which are both None if a number is not finite."""
+    """Return the minimum cosine between a vector and its reference, and the `rank_loss` of all vectors.
+
+    Both are None if the minimum cosine is not finite.
+    """
     least = float((vectors.astype(np.float64) * reference).sum(axis=1).min())
     return (least, rank_loss(vectors, reference)) if np.isfinite(least) else (None, None)
 

@@ -55,7 +55,7 @@ class ReembedRequest(ClosedBody):
 
 
 class AdaptRequest(ClosedBody):
-    """Request to adapt an encoder to a corpus. `model` is the encoder to start from, by default the first encoder."""
+    """Request to adapt an encoder to a corpus. Training starts from the encoder `model`."""
 
     model: AskedModel = None
     max_steps: int | None = Field(

@@ -122,12 +122,12 @@ class Backend(NamedCorpora, Protocol):
     ) -> int:
         """Change the metadata and the expiry of documents, and return the number of changed documents.
 
-        `which` has the ids of the documents, or a filter. Unknown ids are skipped. See `delete_where` for
-        `before_commit`.
+        `which` has the ids of the documents, or a filter. Unknown ids are skipped. The documents are changed in several
+        commits. `before_commit` is called before each commit. If it raises an exception, the patch ends with this
+        exception. After an error, the commits before it are not undone.
 
         Raises:
-            Invalid, TooLarge: the merged metadata of a document are invalid or too large. Earlier commits are not
-                undone.
+            Invalid, TooLarge: the merged metadata of a document are invalid or too large.
         """
 
     def remove_expired(self) -> None:

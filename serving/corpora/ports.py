@@ -199,8 +199,8 @@ class VectorSource(Protocol):
 class Store(NamedCorpora, VectorSource, Protocol):
     """The durable store of local corpora.
 
-    When a method raises an error, nothing has changed. Reads for callers never return an expired document. Reads for
-    indexes, re-embedding and copies return it until it is deleted.
+    When a method raises an error, nothing has changed. Methods that answer a request never return an expired document.
+    Methods that build an index, re-embed or copy a corpus return such a document until it is deleted.
 
     A document is stored as one passage or several, each with a key. Keys are positive, increase with time and are never
     reused.
@@ -289,7 +289,8 @@ class Store(NamedCorpora, VectorSource, Protocol):
     ) -> list[list[Span]]:
         """Return for each of `texts` the spans that match words of `query`.
 
-        Words match by the same rules as in `words`. Only the first `MAX_MARKED` characters of a text are searched.
+        Words match by the same rules as in the method `words`. Only the first `MAX_MARKED` characters of a text are
+        searched.
         """
 
     def stale(self, name: str, fingerprint: str, limit: int) -> list[tuple[int, str]]:

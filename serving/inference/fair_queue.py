@@ -94,8 +94,8 @@ class Request:
     def take(self, row: int, vector: Floats, norm: Floats | np.float32) -> int:
         """Store the vector (D,) of one text, or the vectors (L, H) of its tokens, with their norms.
 
-        `row` is the index of the text in the request. After the last missing text, complete the answer. Return the
-        number of tokens by which this call shortens the queue.
+        `row` is the index of the text in the request. When no text of the request lacks a vector any more, complete the
+        request's future with the answer. Return the number of tokens by which `Batcher.queued_tokens` decreases.
         """
         if self._answer is None:
             last = self._places[-1]

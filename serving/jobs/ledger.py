@@ -306,7 +306,7 @@ class Requests:
             self._under_way.discard(place)
 
     async def note(self, keyed: Keyed, answer: Answer) -> None:
-        """Store an answer, unless it is too large (see `keep`). When this method returns, the answer is on disk."""
+        """Store an answer on disk, unless it alone exceeds the limit on a caller's answers."""
 
         def work() -> None:
             with self._ledger.transaction() as connection:

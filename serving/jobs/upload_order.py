@@ -71,10 +71,12 @@ class UploadOrder:
 
 
 def check_stays(jobs: Jobs, corpus: str) -> None:
-    """Check that no pending restore would discard a write. Call this function at the commit of the write.
+    """Check that no waiting or running job restores the corpus, because the restore would discard a write.
+
+    Call this function immediately before each commit of a write.
 
     Raises:
-        Conflict: a job will restore the corpus.
+        Conflict: such a job exists.
     """
     if restoring := jobs.unfinished(RESTORE, corpus):
         raise Conflict(f"corpus {corpus!r} is being restored by job {restoring[0]}: try again after the job has ended")

@@ -45,12 +45,13 @@ Version = tuple[int, int, int, int]
 class Keyring:
     """The callers whose keys are in a key file.
 
-    If a change makes the content of the file invalid, the old keys stay valid, and the error is logged. A mistake in an
-    edit thus neither locks everybody out nor lets everybody in.
+    `find` checks at most once a second whether the file has changed. If a change makes the content of the file invalid,
+    the old keys stay valid, and the error is logged. A mistake in an edit thus neither locks everybody out nor lets
+    everybody in.
 
     If the file can't be read, a key may have been revoked in it. The old keys therefore stay valid for only `grace`
-    seconds after the last successful check. Then all keys are refused. Every check reads an invalid or unreadable file
-    again.
+    seconds after the last check without an error. Then all keys are refused. After a check with an error, the next
+    check reads the file again, even if the file has not changed.
 
     Raises:
         KeysError: when the object is created, the file can't be read or is not a key file.

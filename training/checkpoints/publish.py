@@ -106,10 +106,11 @@ def _citations(config: RunConfig) -> list[str]:
 
 
 def teacher_identity(source: str) -> dict[str, Any]:
-    """Return the identity of the teacher called `source`, for the run's record.
+    """Return the name, backbone, fingerprint and licence of the teacher `source`, for the run's record.
 
-    The name alone does not identify a teacher, because its folder may later contain a different encoder. If the folder
-    no longer exists, return only the name, because a finished run does not need the teacher.
+    The name alone does not identify the teacher, because the folder of this name may later contain a different encoder.
+    If the teacher is missing or damaged, return only its name. This is not an error, because a finished run does not
+    need its teacher.
     """
     try:
         found, origin = manifest_of(source), read(source, resolve(source))

@@ -51,9 +51,11 @@ class CudaGraphs(Generic[G]):
     """Launcher that records a computation on a CUDA device, and replays the recording.
 
     The computation returns named numbers and may change weights in place. It must not wait for the device. Tensors that
-    it reads or writes, apart from its arguments and results, must keep their addresses. At most `MAX_GRAPHS` shapes are
-    recorded. Other shapes run kernel by kernel. If the device has no memory for a recording, all recordings are
-    removed, and no further shape is recorded.
+    it reads or writes, apart from its arguments and results, must keep their addresses.
+
+    A recording is valid only for arguments of the same shapes. There are at most `MAX_GRAPHS` recordings. For other
+    shapes, the computation runs kernel by kernel. If the device has no memory for a recording, all recordings are
+    removed, and nothing more is recorded.
     """
 
     def __init__(self, draws: Sequence[torch.Generator] = ()) -> None:

@@ -123,11 +123,11 @@ class DCLRParams:
 
 
 class DCLR(Objective):
-    """DCLR: InfoNCE with noise as additional negatives and weights alpha for all negatives, equation 6 of the paper.
+    """DCLR: InfoNCE with noise as additional negatives and a weight alpha for each negative, equation 6 of the paper.
 
     The loss of a sentence i is -log (exp s(z_i, z'_i) / sum over c of alpha_ic exp s(z_i, c)). The candidates c are the
-    sentences z'_j and the noise n_m. Unlike in the paper, the positive stays in the denominator. Options select the
-    weighting of the published code and a distillation term.
+    sentences z'_j and the noise n_m. Unlike in the paper, the denominator includes the positive z'_i, with weight 1.
+    Parameters can select the weighting of the published code instead, and can add a distillation term.
     """
 
     def __init__(self, params: DCLRParams, dim: int) -> None:

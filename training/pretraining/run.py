@@ -131,7 +131,7 @@ class DeviceBatch(NamedTuple):
 class Step:
     """A function that updates weights from a batch, without waiting for the device.
 
-    The loss is the mean over all masked tokens of the batch, in all chunks of all processes.
+    Each process computes a part of the batch, in chunks. The loss is the mean over the masked tokens of all parts.
     """
 
     def __init__(

@@ -57,14 +57,17 @@ def read_evaluations(bundle: Bundle, files: Sequence[Path]) -> list[Evaluation]:
 
 
 def scores(evaluations: Sequence[Evaluation]) -> dict[str, float]:
-    """Return the scores by their names in manifests. If several evaluations have a score, the first of them counts."""
+    """Return the scores of all evaluations, by the names that manifests use.
+
+    If several evaluations have a score of the same name, the score of the first one is returned.
+    """
     return {name: score for each in reversed(evaluations) for name, score in _scores(each)}
 
 
 def scored_tasks(bundle: Bundle, evaluations: Sequence[Evaluation]) -> set[str]:
-    """Return the names of the tasks with a numeric score, in the bundle's manifest or in `evaluations`.
+    """Return the names of all tasks that have a numeric score, in the bundle's manifest or in `evaluations`.
 
-    The names of collections are included, and `retrieval` if a collection has a score.
+    If a retrieval collection has a score, the result includes the collection's name and the name `retrieval`.
     """
     own = {name for name, score in (bundle.manifest.scores or {}).items() if _is_score(score)}
     tasks = own | scores(evaluations).keys()

@@ -70,7 +70,10 @@ class Place:
         return target.name if target.parent == Path(self.copies.name) else None
 
     def free_name(self, stem: str) -> str:
-        """Return `stem` if no copy ever had this name, or else the first unused name among stem-2, stem-3 and so on."""
+        """Return a name that no copy of a bundle in this place has ever had.
+
+        The name is `stem` if possible, or else the first unused name among stem-2, stem-3 and so on.
+        """
         taken = self.ledger.copies()
         name, number = stem, 1
         while name in taken or os.path.lexists(self.copies / name):

@@ -137,7 +137,7 @@ class Rebuild:
         """Return the rebuilds that this rebuild depends on, each once and in order, followed by this rebuild.
 
         Raises:
-            StudyError: two recipes have the same name.
+            StudyError: two of these rebuilds are from different files, but have the same name.
         """
         found: dict[str, Rebuild] = {}
         for step in (*(step for each in self.after for step in each.steps), self):

@@ -129,7 +129,7 @@ def is_finished(folder: Path) -> bool:
 def collect_results(trials: Sequence[Trial], study: Path, recorded: Mapping[str, Mapping[str, Any]]) -> None:
     """Write the results of all finished runs to the study's file of results, in the order of `trials`.
 
-    See `finished` for `recorded`.
+    `recorded` has results by run id. They are used for runs that have no result in the study's folder.
     """
     lines = [json.dumps(each) for each in finished(trials, study, recorded)]
     write_whole(study / RESULTS, "".join(f"{line}\n" for line in lines))

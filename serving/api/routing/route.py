@@ -276,7 +276,13 @@ def _in_time(answer: Work) -> Handler:
 
 
 def _patience(request: Request) -> float | None:
-    """Return the time limit of a request in seconds from the end of its headers, or None if the caller set no limit."""
+    """Return the time limit of a request in seconds, or None if the caller set no limit.
+
+    The time starts when the headers have been received.
+
+    Raises:
+        Invalid: the header with the limit is not a whole number of milliseconds in the allowed range.
+    """
     given = request.headers.get(TIMEOUT)
     if given is None:
         return None

@@ -99,7 +99,7 @@ class Hnsw(_OnCpu):
         return {"M": LINKS, "efConstruction": WIDTH}
 
     def memory(self, count: int, dim: int) -> int:
-        """Return the bytes of the graph, and of the copy of the vectors that FAISS needs during the build."""
+        """Return the bytes that a build needs for the graph and for FAISS's copy of the vectors together."""
         return count * (4 * dim + 4 * 2 * LINKS + 16)
 
     def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:

@@ -100,7 +100,7 @@ def read_fields(row: Row, text_field: str | None, id_field: str | None) -> Row:
 def with_metadata(row: Row, more: dict[str, Any]) -> Row:
     """Return `row` with the additional metadata `more` in its raw document. A row without a document stays unchanged.
 
-    If the document's own metadata have a field with the same name, return a row with an error.
+    If a field of `more` is also in the document's own metadata, or can't be stored, return a row with an error.
     """
     if not isinstance(row.value, dict):
         return row

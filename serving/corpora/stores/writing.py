@@ -409,7 +409,7 @@ def note_newer_writes(writer: sqlite3.Connection, ids: Sequence[str]) -> None:
 
 
 def without_newer_writes(reader: sqlite3.Connection, content: Content) -> Content:
-    """Return `content` without the documents that other requests wrote or removed after its upload job was accepted."""
+    """Return an upload job's `content` without documents that a request wrote or removed since the job was accepted."""
     ids = [document.id for document in content.documents]
     gone = set[str]()
     for block in blocks(ids):
