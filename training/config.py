@@ -274,9 +274,9 @@ class RunConfig(Configuration):
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name, including the objective's parameters.
 
-        `ADDED_FIELDS` lists fields that earlier versions lacked. If such a field has the listed value, it is left out,
-        so runs of earlier versions keep their JSON and digest. The parameters in the recipe's `added_params` are left
-        out in the same way.
+        `ADDED_FIELDS` maps each field that earlier versions lacked to the value that applies to their runs. A field
+        with this value is left out, so runs of earlier versions keep their JSON and digest. In the same way, a
+        parameter is left out if it has its value in the `added_params` of the objective's recipe.
         """
         added = OBJECTIVES[self.objective].added_params
         return _without(asdict(self), ADDED_FIELDS) | {"params": _without(asdict(self.params), added)}

@@ -40,8 +40,9 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse unknown options, then parse the arguments.
 
-        A parser with subcommands or with `passes_on` leaves unknown options to another parser. If an unknown option
-        were not refused first, the words after it would be parsed as other arguments and cause a misleading error.
+        If an unknown option were not refused first, the words after it would be parsed as other arguments and cause a
+        misleading error. A parser with subcommands or with `passes_on` does not refuse unknown options, because
+        another parser reads them.
         """
         if not (self._passes_on or verbs(self)):
             words = takewhile(lambda word: word != "--", sys.argv[1:] if args is None else args)

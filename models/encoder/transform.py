@@ -295,7 +295,7 @@ TRANSFORMS: dict[str, Callable[..., Transform]] = {"affine": Affine, "flow": Flo
 
 
 def described(transform: Transform | None) -> dict[str, Any] | None:
-    """Return the kind and sizes of a transform, which the manifest stores. Return None if `transform` is None."""
+    """Return the kind and sizes of a transform for the manifest, or None if `transform` is None."""
     return None if transform is None else {"kind": transform.kind, **transform.sizes}
 
 

@@ -33,7 +33,7 @@ Padding limits the number of shapes, because each new shape costs OpenVINO a few
 
 
 class OpenVino:
-    """A graph compiled by OpenVINO for concurrent batches, and for one batch on all threads."""
+    """A graph that OpenVINO compiles for concurrent batches, and separately for a single batch on all threads."""
 
     name: ClassVar = "openvino"
     device = "cpu"

@@ -24,12 +24,12 @@ _FILE = TypeAdapter(dict[_Name, _Name])
 
 
 class Aliases:
-    """The aliases of a server.
+    """The aliases of a server, which are stored in `file`.
 
     `corpora` maps each alias to its corpus. Reads of `corpora` never block. Methods that change aliases block.
     These methods raise `InsufficientStorage` or `Unhealthy` if the disk is full or fails.
 
-    A change first replaces the file atomically. Then it replaces the mapping in memory. A request therefore sees either
+    Such a method first replaces the file atomically, and then the mapping in memory. A request therefore sees either
     the old or the new corpus of an alias. After a crash, the file has either the old or the new aliases.
 
     Raises:

@@ -348,7 +348,7 @@ def _is_within(degrees: Any, most: int) -> bool:
 
 
 def distance(a: Point, b: Point) -> float:
-    """Return the distance between two points on a great circle in metres, by the haversine formula."""
+    """Return the great-circle distance between two points in metres, by the haversine formula."""
     lat_a, lat_b = radians(a.lat), radians(b.lat)
     half_chord = sin((lat_b - lat_a) / 2) ** 2 + cos(lat_a) * cos(lat_b) * sin(radians(b.lon - a.lon) / 2) ** 2
     return 2 * EARTH_RADIUS * asin(min(1.0, sqrt(half_chord)))

@@ -71,7 +71,9 @@ class Snapshot:
 
 
 class Snapshots:
-    """Snapshots of all corpora. Each corpus has its own folder. `bounds` limits restored corpora.
+    """Snapshots of all corpora. Each corpus has its own folder.
+
+    `bounds` are the limits that a restored corpus must not exceed.
 
     Methods block. They raise `Unhealthy` if the disk fails.
     """

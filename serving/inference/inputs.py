@@ -151,9 +151,12 @@ class InputPreparation:
     async def tokens(
         self, inputs: Inputs, options: EmbedOptions, at: At, prompts: Sequence[str] | None = None
     ) -> list[Tokens]:
-        """Return the tokens of texts with their prompts, or of given token ids, truncated to the maximum length.
+        """Tokenise texts with their prompts, or check given token ids. Return the tokens of each input.
 
-        `at` and `prompts` are as in `prompted`.
+        Inputs longer than the model's maximum length are truncated, or refused if `options.truncate` is false.
+
+        `prompts` has one prompt for each text. If `prompts` is None, all texts get the prompt that `options` select.
+        `at` names an input in error messages.
 
         Raises:
             Empty, TooLarge, Invalid, ForeignTokens: the request is not valid.

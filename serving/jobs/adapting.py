@@ -154,7 +154,10 @@ def adapted(
 
 
 def _name(job: Job) -> str:
-    """Return the name of the whitened encoder that a job makes. The trained encoder's name begins with this name."""
+    """Return the name of the whitened encoder that a job makes.
+
+    The encoder that the job trains first, without whitening, has the same name with the suffix `-trained`.
+    """
     return f"{job.corpus}-{job.id[:8]}"
 
 

@@ -81,7 +81,10 @@ class _Upload:
         return cls(options, read, CancelToken())
 
     async def taken(self, take: Callable[[], list[T]]) -> list[T]:
-        """Call `take` in a thread, and return its rows. If the caller is cancelled, `token` makes `take` stop."""
+        """Call `take` in a thread, and return its rows.
+
+        If the caller is cancelled, this method cancels the upload's `token`, which makes `take` stop.
+        """
         return await in_thread(lambda: self.token.run(take), on_cancel=self.token.cancel)
 
 

@@ -137,7 +137,7 @@ class SearchResult:
         return bootstrap.compare_means(self.values, start.values)
 
     def against(self, start: SearchResult) -> str:
-        """Format this result's mean score, and the difference from the mean score of `start` with an interval."""
+        """Format the mean, its difference from the mean of `start`, and the difference's bootstrap interval."""
         found = self.gain(start)
         return f"{self.values.mean():.2f}, {found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
 

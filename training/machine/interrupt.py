@@ -26,7 +26,7 @@ class InterruptedRun(Exception):
 def interruptible() -> Iterator[Callable[[], bool]]:
     """Yield a function that returns whether Ctrl-C was pressed. A second Ctrl-C interrupts immediately.
 
-    Only the main thread gets signals. In another thread, the function always returns False.
+    Only the main thread gets signals. If another thread enters the `with` block, the function always returns False.
     """
     pressed = False
     if threading.current_thread() is not threading.main_thread():

@@ -114,10 +114,10 @@ def describe_served(place: Place) -> tuple[dict[str, Any] | None, Bundle | None]
 
 
 def with_copy(place: Place, served: dict[str, Any] | None, found: Bundle | None) -> dict[str, Any] | None:
-    """Return `served`, the description of the served bundle, with the name of its copy.
+    """Return `served`, the description of the served bundle, with the name of this bundle's copy.
 
-    If the served path is not yet a link to a copy, first copy the served bundle `found`, because such a link will
-    replace it. If `found` is None, `served` is returned unchanged.
+    If `served` names no copy yet, copy the served bundle `found`, because the caller will replace the bundle at the
+    served path by a link to another copy. If `served` or `found` is None, `served` is returned unchanged.
 
     Raises:
         BundleError: the bundle has changed since it was loaded.

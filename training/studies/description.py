@@ -151,7 +151,7 @@ class Study:
         )
 
     def as_published(self) -> Self:
-        """Return the study with the paper's own backbone and settings.
+        """Return the study with the backbone and settings of the paper whose result it repeats.
 
         Raises:
             StudyError: the study file has no part `published`, or an axis or arm in this part is invalid.

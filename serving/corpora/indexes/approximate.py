@@ -116,7 +116,7 @@ class Hnsw(_OnCpu):
         return _with(faiss.clone_index(index), vectors, pause)
 
     def write(self, index: faiss.Index, path: str) -> None:
-        """Write the graph without its vectors."""
+        """Write the graph of `index` to the file at `path`, without the vectors."""
         writer = faiss.FileIOWriter(path)
         faiss.write_index(index, writer, faiss.IO_FLAG_SKIP_STORAGE)
 

@@ -258,7 +258,11 @@ def _written(path: Path) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Read:
-    """Vectors that were read for exact search: in the files of `folder` (`main`), or in memory (`tail`)."""
+    """Vectors that `read` has stored for exact search.
+
+    Many vectors are in `main`, which uses the files in `folder`. Few vectors are in `tail`, in memory. The other part
+    is empty.
+    """
 
     main: Main
     tail: ExactIndex

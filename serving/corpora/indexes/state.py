@@ -337,7 +337,8 @@ class IndexState(NamedTuple):
     def rebuilt(self, main: Main, covered: int, tail: ExactRows) -> IndexState:
         """Return a copy of the state with the new main part `main` and the new `tail`.
 
-        `main` contains all vectors up to the key `covered`. Growing graphs keep only vectors with greater keys.
+        `main` contains all vectors up to the key `covered`. The other parts of the state, the growing graphs, therefore
+        keep only vectors with greater keys. Parts that become empty are left out.
         """
         beside = (part.beyond(covered) for part in self.parts[1:])
         return IndexState((Part(main, Marks(len(main.keys))), *(part for part in beside if part.marks.count)), tail)

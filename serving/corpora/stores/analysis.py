@@ -85,9 +85,10 @@ class Spread(NamedTuple):
 
 
 def spread(text: str) -> Spread:
-    """Fold `text`, and split each run of characters of a script without spaces into single characters.
+    """Fold `text`, and make each character of a script without spaces, such as Chinese, a word of its own.
 
-    `_RUN_END` is added at the end of each run. `split_phrase` splits the phrases of a query in the same way.
+    The token `_RUN_END` is added after each run of such characters. `split_phrase` splits the phrases of a query in
+    the same way.
     """
     if text.isascii():
         return Spread(text, range(len(text)), range(1, len(text) + 1))

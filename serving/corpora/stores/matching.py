@@ -141,7 +141,10 @@ class _Postings:
         self._whole = self._set([_lookup(WHOLE)])
 
     def bounds(self, where: Filter) -> _Bounds:
-        """Return the documents that certainly match `where`, and those that possibly match."""
+        """Return two sets: the documents that certainly match `where`, and all documents that possibly match.
+
+        The second set includes the first.
+        """
         match where:
             case All(parts):
                 return self._every(parts)

@@ -348,7 +348,7 @@ def refresh(writer: sqlite3.Connection, fingerprint: str, keys: Keys, matrix: Fl
 
 
 def swap(writer: sqlite3.Connection, fingerprint: str) -> bool:
-    """Implement `Store.swap`. The tables exchange names; no vector is copied."""
+    """Implement `Store.swap`. The tables of old and new vectors exchange names, so no vector is copied."""
     serving, fresh, passages = writer.execute("SELECT fingerprint, fresh, passages FROM corpora").fetchone()
     if serving == fingerprint:
         return True

@@ -19,7 +19,10 @@ FORMAT = 1
 
 
 class ReportError(Refused):
-    """An evaluation can't be shown. The message contains the evaluation's position and the reason."""
+    """There are no evaluations, or an evaluation can't be shown in a report.
+
+    The message contains the reason, and the number of the evaluation that can't be shown.
+    """
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,9 @@ A longer axis would hide differences between seeds.
 
 
 def sts(judged: Sequence[Evaluated]) -> Element | None:
-    """Show the seven tasks beside the papers' rows, a dot plot of the means, and the subsets as collapsible tables.
+    """Show a table of the seven STS tasks, a dot plot of the mean scores, and collapsible tables of the tasks' subsets.
+
+    The first table also has rows with published scores from papers.
 
     Return None if no evaluation has STS scores.
     """

@@ -53,7 +53,13 @@ class Collections:
             )
 
     def create(self, record: Record, fingerprint: str, dim: int) -> Table:
-        """Create a collection for a corpus, with the first planned type of index that Milvus supports."""
+        """Create a collection for a corpus, with the best type of index that Milvus supports.
+
+        The types to try come from `planned`, best first.
+
+        Raises:
+            Unhealthy: Milvus failed, or supports none of these types.
+        """
         client, collection = self._client, new_collection(record.name)
         passages = max(self.size(record).passages, self.expected[record.name])
         try:
