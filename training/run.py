@@ -225,9 +225,10 @@ def _check_folders(config: RunConfig, *, resume: bool, force: bool = False) -> N
     Without this check, an unusable folder would be noticed only at the end of the run.
 
     Raises:
-        RunError: the bundle's folder can't be written; a folder contains files of neither a bundle nor a run; the run's
-            folder is inside the bundle's folder; a folder contains a result, and `force` and `resume` are false; or
-            `resume` is true, and there is no run.
+        RunError: the bundle's folder can't be written, or has content other than a bundle; the run's folder is inside
+            the bundle's folder; a run or a trained encoder already exists, and `resume` and `force` are false; `resume`
+            is true, and there is no run; an existing run is to be resumed or replaced, and its configuration can't be
+            read; or `force` is true, and the folder of an existing run has files that do not belong to the run.
     """
     out, folder = Path(config.out), Path(config.run)
     try:

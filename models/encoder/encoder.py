@@ -408,7 +408,7 @@ def keep_layers(backbone: PreTrainedModel, kept: Sequence[int]) -> None:
 
 
 def _layers(backbone: PreTrainedModel) -> tuple[nn.Module, str, nn.ModuleList]:
-    """Find the list of a backbone's layers. Return the list's parent module, its name there, and the list.
+    """Find the list of a backbone's layers. Return its parent module, its name within the parent, and the list itself.
 
     Raises:
         Refused: the backbone does not have exactly one such list, or its configuration describes each layer separately.

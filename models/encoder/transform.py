@@ -57,7 +57,7 @@ LOG_SCALE_FACTOR = 3.0
 
 
 class ActNorm(nn.Module):
-    """Per-component shift and scale, (x + b) exp(3 s), with learnt b and s (D,): (N, D) to (N, D)."""
+    """A layer that shifts and scales each component. It maps x (N, D) to (x + b) exp(3 s), with learnt b and s (D,)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class AdditiveCoupling(nn.Module):
 
 
 class Step(nn.Module):
-    """A step of the flow: actnorm, reversal of the components, additive coupling. It maps (N, D) to (N, D)."""
+    """A step of the normalising flow: actnorm, reversed components, additive coupling. It maps (N, D) to (N, D)."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()

@@ -26,7 +26,8 @@ def writing(folder: Path) -> Iterator[Path]:
     Readers of `folder` never see an incomplete bundle (see `models.bundle.disk.replacing_folder` for crashes).
 
     Raises:
-        BundleError: see `refuse_foreign`; nothing has changed.
+        BundleError: `folder` is a link, has content other than a bundle, or has a path that does not end in a name. In
+            these cases nothing has changed.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     disk.restore_folder(folder)

@@ -112,10 +112,10 @@ class Measured:
 
 
 def measure(bundle: Bundle, options: Options) -> Sequence[Measured]:
-    """Measure every available pair of runtime and precision, beginning with the reference.
+    """Measure every available pair of runtime and precision, with the bundle's `probes` as texts.
 
-    The texts are the bundle's probes (see `probes`). An error of the reference is raised. If any other pair fails, its
-    `Measured` has the error.
+    The pair `REFERENCE` is measured first, and the other pairs are compared with it. If the reference fails, its error
+    is raised. If another pair fails, the `Measured` of this pair has the error.
 
     Raises:
         RuntimeUnavailable: no runtime works on this machine.

@@ -185,15 +185,15 @@ def capabilities() -> list[str]:
 
 @cache
 def _core() -> Any:
-    """Return the process's only `Core` of OpenVINO, which is never deleted.
+    """Return the process's only `Core` of OpenVINO. It is never deleted, because deleting cores can kill the process.
 
-    AMX needs a larger signal stack. When a thread creates a core, the CPU plugin of the core sets such a stack for the
-    thread. When the core is deleted, the plugin frees this stack and restores the previous one. If a second core is
-    created before the first one is deleted, the second core's previous stack is that of the first core. When the first
-    core and then the second core are deleted, the plugin restores a freed stack, and the next signal kills the process.
+    AMX needs a larger signal stack. When a thread creates a core, the core's CPU plugin replaces the thread's signal
+    stack by a larger one. When the core is deleted, the plugin frees this stack and restores the stack that it
+    replaced. A second core replaces the stack of the first core. If the first core is deleted before the second core,
+    the plugin finally restores a freed stack, and the next signal kills the process.
 
-    The plugin also creates a table of types at its first use. If two threads caused this first use at the same time,
-    they would deadlock.
+    OpenVINO also creates a table of types when it is first used. Two threads that use the table for the first time
+    together would deadlock. This function therefore uses the table before it creates the core.
     """
     openvino = _openvino()
     openvino.Type.f32.to_dtype()

@@ -177,9 +177,9 @@ def _copied(here: Backend, source: str, there: Backend, target: str, documents: 
 
 
 def _settings_of(settings: Settings, store: str) -> Settings:
-    """Return the settings for the corpora in `store`: a data folder or the address of a Milvus server.
+    """Return a copy of `settings` that selects `store`, which is a data folder or the address of a Milvus server.
 
-    For Milvus, the data folder of the settings stays the same, because it contains the aliases.
+    For a Milvus server, the copy keeps the data folder of `settings`, because this folder contains the aliases.
     """
     opened = settings.model_copy(update={"store": store})
     return opened if opened.on_milvus else settings.model_copy(update={"store": "sqlite", "data": Path(store)})

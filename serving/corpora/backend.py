@@ -161,7 +161,7 @@ class Backend(NamedCorpora, Protocol):
         """Return up to `size` passages, each with its vector and its document's value of the metadata field `field`."""
 
     def check_maps(self) -> None:
-        """Raise `Unsupported` if this backend can't store maps."""
+        """Raise `Unsupported` if this backend can't store maps (positions of passages on a plane)."""
         return
 
     def unplaced(self, name: str) -> Unplaced:

@@ -34,7 +34,7 @@ fingerprint."""
 
 @dataclass(frozen=True)
 class OwnVectors:
-    """Marker that replaces the manifest of an encoder, for a corpus with own vectors (vectors that callers computed).
+    """Marker in place of an encoder's manifest. It says that a corpus has own vectors, which callers computed.
 
     If `dim` is None, the first vector sets the dimension of the corpus.
     """

@@ -102,10 +102,10 @@ class Embeddings(Computed):
     int8_limit: float | None
 
     def numbers(self, encoding: Encoding) -> NDArray[np.float32] | NDArray[np.uint8] | NDArray[np.int8]:
-        """Return the vectors (N, D) in an encoding.
+        """Return the N vectors of D dimensions in an encoding.
 
-        Integer and binary encodings are computed from unit vectors truncated to D dimensions. Binary vectors are packed
-        into the shape (N, ⌈D / 8⌉). All other encodings have the shape (N, D).
+        The result has the shape (N, ⌈D / 8⌉) for binary encodings, which pack 8 dimensions into a byte, and (N, D) for
+        all other encodings. Integer and binary encodings are computed from the first D components of `unit`.
         """
         if encoding in ("float", "base64"):
             return self.vectors

@@ -269,8 +269,8 @@ class FairQueue:
     def _window(self, leading: int, besides: Container[Hashable]) -> list[Item]:
         """Return the candidates for a batch: the leader's longest text, and up to `WINDOW` - 1 other waiting texts.
 
-        `leading` is the index of the leader, the request that leads the batch. The other texts are in the order of
-        `_in_turn`. Texts of the owners in `besides` are left out.
+        `leading` is the index of the leader, the request that leads the batch. The other texts have the order of
+        `_in_turn`, in which requests take turns. Texts of the owners in `besides` are left out.
         """
         leader = self._requests[leading]
         first = leader.left[0]

@@ -65,7 +65,7 @@ class FakeEngine:
         return [[first, *pieces, last] if special_tokens else pieces for pieces in words]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
-        """Return the ids themselves as text, such as `#12`, because hashes can't be decoded to words."""
+        """Return the ids themselves as text, such as `#12`. Ids are hashes of words, so the words are lost."""
         return " ".join(f"#{id}" for id in ids if not (skip_special_tokens and id in (START, END)))
 
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:  # noqa: ARG002 - it has one thread

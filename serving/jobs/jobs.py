@@ -43,8 +43,9 @@ class Jobs:
 
     Up to `at_once` jobs run at the same time. A corpus has at most one running job, except for jobs of the kinds in
     `beside`. Of each kind in `alone`, at most one job runs at a time. API keys take turns. If `at_once` is more than 1,
-    at most `at_once` - 1 jobs of a key run at the same time. The first job of another key therefore does not wait for a
-    hundred jobs of this key. Among jobs of one key, and among jobs of one corpus, the oldest runs first.
+    at most `at_once` - 1 jobs of one key run at the same time. If one key has submitted a hundred jobs, the first job
+    of another key therefore need not wait for them. Among jobs of one key, and among jobs of one corpus, the oldest
+    runs first.
 
     The ledger stores each change of a job before callers see the change. The next server process resumes unfinished
     jobs. `accepting` is called when a job is submitted, and `ended` when a job ends. Both functions may block. Jobs run

@@ -28,7 +28,8 @@ async def reembed(library: Library, encoders: Encoders, running: Running) -> dic
     meanwhile, the job starts again with the new bundle.
 
     Raises:
-        Conflict: see `check_replaced`.
+        NotFound: the encoder or the corpus is unknown.
+        Conflict: callers computed the corpus's vectors, and the job's option `replace_own_vectors` is not set.
     """
     while True:
         with encoders.requested(running.job.options.get("model")).ready_embedder.held() as embedder:

@@ -26,7 +26,7 @@ _NUMBERS = {name: number for number, name in errno.errorcode.items()}
 
 
 class FailpointsError(ValueError):
-    """The environment variable is malformed. The message quotes the wrong part."""
+    """The environment variable `ISOSPHERE_FAILPOINTS` is malformed. The message quotes the wrong part."""
 
 
 def reach(name: str) -> None:

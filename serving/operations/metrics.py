@@ -48,7 +48,9 @@ OTHERS = "_others"
 
 
 class Histogram(Collector):
-    """Prometheus histogram with upper `bounds`. It has one series, or one series for each value of `label`.
+    """Prometheus histogram whose buckets have the upper bounds `bounds`.
+
+    It has a single series if `label` is None, else a series for each value of the label.
 
     `observe` takes many equal values in one call. The histogram of prometheus_client takes one value per call, which
     costs three times as much.

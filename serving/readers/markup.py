@@ -169,9 +169,9 @@ class Page(HTMLParser):
     def _is_shown(self, tag: str) -> bool:
         """Return whether the element `tag`, whose start tag was just read, is known to be never closed.
 
-        `shown` has the start tags of the known elements of this kind. If a script is never closed, all later scripts
-        of the page are never closed either. True is therefore also returned for a script after a script in `shown`,
-        so that the page need not be parsed once more for each script. The same applies to styles.
+        Earlier passes over the page have found such elements, and `shown` has their start tags. If a script is never
+        closed, all later scripts of the page are never closed either. True is therefore also returned for every script
+        after a script in `shown`, so that no further pass is needed for each of them. The same applies to styles.
         """
         here = self.getpos()
         is_after = tag in self.CDATA_CONTENT_ELEMENTS and any(one == tag and here > at for one, at in self.shown)

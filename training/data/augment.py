@@ -46,9 +46,9 @@ def draw_feature_order(embedded: Tensor, rng: torch.Generator | None = None) -> 
 
 
 def draw_span_start(mask: Tensor, rate: float, rng: torch.Generator | None = None) -> Tensor:
-    """Draw the start of the span that `keep_span` keeps, uniformly: mask (N, L) to indices (N,).
+    """Draw the start of each sentence's span for `keep_span`, uniformly from all possible starts.
 
-    `rate` is the share of a sentence's tokens outside the span.
+    `rate` is the share of a sentence's tokens outside the span. Shapes: mask (N, L) to indices (N,).
     """
     choices = mask.sum(1) - _span_length(mask, rate) + 1
     return (torch.rand(len(mask), generator=rng, device=mask.device) * choices).long()

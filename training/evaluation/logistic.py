@@ -63,10 +63,21 @@ def _principal_axes(features: Floats) -> tuple[Floats, Floats]:
 def _fit(
     axes: Floats, *, targets: NDArray[np.bool_], used: Floats, penalty: Floats, curvature: Floats, weights: Floats
 ) -> Floats:
-    """Minimise the loss by conjugate gradients (Polak and Ribière), preconditioned by an estimate of the curvature.
+    """Return the weights (F, K, J) that minimise the loss of K fits with J logits. `predictions` describes the loss.
 
-    For K fits with J logits, the shapes are `axes` (N, F), `targets` (N, 1, J), `used` (N, K, 1), `penalty` (F, 1, 1),
-    `curvature` (F, K, 1), `weights` (F, K, J). Newton's method gives the length of each step along its direction.
+    The search starts from `weights`. It follows conjugate gradients (Polak and Ribière), preconditioned by `curvature`,
+    an estimate of the loss's curvature. Newton's method gives the length of each step along its direction.
+
+    Args:
+        axes: (N, F) features. The last column is ones.
+        targets: (N, 1, J) whether a row belongs to the class of a logit.
+        used: (N, K, 1) 1 for the training rows of each fit, else 0.
+        penalty: (F, 1, 1) factor of the L2 penalty for each column of `axes`.
+        curvature: (F, K, 1).
+        weights: (F, K, J).
+
+    Raises:
+        EvaluationError: a fit doesn't converge.
     """
     enough = TOLERANCE * used.sum(axis=(0, 2))
     logits = _product(axes, weights)

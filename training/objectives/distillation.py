@@ -76,8 +76,8 @@ class Distillation(Objective):
     def needs(self) -> Needs:
         """Return the encoder passes that this objective needs.
 
-        The initial encoder's vectors are targets if `share` is below 1. They are also needed to fit the isometry if
-        `aligned` is above 0.
+        The initial encoder's vectors are needed in two cases: as targets if `share` is below 1, and for the fit of the
+        isometry if `aligned` is above 0.
         """
         aligned = self.params.aligned > 0
         start = aligned or self.params.share < 1

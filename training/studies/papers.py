@@ -382,7 +382,10 @@ def _compares_with_simcse(study: Study) -> bool:
 
 
 def _overview(paper: str, compared: Sequence[Line], drawn: Sequence[Element]) -> list[str]:
-    """Return the Markdown that shows all differences to SimCSE. The list is empty if `drawn` is empty."""
+    """Return the Markdown that shows `drawn`, the drawing of all differences to SimCSE.
+
+    The Markdown also says how many of the arms `compared` are not drawn. If `drawn` is empty, return an empty list.
+    """
     if not drawn:
         return []
     missing = sum(line.noise is None for line in compared)

@@ -213,7 +213,8 @@ def is_locked(folder: Path) -> bool:
 def locked_with_retry(folder: Path) -> Iterator[None]:
     """Lock the folder during the `with` block. A missing folder is created.
 
-    Concurrent checks by `is_locked` do not prevent the lock.
+    A check by `is_locked` also locks the folder for an instant. A failed attempt is therefore repeated, for about a
+    second.
 
     Raises:
         LockError: another process keeps the folder locked.

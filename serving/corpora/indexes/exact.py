@@ -122,7 +122,11 @@ class ExactIndex:
         self.rows = ExactRows(room.keys[:needed], room.vectors[:needed], room.live[:needed])
 
     def remove(self, keys: Keys) -> None:
-        """Mark the rows of `keys` as removed. Change a copy of the marks: running searches keep the old marks."""
+        """Remove the rows of `keys`.
+
+        The rows are marked in a copy of the array `live`, because running searches still read the old array. If fewer
+        than half of all rows are then live, the live rows are copied to new arrays.
+        """
         rows = rows_of(self.rows.keys, np.sort(keys))
         if not self.rows.live[rows].any():
             return

@@ -222,10 +222,13 @@ def _of_the_device(error: Exception) -> bool:
 def _drawn(wanted: Candidates, count: int) -> int:
     """Return how many of `count` rows to request from the device, so that enough rows pass the filter.
 
-    Devices don't support filters. Without extra rows, one removed document would send every search to the CPU. If rows
-    pass the filter at random, the expected number of passing rows exceeds `wanted.rows` by five standard deviations.
-    Removed vectors may be near duplicates of each other, so that rows do not pass the filter at random. Another 16 rows
-    are therefore requested. With these extra rows, less than one query in a thousand gets too few rows.
+    Devices don't support filters, so the filter is applied to the device's result. If too few rows pass, the CPU
+    repeats the search. Without extra rows, one removed document could therefore send every search to the CPU.
+
+    The number of rows is chosen in two steps. First, it is made so large that the expected number of passing rows
+    exceeds `wanted.rows` by five standard deviations, if rows pass at random. Then 16 rows are added, because rows do
+    not pass at random if the removed vectors are near duplicates of each other. With this number, less than one query
+    in a thousand gets too few rows.
     """
     if wanted.bitmap is None:
         return wanted.rows

@@ -44,9 +44,9 @@ _META = re.compile(rb"""<meta[^>]+charset\s*=\s*["']?\s*([A-Za-z0-9_.:-]+)""", r
 
 
 def codec(charset: str) -> str:
-    """Return the name of Python's codec for a charset that the caller names.
+    """Return the name of Python's codec for the named charset of a file.
 
-    For UTF-8 and ASCII, return an empty string, because these files need no conversion.
+    For UTF-8 and ASCII, return an empty string, because files in these charsets need no conversion.
 
     Raises:
         UnsupportedMedia: the charset is not supported.

@@ -337,9 +337,10 @@ def keys_matching(reader: sqlite3.Connection, where: Filter) -> Keys:
 
 
 class FilterCache:
-    """Cache of the results of filters, by corpus, lookup function and filter.
+    """Cache of the results of filters.
 
-    A result is valid only for one version of the corpus.
+    A result's key consists of the corpus, the filter, and the name of the function that computed the result. A result
+    is valid only for the version of the corpus from which it was computed.
     """
 
     def __init__(self, max_bytes: int = KEPT_BYTES) -> None:

@@ -228,10 +228,10 @@ def _by_stems(words: Sequence[str], stemming: Stemming, known: Callable[[str], b
 def expression(terms: Sequence[Term], operator: str, *, single_as_prefix: bool = True) -> str:
     """Return an FTS5 query that joins `terms` by `operator`.
 
-    Each term is in quotes, because FTS5 parses no syntax within quotes. No word contains a quote.
+    Each term is in quotes, because FTS5 parses no syntax within quotes. The words of a term never contain quotes.
 
-    With `single_as_prefix`, a single character of a script without spaces becomes a prefix. The prefix also finds the
-    pairs of characters that begin with this character (see `analysis`).
+    With `single_as_prefix`, a term's last word becomes a prefix if it is a single character of a script without spaces.
+    The prefix also finds the pairs of characters that begin with this character. The index has such pairs as words.
     """
     quoted = []
     for *words, last in terms:

@@ -66,7 +66,13 @@ def untarred(target: str, folders: Sequence[str]) -> Unpack:
 
 
 def _top(fetched: Path, members: Sequence[tarfile.TarInfo], folders: Sequence[str]) -> PurePosixPath:
-    """Find the folder in the archive that contains all of `folders`."""
+    """Return the path within the archive of the folder whose subfolders `folders` are to be extracted.
+
+    This is the uppermost folder that contains the first of `folders`.
+
+    Raises:
+        DataError: no folder contains the first of `folders`, or the returned folder would lack another of them.
+    """
     inside = {PurePosixPath(member.name).parent for member in members}
     depth = len(PurePosixPath(folders[0]).parts)
     tops = {path.parents[depth - 1] for path in inside if path.parts[-depth:] == PurePosixPath(folders[0]).parts}

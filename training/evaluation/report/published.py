@@ -186,10 +186,10 @@ def papers(backbones: Iterable[str]) -> dict[str, Any]:
 
 
 def nearest_rows(rows: Sequence[Row], backbones: Iterable[str]) -> list[Row]:
-    """Return the rows of the backbones most similar to `backbones` (see `family`).
+    """Select the papers' `rows` for the reported backbones that `family` returns for `backbones`.
 
-    If there are no such rows, return the rows of BERT-base. `unreported` tells which of `backbones` have no rows of
-    their own.
+    If there are no such rows, select the rows of BERT-base. Selected rows may thus belong to a merely similar backbone.
+    The function `unreported` names those of `backbones` that have no rows of their own.
     """
     families = set(map(family, backbones))
     return [row for row in rows if row.backbone in families] or [row for row in rows if row.backbone == BERT]
