@@ -36,7 +36,7 @@ def export(
 
     Raises:
         ExportError: ONNX Runtime's scores differ from torch's by more than `PARITY`.
-        SourceError: a score is not finite, or all pairs have the same score.
+        SourceError: the score of one of the `GOLDEN_PAIRS` is not finite, or all these pairs have the same score.
         bundle.BundleError: `folder` contains files that are not part of a bundle, or the new bundle is invalid.
         OSError: the bundle can't be written; the message names `folder`.
     """

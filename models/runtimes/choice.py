@@ -141,10 +141,12 @@ def candidates(bundle: Bundle, options: Options, *, runtime: str | None, precisi
 
 
 def fastest(measured: Sequence[Measured], *, among: Sequence[Pair]) -> Pair:
-    """Return the fastest pair in `among` that may serve the bundle.
+    """Return the measured pair of runtime and precision that is fastest among the pairs in `among`.
+
+    Pairs that may not serve the measured bundle are left out (see `Measured.faithful`).
 
     Raises:
-        RuntimeUnavailable: no pair in `among` may serve the bundle.
+        RuntimeUnavailable: no pair in `among` may serve the measured bundle.
     """
     faithful = [row for row in measured if row.faithful and row.pair in among]
     if not faithful:

@@ -132,7 +132,7 @@ def _lines(left: Event) -> list[bytes]:
 
 
 def _documents() -> Iterator[Document]:
-    """Yield up to `MAX_DOCUMENTS` paragraphs as documents.
+    """Yield up to `MAX_DOCUMENTS` paragraphs of Python's docstrings and language reference, each as a document.
 
     The metadata has the module, the name of the documented object, and the number of the paragraph.
     """

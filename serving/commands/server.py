@@ -371,7 +371,7 @@ class Connection(HttpToolsProtocol):
             self.shutdown()  # closes the connection now, or after the answer to the previous request
 
     def send_400_response(self, msg: str) -> None:
-        """Answer data that is not HTTP with the status 400 and a JSON body. uvicorn itself answers with plain text."""
+        """Send the status 400 and a JSON body in answer to data that is not HTTP. uvicorn itself sends plain text."""
         self._refuse(400, msg)
 
     def _refuse(self, status: int, message: str) -> None:

@@ -195,9 +195,9 @@ class Backend(NamedCorpora, Protocol):
         """Return the keys and texts of up to `limit` passages that the encoder `fingerprint` has not embedded yet."""
 
     def refresh(self, name: str, fingerprint: str, keys: Sequence[PassageKey], vectors: Floats) -> None:
-        """Store the (N, D) new vectors of the passages `keys` in a re-embedding.
+        """Store new vectors (N, D) of the passages `keys`, computed by the encoder `fingerprint` in a re-embedding.
 
-        Searches use the old vectors until `swap`.
+        Searches use the old vectors until `swap` is called.
         """
 
     def read_fresh(self, name: str) -> Read | None:

@@ -284,7 +284,7 @@ def _unpack(file: Path, to: Path, progress: Progress) -> int:
 
     Raises:
         Invalid: the snapshot is incomplete, its content differs from its manifest, or it contains other files.
-        Stopped: the work was cancelled by `Progress.leave`.
+        Stopped: the caller has cancelled the work by calling `progress.leave`.
     """
     with _opened(file) as packed, to.open("wb") as out:
         described = _described(packed)

@@ -237,9 +237,10 @@ class FairQueue:
         return batch
 
     def _line(self, owner: Hashable) -> _Line:
-        """Return the scheduling state of an owner.
+        """Return the scheduling state of `owner`, after deleting states that are no longer needed.
 
-        Delete the state of an idle owner if every waiting owner has led a batch since the idle owner's last batch.
+        These are the states of owners without requests whose last batch is older than the last batch of every owner
+        with requests.
         """
         waiting = {request.owner for request in self._requests}
         longest = min(self._lines[one].last for one in waiting)

@@ -43,8 +43,9 @@ class _Turn:
 class Tokenizing:
     """Queue of the tokenizer, with a cache of the tokens of recent texts.
 
-    Each request is split into turns of about `TOKENIZED_AT_ONCE` characters. The requests alternate, oldest first.
-    Small turns of several requests are merged into one call.
+    Each request is split into parts of about `TOKENIZED_AT_ONCE` characters, called turns. Waiting requests alternate:
+    each gets one turn, in order of arrival, before any gets its next turn. Small turns of several requests are merged
+    into one tokenizer call.
     """
 
     def __init__(self, tokenize: Tokenize, cache_bytes: int = 0, max_characters: float = math.inf) -> None:

@@ -45,7 +45,8 @@ def check_replaced(corpus: Corpus, options: Mapping[str, Any]) -> None:
     """Check whether a job with these options may replace the corpus's vectors.
 
     Raises:
-        Conflict: callers computed the vectors, and the option `replace_own_vectors` is not set.
+        Conflict: the vectors were supplied by callers instead of computed by the server, and the option
+            `replace_own_vectors` is not set.
     """
     if corpus.own_vectors and not options.get("replace_own_vectors"):
         raise Conflict(

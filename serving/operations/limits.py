@@ -220,9 +220,12 @@ class Caller:
             )
 
     def charge(self, tokens: float, *, begun: bool = False) -> None:
-        """Charge tokens to the key's rate limit, or raise `Overloaded` if the key has a debt.
+        """Charge tokens to the key's rate limit. Tokens beyond the limit become a debt, which shrinks with time.
 
         With `begun`, the tokens are charged in spite of a debt, because the work that needs them has already begun.
+
+        Raises:
+            Overloaded: the key has a debt from earlier charges, and `begun` is False.
         """
         self._take(self._tokens, tokens, "tokens", begun=begun)
 
@@ -307,7 +310,7 @@ class Bucket:
         self._paid = max(now + int((self._paid - now) * self._unit / unit), now - self._saved)
 
     def wait(self) -> int:
-        """Return the time in nanoseconds until the debt is paid. Without a debt, return 0."""
+        """Return the time in nanoseconds until the balance is no longer negative, or 0 if it is not negative now."""
         return max(0, self._paid - self._clock())
 
     def take(self, amount: float) -> None:
@@ -370,7 +373,13 @@ def charged_to(caller: Caller | None) -> AbstractContextManager[None]:
 
 
 def charge(tokens: float, *, begun: bool = False) -> None:
-    """Charge tokens to the key of the current request, if any. A negative number is a refund. See `Caller.charge`."""
+    """Charge tokens to the key of the current request, if it has a key. A negative number of tokens is a refund.
+
+    With `begun`, the tokens are charged even if the key has a debt.
+
+    Raises:
+        Overloaded: the key has a debt from earlier charges, and `begun` is False.
+    """
     if caller := _CALLER.get():
         caller.charge(tokens, begun=begun)
 

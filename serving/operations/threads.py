@@ -67,10 +67,10 @@ class CancelToken:
         self._cancelled = True
 
     def run(self, work: Callable[[], T]) -> T:
-        """Run `work` in this thread. When `work` calls `check_cancelled`, this token is checked.
+        """Run `work` in the current thread. When `work` calls `check_cancelled`, this cancellation token is checked.
 
         Raises:
-            Stopped: the token was cancelled, possibly before the work began.
+            Stopped: this cancellation token was cancelled, possibly before the work began.
         """
         self._counted = thread_time()
         self._wait_for_others()

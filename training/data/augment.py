@@ -142,8 +142,9 @@ class Augmentation:
       restricted to neighbours. Swaps of neighbours keep most phrases intact, while distant swaps would not.
     * `token-cutoff`, `feature-cutoff`: random tokens or columns of the embedding layer's output are set to zero.
     * `span-cutoff`: attention and mean pooling are restricted to one contiguous span. ConSERT also sets the ids outside
-      the span to zero. Here the ids outside the span stay, but no token attends to them. [CLS] pooling works, because
-      the id of [CLS] stays. RoBERTa computes positions from ids, so the tokens of the span keep their positions.
+      the span to zero. Here, these ids stay, but no token attends to the tokens outside the span. Because the ids stay,
+      [CLS] pooling works even if [CLS] is outside the span. For the same reason, the tokens of the span keep their
+      positions in RoBERTa, which computes positions from ids.
     """
 
     name: str

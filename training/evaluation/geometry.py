@@ -186,8 +186,9 @@ def random_cosines(unit: Floats) -> tuple[float, float]:
     """Return mean and standard deviation of the cosines of all pairs of different rows of `unit` (N, D).
 
     The mean is the anisotropy of Ethayarajh (2019), who samples pairs. Here, mean and deviation are exact and are
-    computed without enumerating pairs. The sum of all cosines is the squared length of the sum of the vectors. The sum
-    of the squared cosines is the squared Frobenius norm of U^T U, where U has the vectors as rows.
+    computed without enumerating pairs, from the sum of all cosines and the sum of their squares. The first sum is the
+    squared length of the sum of the rows. The second sum is the squared Frobenius norm of U^T U, where U is `unit`. The
+    cosines of rows with themselves are subtracted from both sums.
     """
     pairs = len(unit) * (len(unit) - 1)
     own = (unit**2).sum(axis=1)

@@ -72,11 +72,12 @@ class CudaGraphs(Generic[G]):
     def __call__(self, compute: Callable[[G], dict[str, Tensor]], given: G) -> dict[str, Tensor]:
         """Return the result of `compute(given)`, without waiting for the device.
 
-        `compute` must be the same in every call.
+        For tensor shapes that occur often, the computation is recorded as a CUDA graph, and later calls replay the
+        graph. `compute` must be the same in every call.
 
         Raises:
-            Failed: the computation can't be recorded, for example because it waits for the device; the message names
-                a setting that avoids recording.
+            Failed: the computation can't be recorded as a CUDA graph, for example because it waits for the device; the
+                message names a setting for training without CUDA graphs.
         """
         tensors = _tensors(given)
         shapes = tuple(each.shape for each in tensors)

@@ -88,7 +88,7 @@ class Engines:
     """Results of each pair. The list is empty if float32 on ONNX Runtime is the only pair, or if the check failed."""
 
     def dropped(self, candidate: Bundle) -> list[str]:
-        """Return the paths, within the bundle, of the candidate's graphs that the promoted copy leaves out."""
+        """Return the candidate's graphs that the promoted copy leaves out, as paths relative to the bundle's folder."""
         slow = [engine.measured.precision for engine in self.engines if not engine.kept]
         return [candidate.graphs[precision].relative_to(candidate.folder).as_posix() for precision in slow]
 

@@ -422,14 +422,14 @@ class Soup:
 
 
 def make_soup(sources: Sequence[str], mixing: SoupRecipe, selection: Selection | None, stream: TextIO) -> Soup:
-    """Average the named encoders, and return the soup.
+    """Average the weights of the named encoders, and return the averaged encoder, the soup.
 
-    All encoders are in memory at the same time. `selection` scores the averages if `mixing` leaves shares open. Scores
-    are reported to `stream`.
+    All encoders are in memory at the same time. If `mixing` does not fix each encoder's share of the average, the
+    shares are chosen by the scores of `selection`. Scores are reported to `stream`.
 
     Raises:
-        SoupError: the encoders can't be averaged or have different initial weights, or there is no data to choose
-            shares.
+        SoupError: the encoders can't be averaged or have different initial weights, or `mixing` does not fix all
+            shares and `selection` is None.
         SourceError, BundleError, AdapterError: an encoder can't be read.
     """
     mixing.shares(len(sources))  # This call reports errors in the weights before any encoder is loaded.

@@ -214,7 +214,7 @@ class SpanAnswer(BaseModel):
 
 
 class PartAnswer(BaseModel):
-    """Rank and score of a hit in one ranking."""
+    """Rank and score of a hit in the dense or the lexical ranking of a search."""
 
     rank: int | None = Field(description="Rank of the hit. The first rank is 1. null if the hit is not in the ranking.")
     score: float | None = Field(description="Cosine similarity or BM25 score.")

@@ -147,7 +147,8 @@ def rounded(scores: Floats) -> Floats:
 def best(keys: Keys, scores: Floats, k: int) -> Ranking:
     """Return the `k` best hits by score.
 
-    Hits with equal scores are ordered by age: the lowest key is first. `scores` must be a result of `rounded`.
+    Among hits with equal scores, the oldest hit, which has the lowest key, is first. `scores` must be a result of
+    `rounded`.
     """
     if k < len(keys):  # keep all scores that are equal to the k-th
         worst_kept = np.partition(scores, len(scores) - k)[len(scores) - k]

@@ -235,7 +235,8 @@ class LiveIndex:
     def _grow(self, step: Pause) -> None:
         """Move the oldest vectors of the tail to the growing graph, an approximate index in memory.
 
-        If a running build will contain the vectors of the current graph, create a new graph instead.
+        If a new index is being built and will contain all vectors of the growing graph, move the oldest vectors of the
+        tail to a new growing graph instead.
         """
         with self._changing:
             seen, building = self._seen, self._building

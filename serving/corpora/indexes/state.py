@@ -370,7 +370,7 @@ class IndexState(NamedTuple):
                 )
 
     def after(self, key: int) -> ExactIndex:
-        """Return a new tail with the live vectors of the tail whose keys are greater than `key`."""
+        """Return a copy of the tail that keeps only live vectors with keys greater than `key`."""
         chosen = np.flatnonzero(self.tail.live & (self.tail.keys > key))
         tail = ExactIndex(self.tail.vectors.shape[1])
         tail.add(self.tail.keys[chosen], self.tail.vectors[chosen])

@@ -236,7 +236,7 @@ class Connections:
         return self._writer
 
     def _undo(self, writer: sqlite3.Connection) -> None:
-        """Roll back the transaction, unless the error has already rolled it back.
+        """Roll back the transaction of a failed write, unless SQLite itself has already rolled it back.
 
         If the rollback fails, close the connection, so that nothing gets committed.
         """

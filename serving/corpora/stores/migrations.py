@@ -190,7 +190,9 @@ def mark(path: Path) -> None:
 
 
 def check_schema(path: Path) -> None:
-    """Check the schema of the file, and read nothing else. A later format is accepted, because `migrate` reports it.
+    """Check the schema of the file, and read nothing else.
+
+    A file of a later format passes this check, because `migrate` refuses the file with a better message.
 
     Raises:
         StoreError: the schema is not that of the file's format.

@@ -100,7 +100,7 @@ class Connection:
     def load(self, collection: str) -> None:
         """Load a collection for searches, unless this process has already loaded it.
 
-        Milvus Lite needs this at each start.
+        Each time Milvus Lite starts, its collections must be loaded again.
         """
         if collection not in self._loaded:
             self.client.load_collection(collection, timeout=LOAD_SECONDS)

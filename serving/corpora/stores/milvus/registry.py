@@ -145,7 +145,7 @@ class Registry:
         return sorted(one["name"] for one in self._found(ALL) if _is_later(one) or not one["dropped"])
 
     def records(self) -> list[Record]:
-        """Return all records, including those of corpora that are being deleted. Leave out records of later formats."""
+        """Return all records except those of later formats. Records of corpora that are being deleted are included."""
         return [_RECORD.validate_python(one) for one in self._found(ALL) if not _is_later(one)]
 
     def find(self, name: str) -> Record | None:
