@@ -319,7 +319,8 @@ def can_record(config: RunConfig, state: State, devices: Devices) -> bool:
 
     All work of a recorded step must run on one CUDA device. Each of the following prevents recording: several
     processes, a gradient scaler, an augmentation, an objective that waits for the device, torch.compile, and gradient
-    caching. Gradient caching prevents recording because the number of parts depends on the lengths of sentences.
+    caching. With gradient caching, the work differs between steps, because a batch is split into a number of parts that
+    depends on the lengths of the sentences.
     The model type must be in `RECORDABLE_TYPES`.
     """
     whole = config.chunk_size is None and config.augmentation == "none" and not config.compile

@@ -117,10 +117,10 @@ def keep_layers(weights: Weights, kept: Sequence[int]) -> dict[str, NDArray[np.f
 
 
 def shorten(graph: onnx.GraphProto, layers: int) -> None:
-    """Keep only the last `layers` layers of a template's graph, and number them from 0.
+    """Remove all but the last `layers` layers from `graph` in place, and number the remaining layers from 0.
 
-    The graph is changed in place. All layers have the same operators and get other weights later, so it does not matter
-    which of them are kept.
+    `graph` has no weights yet, and all its layers have the same operators. It therefore does not matter which layers
+    are kept.
     """
     numbers = {int(layer[2]) for tensor in graph.initializer if (layer := LAYER.match(tensor.name))}
     dropped = len(numbers) - layers

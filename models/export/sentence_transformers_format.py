@@ -35,8 +35,8 @@ def write(encoder: Encoder, folder: Path) -> None:
     other layers, followed by the mean over tokens. An affine transform becomes `Dense` without an activation function.
     A static encoder becomes `StaticEmbedding`, which reads no special tokens and does not truncate long texts.
 
-    If the format can't describe the encoder, only a modules.json is written. This file makes other programs fail with
-    an error.
+    sentence-transformers has no module for a `Flow`. For an encoder with a `Flow`, only a modules.json is written, and
+    programs that read this file fail with an error.
     """
     if isinstance(encoder.transform, Flow):
         _write_modules(folder, [("", UNKNOWN_MODULE)])

@@ -96,10 +96,10 @@ def settings(bundle: Bundle, precision: str) -> dict[str, str]:
 
 
 def _kept(graph: str) -> Path | None:
-    """Return the cache folder for the engines of a graph, or None if there is no cache.
+    """Create and return the cache folder for the engines of a graph. If this is not possible, warn and return None.
 
-    The name of the folder is `graph`, the SHA-256 of the graph, because ONNX Runtime's own file names do not depend on
-    the weights.
+    `graph` is the SHA-256 of the graph. It becomes the name of the folder, because ONNX Runtime's own file names do
+    not depend on the weights.
     """
     if not (folder := cache_folder()):
         log.warning(

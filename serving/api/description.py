@@ -122,7 +122,8 @@ def _complete(document: dict[str, Any]) -> dict[str, Any]:
 def _may_answer(status: int | str, method: str, path: str) -> bool:
     """Return whether the route of `method` and `path` may answer with the error `status`.
 
-    Every route may answer with the errors about bodies, API keys and deadlines.
+    The errors 404, 409, 424, 501 and 507 are possible only on some routes. Every other error is possible on every
+    route, for example an error about the body, the API key or the deadline.
     """
     match status:
         case 404:

@@ -88,7 +88,8 @@ class Backend(NamedCorpora, Protocol):
     def index_sizes(self) -> dict[str, IndexSize]:
         """Return the sizes of the indexes, by the names of their corpora. This method never blocks.
 
-        A closed index has the size 0, or is left out.
+        An index that is not open has the size 0. A backend that measures sizes only when they are needed leaves out
+        each index that was not measured yet, and returns the last measured size of the others.
         """
 
     def put(self, name: str, content: Content) -> None:

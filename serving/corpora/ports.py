@@ -151,7 +151,7 @@ class NamedCorpora(Protocol):
         """
 
     def keep_map(self, name: str, found: Map, generation: str) -> None:
-        """Store the map `found` of a corpus, in place of the previous map.
+        """Store `found` as the map of a corpus, in place of the previous map.
 
         Raises:
             Conflict: the corpus no longer has the generation `generation`.

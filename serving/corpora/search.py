@@ -308,8 +308,8 @@ class _Search:
     def ranked(self, queries: Sequence[Query]) -> list[_Ranked]:
         """Return one page of hits for each query.
 
-        Since the previous page, writes may have added hits that belong to earlier pages. If too few hits then follow
-        the previous page, search for more hits.
+        Since the previous page was returned, writes may have added hits that rank above this page. If so many of the
+        hits found rank above this page that too few are left for it, search for more hits.
         """
         if self._options.arranged:
             return [self._arranged(query) for query in queries]

@@ -227,7 +227,7 @@ class Snapshots:
                 file.unlink(missing_ok=True)
 
     def sweep(self) -> None:
-        """Delete the unfinished files that killed processes have left, and empty folders."""
+        """Delete the unfinished files that killed processes have left. Then delete all empty folders."""
         for left in [*self._folder.glob("*/.*.sqlite*"), *self._folder.glob(f"*/*{SUFFIX}.part")]:
             left.unlink(missing_ok=True)
         for folder in self._folder.glob("*/"):

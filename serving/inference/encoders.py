@@ -401,8 +401,8 @@ def unfit(default: ServedModel) -> str:
 def in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     """Run `work` in a daemon thread, and return its future.
 
-    `work` can't be interrupted, for example because it loads a model. A daemon thread does not delay the exit of the
-    server.
+    Call this for work that can't be interrupted, such as the loading of a model, because a daemon thread does not
+    delay the exit of the server.
     """
     return asyncio.wrap_future(in_native_thread(work, "loading"))
 

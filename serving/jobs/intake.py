@@ -52,7 +52,9 @@ class Intake:
         and the next server process starts them."""
 
     async def take(self, job: Job, spool: Spool | None, answered: Answered | None, taken: Note) -> None:
-        """Store a job with its upload and the answer to its request. Then call `taken` with the job.
+        """Store a job with the upload in `spool`, if any. Then call `taken` with the job.
+
+        If the request has an idempotency key, `answered` is not None, and the answer to the request is stored too.
 
         Raises:
             Conflict, Duplicate, Overloaded, InsufficientStorage, Unhealthy: see `Jobs.submit`.

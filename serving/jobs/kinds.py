@@ -63,15 +63,16 @@ class JobKinds:
         }
 
     def accept(self, job: Job) -> None:
-        """Check whether there is room for the data that a job adds, and record the job if it is an upload.
+        """Check whether there is room for the data that a job adds. Record the acceptance of an upload in its corpus.
 
-        Call this before the caller learns that the job is accepted. This call blocks.
+        Call this before the client learns that its job is accepted. This call blocks.
 
         Raises:
             NotFound: the corpus of an upload does not exist.
             InsufficientStorage: the disk is full, or the disk quota of the API key is used up.
             Unhealthy: the disk fails.
-            Conflict: the server already keeps the maximum number of adapted encoders for the corpus.
+            Conflict: the job adapts an encoder, and the server already keeps the maximum number of adapted encoders
+                for the corpus.
         """
         if job.kind in ADDING:
             self.disk_quota.check(job.id)

@@ -93,7 +93,7 @@ def _application(settings: Settings) -> Any:
                     self._gauges[name].set(value, tags=dict(labels))
 
         def record_autoscaling_stats(self) -> dict[str, int]:
-            """Return the metric that `by_queued_tokens` reads."""
+            """Return the number of queued tokens, from which `by_queued_tokens` computes the number of replicas."""
             return {QUEUED_TOKENS: sum(one.batcher.queued_tokens for one in self.app.service.encoders.loaded)}
 
     return Replica.bind()  # type: ignore[attr-defined]

@@ -63,9 +63,8 @@ class Application:
     async def reconfigure(self, config: Any) -> None:
         """Reload the encoders if `config` has changed. The old encoders answer requests meanwhile.
 
-        Ray Serve also calls this method in two other cases, in which the encoders are not reloaded. Before the first
-        `check_health`, the encoders have just been loaded. When Ray Serve numbers the replicas again, `config` is
-        unchanged.
+        Before the first `check_health`, the encoders are not reloaded, because they have just been loaded. Ray Serve
+        also calls this method with an unchanged `config`, when it numbers the replicas again.
         """
         if self._started and config != self._config:
             await self.service.reload()

@@ -93,7 +93,8 @@ def inflated(body: bytes, coding: str, limit: int) -> bytes:
 def inflating(packed: BinaryIO, size: int, coding: str, limit: int) -> BinaryIO:
     """Return a stream that decompresses `packed`, which has `size` bytes.
 
-    Reads from the stream raise the same errors as `inflated`.
+    Reads from the stream raise `TooLarge` and `Malformed` in the same cases as `inflated`, for example if the output
+    exceeds `limit` bytes.
     """
     return stream_of(_checked(packed, size, coding, limit))
 

@@ -40,7 +40,7 @@ class RunError(Refused):
 
 
 class Record:
-    """The open record of a run. Lines of metrics are flushed as they are written."""
+    """The open files for the metrics of a run: `metrics.jsonl`, which is flushed after each line, and TensorBoard's."""
 
     def __init__(self, folder: Path, *, step: int) -> None:
         """Open the record of a run that continues after `step`.

@@ -60,7 +60,7 @@ def shuffle_positions(positions: Tensor, order: Tensor) -> Tensor:
 
 
 def cut_tokens(embedded: Tensor, mask: Tensor, order: Tensor, rate: float) -> Tensor:
-    """Set the vectors of the first tokens in `order` (N, L) to zero: int(rate * n) tokens of a sentence of n tokens.
+    """Set the vectors of the first int(rate * n) tokens in `order` (N, L) to zero in each sentence of n tokens.
 
     Shapes: embedded (N, L, D), mask (N, L).
     """

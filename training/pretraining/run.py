@@ -337,7 +337,7 @@ def publish(config: PretrainConfig, model: MaskedLM, census: Census) -> None:
     """Write model, tokenizer, record and card to `config.out` atomically.
 
     Raises:
-        RunError: see `check`.
+        RunError: `config.out` has other content than a pre-trained model, or can't be written.
     """
     curve, out = record.evaluations(Path(config.run)), Path(config.out)
     restore_folder(out)

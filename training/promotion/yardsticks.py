@@ -93,10 +93,10 @@ class StsYardstick(Yardstick):
     named = sts.STSB_DEV_METRIC
 
     def __init__(self, data: Path) -> None:
-        """Read STS-B dev. Also read the seven STS tasks, if the folder `data` has all of them.
+        """Read STS-B dev. Also read the seven STS tasks, if the folder `data` has at least one file of each task.
 
         Raises:
-            DataError: STS-B dev is missing or broken, or a task is incomplete.
+            DataError: STS-B dev is missing, or the files of STS-B dev or of a task to read are incomplete or broken.
         """
         self._dev: Subsets = STSB_DEV.load(data)
         self._pairs: list[Pair] = [pair for pairs in self._dev.values() for pair in pairs]

@@ -274,13 +274,14 @@ class Summary:
 def summaries(
     results: Sequence[Result], study: Path, *, against: str | None = None, resamples: int = RESAMPLES
 ) -> list[Summary]:
-    """Return a summary of the results for each metric.
+    """Return a summary for each metric whose results share a task. It compares every arm with a baseline arm.
 
     The baseline has the label `against`. If `against` is None or has no result for a metric, the baseline for this
     metric is the first label with a result. `metrics_left_out` reports the metrics that are not summarised.
 
     Raises:
-        StudyError: no result has the label `against`; or no metric has results that share a task; or see `summarise`.
+        StudyError: no result has the label `against`, no metric has results that share a task, or the stored arrays
+            do not match the results.
         EvaluationError: see `summarise`.
     """
     labels = {result.label: None for result in results}

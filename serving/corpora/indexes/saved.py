@@ -104,12 +104,12 @@ def describe(folder: Path, main: Main) -> dict[str, Any]:
 
 
 def save(folder: Path, described: dict[str, Any], identity: Identity, covered: int) -> None:
-    """Write the manifest, which makes the folder valid.
+    """Write the manifest of a saved index to `folder`. Without a manifest, the folder is not valid.
 
-    The manifest contains `described`, a result of `describe`, with `identity` and `covered`. When this function
-    returns, the manifest survives a power failure.
+    The manifest contains all arguments except `folder`. When this function returns, it survives a power failure.
 
     Args:
+        described: description of the index and its files, from `describe`.
         covered: every key of the store up to this key is in the index, or was removed.
     """
     manifest = described | {"identity": identity._asdict(), "covered": covered}

@@ -295,9 +295,10 @@ def _tests(name: str, bound: Value) -> list[tuple[str, Value]]:
 
 
 def _bound(operand: int | float | str | bytes) -> Value | None:
-    """Convert the operand of a filter to a value for a comparison in SQLite. If SQLite can't compare it, return None.
+    """Convert the operand of a comparison in a filter to a value that SQLite can compare.
 
-    If the result is None, the caller reads the documents that meet all other conditions on the field.
+    If SQLite can't compare the operand, return None. This comparison is then tested on the documents themselves, which
+    are read if they meet all other comparisons of the same field.
     """
     if isinstance(operand, bytes):
         return posted_date(operand)

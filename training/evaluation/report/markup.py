@@ -59,7 +59,7 @@ def section(name: str, title: str, *parts: Part) -> Element:
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """Format a number with the minus character and separated thousands. None becomes a dash."""
+    """Format a number with a true minus sign (U+2212) and narrow spaces between thousands. None becomes a dash."""
     if value is None:
         return ABSENT
     rounded = round(value, digits) + 0.0  # Adding 0.0 turns -0.0 into 0.0.

@@ -128,7 +128,7 @@ def _expiry(document: Document) -> int:
 
 
 def unread(row: Mapping[str, Any]) -> Document:
-    """Build a document with an empty text from the document's first row."""
+    """Build a document from its first row, but with an empty text, because other rows may have the rest of the text."""
     expires_at = None if row["expires_at"] == NEVER else int(row["expires_at"])
     return Document(row["document"], "", row["metadata"], expires_at=expires_at)
 
