@@ -191,9 +191,9 @@ class Service:
 
     @property
     def readiness(self) -> Health:
-        """State of the server: `health`, or "failing" if `health` is "ready" but an engine fails batch after batch.
+        """State of the server. It differs from `health` only if an engine fails batch after batch.
 
-        The reason of "failing" names the engine.
+        If `health` is "ready" in this case, the state is "failing", and its reason names the engine.
         """
         failing = self.encoders.failing if self.health.state == "ready" else ""
         return Health("failing", failing) if failing else self.health

@@ -42,7 +42,7 @@ def write(limit: float, file: Path) -> None:
 
 
 def read(file: Path) -> float:
-    """Read the limit from a file that `write` wrote.
+    """Read the limit beyond which components are clipped, from a file that `write` wrote.
 
     Raises:
         ValueError: the file is not JSON, or has no limit above 0 and at most 1.

@@ -137,7 +137,7 @@ def flush() -> None:
 def has_gone(error: OSError) -> bool:
     """Return whether `error` was raised because stdout is closed, and not because of another pipe or connection.
 
-    If stdout is closed, it is redirected to the null device. Otherwise Python would raise the same error again at exit.
+    If stdout is closed, redirect it to the null device, so that Python does not raise the same error again at exit.
     """
     if not isinstance(error, BrokenPipeError):
         return False

@@ -75,7 +75,10 @@ class Choice:
 
 
 def choose(bundle: Bundle, options: Options, *, runtime: str | None = None, precision: str | None = None) -> Choice:
-    """Choose the fastest pair that may serve the bundle. `runtime` and `precision` limit the candidates.
+    """Choose the fastest pair of runtime and precision that may serve the bundle.
+
+    A pair may serve the bundle if it reproduces the vectors of the float32 reference and the bundle does not exclude
+    it. If `runtime` or `precision` is given, only pairs with this runtime or precision are candidates.
 
     All pairs are measured once for each bundle and host, and the measurements are cached. If a pair fails, nothing is
     cached, because the failure may be temporary. A single candidate is chosen without measurement.

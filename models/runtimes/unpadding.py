@@ -144,7 +144,7 @@ class _Rewriting:
         return self._ops.gather(flat, self._unpad_indices, _constant(0)).output(0)
 
     def _pad(self, value: Output) -> Output:
-        """Return a padded copy of `value`, an output with only real tokens. The names of `value` move to the copy."""
+        """Return a padded copy of `value`, which has only real tokens. Move the tensor names of `value` to the copy."""
         if (padded := self._padded.get(_key(value))) is None:
             padded = self._padded[_key(value)] = self._ops.gather(value, self._pad_indices, _constant(0)).output(0)
             names = value.get_names()

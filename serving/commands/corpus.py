@@ -120,7 +120,8 @@ def _documents(corpora: Backend, name: str, where: Filter | None) -> Iterator[tu
 def _with_vectors(corpora: Backend, name: str, where: Filter | None) -> Iterator[tuple[Document, dict[str, Any]]]:
     """Yield each document that matches `where`, and a dict with the document's vector.
 
-    The vectors came with the documents, so the server can't compute them again.
+    The export needs the vectors of a corpus whose documents came with vectors, because no encoder can compute them
+    again.
     """
     for content in corpora.contents(name):
         for document, vector in zip(content.documents, content.vectors, strict=True):

@@ -289,9 +289,10 @@ class Batcher:
             self._release(request)  # now, because the next request may come before the callback of the future
 
     def _overtake(self) -> None:
-        """Start an interactive batch in the extra thread if all streams are busy.
+        """Start an interactive batch in the thread that `overtaking` adds, if all streams are busy.
 
-        The batch has only texts of API keys that have no text in a running batch.
+        If this thread is busy, too, nothing happens. The batch has only texts of API keys that have no text in a
+        running batch.
         """
         if not self._overtaking or self._closed or self._shared.idle or self._shared.overtaken:
             return

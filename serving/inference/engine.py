@@ -54,9 +54,9 @@ class Engine(Protocol):
         """Return the tokens of each text, truncated to the model's maximum length on the side `direction`."""
 
     def tokenize_pairs(self, pairs: Sequence[TextPair], direction: Direction) -> list[Tokens]:
-        """Return the tokens of each pair of texts, truncated together to the model's maximum length.
+        """Return the tokens of each pair of texts. The two texts together are truncated to the model's maximum length.
 
-        Only cross-encoders embed the result.
+        Only cross-encoders can process these tokens. Their `embed` computes a score for each pair.
         """
 
     def pieces(self, texts: Sequence[str], special_tokens: bool) -> list[list[Piece]]:

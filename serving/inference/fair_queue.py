@@ -283,11 +283,11 @@ class FairQueue:
         return [Item(leader, leading, first, leader.padded[first]), *islice(others, WINDOW - 1)]
 
     def _in_turn(self) -> Iterator[Item]:
-        """Yield the waiting texts in the order in which they become candidates for a batch.
+        """Yield texts of the first `WINDOW` requests, in the order in which they become candidates for a batch.
 
-        Only the first `WINDOW` requests take part. Each request adds its longest texts first. Initially, each of the
-        first `WINDOW / 2` requests adds one text, so that requests with few texts have a candidate. Then each request
-        in turn adds up to `TEXTS_IN_TURN` texts, so that the requests whose turn is next are completed.
+        The longest texts of a request come first. Initially, each of the first `WINDOW / 2` requests has one text, so
+        that requests with few texts have a candidate. After that, the requests take turns. In a turn, a request has up
+        to `TEXTS_IN_TURN` texts, not just one, so that the requests at the front of the queue are completed first.
         """
         half, requests = WINDOW // 2, list(enumerate(self._requests[:WINDOW]))
         for place, one in requests[:half]:
@@ -341,7 +341,10 @@ class FairQueue:
                 request.patience -= passing
 
     def _patience(self, queued: int) -> int:
-        """Return the patience of a new request: the number of tokens queued before it, plus one batch."""
+        """Return the initial value of `Request.patience`: `queued` tokens, plus the tokens of a full batch.
+
+        The patience of a request gets this value again whenever a batch takes texts of the request.
+        """
         return queued + self._max_batch_tokens
 
 

@@ -102,8 +102,8 @@ class JobKinds:
     async def _upload(self, running: Running) -> dict[str, Any]:
         """Store the documents of the upload.
 
-        Before that, record the acceptance of the upload again. The record is missing if the corpus was restored after
-        the acceptance, or if the corpus was damaged when the server started.
+        Before that, record in the corpus again that the upload was accepted. The record is missing if the corpus was
+        restored after the upload was accepted, or if the corpus was damaged when the server started.
         """
         await retry_while_busy(
             lambda: self.library.run(lambda _: self.upload_order.accept(running.job), of=running.job.corpus)

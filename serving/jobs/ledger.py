@@ -255,7 +255,10 @@ class Keyed(NamedTuple):
 
     @property
     def space(self) -> uuid.UUID:
-        """UUID namespace for document ids. If a crash makes the request run twice, both runs create the same ids."""
+        """UUID namespace for the ids that this request's documents get.
+
+        If the request runs twice because of a crash, both runs create the same ids.
+        """
         return uuid.uuid5(_SPACE, json.dumps([self.caller, self.key, self.request]))
 
 

@@ -70,7 +70,7 @@ class Spool:
         return self._path.open("rb")
 
     def keep(self, path: Path) -> None:
-        """Move the bytes to the file `path`, so that they survive a crash of the machine. This call blocks.
+        """Move the upload's bytes to the file `path`, so that they survive a crash of the machine. This call blocks.
 
         Raises:
             InsufficientStorage, Unhealthy: the disk fails.

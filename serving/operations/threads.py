@@ -128,7 +128,7 @@ def check_cancelled() -> None:
 
 
 def spend(cpu_seconds: float) -> None:
-    """Add the CPU time of another process to the CPU time of the current work."""
+    """Count the CPU time of an ended child process as CPU time of the work that runs in this context."""
     if token := _CURRENT.get():
         token.cpu_seconds += cpu_seconds
 

@@ -85,10 +85,10 @@ class SpeedMeter:
         return dict(zip(FIGURES, figures, strict=True))
 
     def _lengths(self, batch: Batch) -> list[int]:
-        """Return the length in tokens of each text in each encoder pass of a step.
+        """Return the lengths in tokens of all texts that the trained encoder reads in a step, in all its passes.
 
-        With positive pairs, each pass with dropout encodes one text of every pair. The pass without dropout encodes
-        both texts.
+        With positive pairs, each pass with dropout encodes one text of every pair. If the objective also needs a pass
+        without dropout (`Needs.clean`), that pass encodes both texts.
         """
         texts = 1 if batch.first_tokens is None else 2
         return batch.lengths(self.needs.views) + batch.lengths(texts) * self.needs.clean

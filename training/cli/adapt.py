@@ -93,10 +93,13 @@ def adapt(options: argparse.Namespace) -> int:
 
 
 def _check_passages(options: argparse.Namespace) -> None:
-    """Check that the objective has a preset for passages, and that the corpus has passages.
+    """Check that `adapt` can train with the objective, and that the corpus has passages.
+
+    The objective must have a preset for passages, and must not need a teacher that the user names.
 
     Raises:
-        ConfigError: the objective has no such preset or needs a named teacher, or the corpus has no passages.
+        ConfigError: the objective does not meet these conditions, or the corpus has no passages.
+        CorpusError: a file of the corpus can't be read.
     """
     if OBJECTIVES[options.objective].needs_named_teacher:
         raise ConfigError(f"--objective {options.objective} needs a teacher: use isosphere train with --teacher")

@@ -138,7 +138,7 @@ def _parts(projected: Tensor, packed: PackedLayout) -> list[Tensor]:
 
 
 def use_attention(backbone: PreTrainedModel) -> None:
-    """Make `backbone` use `attention` from now on. The backbone's model type must be in `FAMILIES`."""
+    """Replace the attention of `backbone` by this module's. The backbone's model type must be in `FAMILIES`."""
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface
 

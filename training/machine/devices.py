@@ -76,7 +76,10 @@ class Devices:
         return self._group.prepare_model(module) if self._group else module
 
     def gather(self, pooled: Tensor, sentences: int) -> Tensor:
-        """Gather the vectors (..., n, D) of all processes to (..., N, D) in batch order, without gradient."""
+        """Return the vectors (..., N, D) of a whole batch of N = `sentences`, in batch order.
+
+        `pooled` (..., n, D) has the vectors of this process's rows. With several processes, the result has no gradient.
+        """
         if self._group is None:
             return pooled
         most = -(-sentences // self.count)

@@ -84,7 +84,7 @@ class Distillation(Objective):
         return Needs(views=1, teacher=True, start=start, host=aligned, same_width=not aligned)
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:  # noqa: ARG002 - nothing is drawn
-        """Compute the terms of the loss. No sentence is a negative of another."""
+        """Compute the terms of the loss, which use no negatives, unlike contrastive losses."""
         assert views.teacher is not None, "`needs` requests these vectors"
         own = full_precision(views.noisy[0])
         teacher = views.teacher.detach().to(own)

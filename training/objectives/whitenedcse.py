@@ -174,7 +174,7 @@ def interleaved(views: Tensor) -> Tensor:
 
 
 def separated(parts: Tensor) -> Tensor:
-    """Invert `interleaved`."""
+    """Return the V views (V, N, D) from which `interleaved` made the V `parts` (V, N, D)."""
     count, n, dim = parts.shape
     return parts.reshape(n, count, dim).transpose(0, 1)
 

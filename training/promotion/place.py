@@ -84,11 +84,13 @@ class Place:
     def serve(self, copy: str) -> None:
         """Serve the copy with the name `copy`, by a link at the served path `default`.
 
-        Readers of `default` always see either the old or the new bundle, even after a crash.
+        Readers of `default` always see either the old or the new bundle, even after a crash. There is one exception: if
+        `default` is a folder and the system can't exchange two names atomically, `default` is missing for a moment.
+        After a crash in this moment, it is missing until `locked` restores it.
 
-        If `default` is a folder, it is exchanged with the link, atomically if the system supports this. The folder is
-        then removed if a copy has the same files. Otherwise, it is moved to the folder of copies. Its name there begins
-        with `uncopied` if it passes verification, and with `unverified` if it fails.
+        If `default` was a folder, this folder is removed if a copy has the same files. Otherwise, it is moved to the
+        folder of copies. Its name there begins with `uncopied` if it passes verification, and with `unverified` if it
+        fails.
         """
         with naming(self.default):
             self._aside.unlink(missing_ok=True)

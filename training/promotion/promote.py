@@ -108,9 +108,10 @@ def _serve(
     scores: Mapping[str, float],
     engines: Engines,
 ) -> Decision:
-    """Write the copies, serve the candidate's copy, and return the decision with the names of the copies.
+    """Copy the candidate, serve the copy, and return the decision with the names of both bundles' copies.
 
-    The link to the served copy is swapped last. If a crash comes before the swap, the old bundle stays served.
+    If the incumbent has no copy yet, it is copied first. The served path is changed last. If a crash comes before that,
+    the incumbent stays served.
     """
     served = with_copy(place, decision.incumbent, incumbent)
     name = place.free_name(candidate.manifest.fingerprint[:SHORT])

@@ -84,9 +84,9 @@ class Yardstick(Protocol):
 
 
 class StsYardstick(Yardstick):
-    """Spearman x 100 on STS-B dev.
+    """Yardstick by Spearman x 100 on STS-B dev.
 
-    Runtimes are also compared by the mean of the seven STS tasks, if all of them have data.
+    If all seven STS tasks have data, their mean is a second score for comparing a runtime with the float32 graph.
     """
 
     metric = "STS-B dev"

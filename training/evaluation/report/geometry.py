@@ -162,9 +162,10 @@ def _nearest(judged: Sequence[Evaluated]) -> Part:
 
 
 def nearest_series(cosines: Mapping[str, Sequence[float]]) -> list[Series]:
-    """Make a series (batch size, cosine) for each neighbour, as in GS-InfoNCE's Figure 1.
+    """Make a series for the nearest neighbour in the batch, one for the second nearest, and so on.
 
-    The keys of `cosines` are batch sizes, and the values are the neighbours' cosines.
+    The points are (batch size, cosine), as in GS-InfoNCE's Figure 1. `cosines` maps each batch size to the mean cosines
+    of a sentence to its neighbours, nearest first.
     """
     return [
         Series(f"{place + 1}. nearest", svg.mark(place), _by_size({size: of[place] for size, of in cosines.items()}))

@@ -60,11 +60,12 @@ class Recall:
             return self._registry.write(replace(now, measured=found)) if now.table == record.table else record
 
     def count(self, record: Record, passages: int) -> None:
-        """Add `passages` to the number of passages that were written to a corpus since its last measurement.
+        """Count `passages` as written to a corpus. If enough were written, measure its recall in the background.
 
-        If this number reaches both `exact_below` and the size that the corpus had at its last measurement, measure
-        again in the background. If the corpus was never measured, callers also add the passages that are already
-        stored.
+        The count is enough when it reaches both `exact_below` and the size that the corpus had at its last measurement.
+        It begins at 0 again with each measurement in the background. If a corpus was never measured, the passages that
+        are stored when the server starts count as written, too. If the type of the index has no search effort, nothing
+        happens.
         """
         if record.table is None or not KINDS[record.table.index].effort:
             return
