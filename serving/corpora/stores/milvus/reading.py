@@ -213,7 +213,7 @@ class Reader(Backend):
 def _documents(table: Rows, matching: str, after: str, limit: int) -> Iterator[Document | None]:
     """Yield up to `limit` + 1 documents that meet the expression `matching`, after the primary key `after`.
 
-    None stands for a document that was deleted meanwhile.
+    None stands for a document that was deleted after its first row had been read.
     """
     for block in table.each(WHOLE, first_of(matching), after, limit + 1, READ_TOGETHER):
         whole = table.assembled(block)
@@ -225,7 +225,7 @@ def _sorted_documents(
 ) -> Iterator[Document | None]:
     """Yield up to `limit` + 1 documents that meet the expression `matching`, sorted by `orders`.
 
-    None stands for a document that was deleted meanwhile.
+    None stands for a document that was deleted after its first row had been read.
     """
     found = (row for block in table.each(UNREAD, first_of(matching)) for row in block)
     chosen = first_sorted(((row["document"], unread(row)) for row in found), orders, after, limit + 1)
