@@ -150,6 +150,9 @@ class Hub:
 
 
 def _git_hash(file: Path) -> str:
-    """Return git's SHA-1 hash of a blob: https://git-scm.com/book/en/v2/Git-Internals-Git-Objects."""
+    """Return the SHA-1 hash by which git names a blob with the content of `file`.
+
+    The format of a blob is described at https://git-scm.com/book/en/v2/Git-Internals-Git-Objects.
+    """
     content = file.read_bytes()
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()

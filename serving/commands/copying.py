@@ -186,7 +186,7 @@ def _settings_of(settings: Settings, store: str) -> Settings:
 
 
 def _leading_to(settings: Settings, place: Place) -> Place:
-    """Replace an alias in `place` by the name of its corpus. Other names stay the same."""
+    """Return `place` with the name of the corpus in place of an alias. A name that is not an alias stays the same."""
     return place._replace(name=corpus_of(_settings_of(settings, place.store), place.name))
 
 

@@ -79,7 +79,10 @@ async def _serve(server: Server, service: Service, listening: list[socket.socket
 
 
 def _reachable(host: str) -> str:
-    """Return the host for use in a URL. For a wildcard address such as 0.0.0.0, return the local address."""
+    """Return the host for use in a URL, with brackets around an IPv6 address.
+
+    For localhost or a wildcard address such as 0.0.0.0, return the loopback address.
+    """
     host = {"0.0.0.0": "127.0.0.1", "localhost": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"[{host}]" if ":" in host else host
 

@@ -336,7 +336,8 @@ class Corpora(Backend):
     def swap(self, name: str, fingerprint: str, beside: Read | None = None) -> bool:
         """Implement `Backend.swap`.
 
-        The new index starts with the vectors in `beside`, the result of `read_fresh`, and catches up with later writes.
+        `beside` has the new vectors as `read_fresh` has read them. The new index starts with these vectors, and catches
+        up with writes since then.
         """
         with self.named(name).locked() as corpus:
             if self._store.corpus(name).fingerprint == fingerprint:

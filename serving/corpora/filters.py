@@ -307,8 +307,9 @@ def _scalar(value: Any) -> tuple[bool, Any]:
 def canonical(value: Any) -> str:
     """Return a JSON value as text. Two values have the same text exactly if they are equal.
 
-    true differs from 1, 1 equals 1.0, and the order of keys does not matter. The texts are used in sets. Python hashes
-    texts with a random secret, so nobody can send thousands of values with the same hash.
+    As in JSON, true differs from 1, but 1.0 does not. The order of keys does not matter. Sets contain these texts in
+    place of the values, because Python hashes texts with a random secret. Nobody can therefore send thousands of values
+    with the same hash.
     """
     if not isinstance(value, (dict, list)):
         return repr(int(value)) if isinstance(value, float) and value.is_integer() else repr(value)

@@ -335,8 +335,13 @@ class Library:
     async def stoppable(self, work: Callable[[Backend], T], of: str, *, charged: bool = False) -> T:
         """Run long `work` that calls `check_cancelled`, such as a deletion in several commits.
 
-        If the caller is cancelled, the work is stopped, and the call ends after the work has stopped. See `read` for
-        `charged` and for errors.
+        If the caller is cancelled, the work is stopped, and the call ends after the work has stopped. If `charged` is
+        True, the CPU time of the work is charged to the API key.
+
+        Raises:
+            Overloaded: `charged` is True, and earlier work of the key has exceeded the key's rate limit; or too many
+                reads of the key already wait for a thread.
+            Unhealthy: the server is not ready, or is stopping.
         """
         if charged:
             check_no_debt()

@@ -268,8 +268,8 @@ class Batcher:
     def _is_brief(self, request: Request) -> bool:
         """Return whether a request may run on the event loop.
 
-        The request must have a single short text, and no other text may be waiting or running. During the last
-        `RESERVED_SECONDS`, all requests must have come over the same connection.
+        The request must have a single short text, and no other text may be waiting or running. Its HTTP
+        connection must have been the only one with requests for at least `RESERVED_SECONDS`.
         """
         only = self._shared.connection is not None and perf_counter() >= self._shared.several_until
         idle = self._interactive.empty and self._bulk.empty and not (self._shared.busy or self._shared.overtaken)

@@ -124,9 +124,9 @@ class EachToken(Tokens):
 
 
 class Mixed(NamedTuple):
-    """Output of a batch that contains `EachToken` texts.
+    """Output of a batch in which some texts are `EachToken`, which asks for one vector per token.
 
-    Each text has either one vector (D,) or token vectors (L, H).
+    Such a text has token vectors (L, H). Any other text has one vector (D,).
     """
 
     vectors: Sequence[Floats]

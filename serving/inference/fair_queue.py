@@ -125,7 +125,7 @@ class Item(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Line:
-    """Scheduling state of one owner."""
+    """Scheduling state of one owner of requests, which is an API key."""
 
     batches: int = 0
     """Number of batches led by requests of this owner."""

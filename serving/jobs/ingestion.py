@@ -185,9 +185,9 @@ async def _store(
     flying = deque[_Flying]()
 
     async def land() -> None:
-        """Wait until the first block of rows without a checkpoint is stored.
+        """Wait until the first block in `flying` is stored, which is the first block after the last checkpoint.
 
-        Save one checkpoint for this block and for the blocks directly after it that are also stored.
+        Then save one checkpoint for this block and for the blocks directly after it that are also stored.
         """
         await flying[0].adding
         documents = 0

@@ -97,7 +97,7 @@ class CancelToken:
             self._slice_ends = perf_counter() + SLICE_SECONDS
 
     def _count(self) -> None:
-        """Count the CPU time that the thread has used since the last call, for the work and for its key."""
+        """Add the CPU time that the thread has used since the last call to the totals of the work and its API key."""
         before, self._counted = self._counted, thread_time()
         self.cpu_seconds += self._counted - before
         if self._caller:

@@ -204,9 +204,9 @@ def fsync_metrics(folder: Path) -> None:
 
 
 def _keep_until(metrics: Path, step: int) -> None:
-    """Delete the lines of steps after `step`, and everything from the first incomplete line on.
+    """Delete the lines of steps after `step`, and everything from the first broken line on.
 
-    A killed process can leave half a line. A power loss can leave NUL bytes.
+    A broken line is half a line that a killed process left, or NUL bytes that a power loss left.
     """
     if metrics.exists():
         with replacing(metrics) as beside:

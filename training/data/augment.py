@@ -69,7 +69,11 @@ def cut_tokens(embedded: Tensor, mask: Tensor, order: Tensor, rate: float) -> Te
 
 
 def cut_features(embedded: Tensor, order: Tensor, rate: float) -> Tensor:
-    """Set the first int(rate * D) columns in `order` (N, D) to zero in every token. Shape: embedded (N, L, D)."""
+    """Set int(rate * D) features of each sentence to zero in all its tokens.
+
+    Each row of `order` (N, D) is a permutation of a sentence's features. The first ones in this row are set to zero.
+    Shape: embedded (N, L, D).
+    """
     return embedded * (_rank(order) >= int(rate * embedded.shape[2]))[:, None, :]
 
 

@@ -103,7 +103,7 @@ class Excerpt:
             raise ValueError(f"words: {[*self.words]} is not a minimum and a maximum, such as [4, 16]")
 
     def of(self, lines: Iterable[str]) -> Iterator[str]:
-        """Yield the selected lines in order, without blank ones."""
+        """Yield those of `lines` that are in this excerpt, in order and without blank lines."""
         least, most = self.words or (1, math.inf)
         return (line for line in islice(lines, self.first) if least <= len(word_starts(line)) <= most)
 

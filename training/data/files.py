@@ -83,7 +83,8 @@ def resolve_files(files: Sequence[str]) -> list[Path]:
 
     Raises:
         CorpusError: a folder or a pattern has no files, or a path is a pipe or a device.
-        Refused, RemoteError: see `download_from_hub`.
+        Refused: a hub URL does not name a data set, or the data set has no such file.
+        RemoteError: the hub can't be reached or refuses the request, or a part of the data is missing from the cache.
     """
     paths = [path for file in files for path in _files_of(file)]
     if other := next((path for path in paths if path.exists() and not path.is_file()), None):
@@ -131,7 +132,8 @@ def passages(paths: Iterable[Path], column: str | None = None) -> Iterator[str]:
     The passage of a row is its text. If the row has a title, the passage begins with a line that contains the title.
 
     Raises:
-        CorpusError: see `sentences`.
+        CorpusError: a file can't be read, a file that is not a table is not text, a table has no column of texts, a row
+            is broken, or `column` is given for a text file.
     """
     for path in paths:
         if kind_of(path) in TABLES:

@@ -86,10 +86,10 @@ def is_clean(sentence: str) -> bool:
 
 
 def _ends(before: str, mark: str, close: str, after: str) -> bool:
-    """Return whether a punctuation mark ends the sentence `before` it.
+    """Return whether the punctuation `mark` ends a sentence.
 
-    `close` has the closing quotes and brackets after the mark. `after` is the first character after the space, such as
-    a capital or a digit.
+    `before` is the text from the start of the sentence to the mark. `close` has the closing quotes and brackets after
+    the mark. White space follows, and `after` is the first character after the white space.
     """
     if mark != "." or close:
         return True

@@ -129,7 +129,10 @@ def _attend(
 
 
 def _parts(projected: Tensor, packed: PackedLayout) -> list[Tensor]:
-    """Split `projected` (1, heads, T, d) into one tensor (n, heads, L, d) for each part."""
+    """Split `projected` (1, heads, T, d), which has T tokens, into one tensor for each part of the packed layout.
+
+    The tensor of a part with n sentences of L tokens has the shape (n, heads, L, d).
+    """
     tokens = packed.split(projected.squeeze(0).transpose(0, 1))
     return [
         each.view(mask.size(0), mask.size(-1), *each.shape[1:]).transpose(1, 2)

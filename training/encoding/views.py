@@ -152,14 +152,16 @@ SUFFIX = ".vectors"
 class TeacherCache:
     """A frozen encoder that encodes each sentence once per run. Later, the sentence's vector is read from a file.
 
-    The file is named after the encoder's weights. The file has one record for each sentence: a hash of the sentence's
-    tokens, and its vector in float32. `counts` maps the file's name to the number of records up to the last checkpoint.
-    A resumed run drops all records after this number, and computes them again in the same batches. The host waits for
-    the device whenever a batch has new sentences. If the disk is full, the file is removed, and sentences are encoded
-    again in every epoch.
+    The file's name contains a hash of the encoder's weights. The file has one record for each sentence: a hash of the
+    sentence's tokens, and its vector in float32. `counts` maps the file's name to its number of records, and is updated
+    with the file. A resumed run passes the `counts` of its last checkpoint. Later records are then dropped, and
+    computed again in the same batches as before the interruption.
+
+    The host waits for the device whenever a batch has new sentences. If a write fails because the disk is full or
+    broken, the file is removed, and from then on every epoch encodes its sentences again.
 
     Raises:
-        OSError: the file can't be read or written; the message names it.
+        OSError: the file can't be read, or can't be written for a reason other than the disk; the message names it.
     """
 
     def __init__(self, teacher: Teacher, folder: Path, name: str, counts: dict[str, int]) -> None:

@@ -38,7 +38,7 @@ class Selection:
 
 
 def by_stsb_dev(data: Path) -> Selection:
-    """Return the selection by Spearman x 100 on STS-B dev.
+    """Return the `Selection` that chooses the best weights of a run by Spearman x 100 on STS-B dev.
 
     Raises:
         DataError: STS-B dev is missing or broken.

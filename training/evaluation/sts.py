@@ -126,7 +126,7 @@ def mean_of_tasks(scores: Mapping[str, TaskScore]) -> float:
 def table(scores: Mapping[str, TaskScore]) -> str:
     """Return two aligned lines: the names of the tasks and "mean", and below them the scores.
 
-    The score of a task is its "all" Spearman x 100.
+    The score of a task is Spearman x 100 over the pairs of all its subsets together, the "all" setting of the papers.
     """
     cells = {task: f"{score.spearman.all:.2f}" for task, score in scores.items()}
     cells["mean"] = f"{mean_of_tasks(scores):.2f}"

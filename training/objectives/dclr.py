@@ -160,7 +160,10 @@ class DCLR(Objective):
         return terms
 
     def measured(self) -> dict[str, Tensor]:
-        """Return the share of in-batch negatives that were removed, by name, or {} if negatives have no weights."""
+        """Return the share of in-batch negatives that count as false, under the name `REMOVED_SHARE`.
+
+        Return {} if `weighting` is "none", because no negatives are then judged.
+        """
         return {} if self._removed is None else {REMOVED_SHARE: self._removed}
 
     def _noise(self, anchors: Tensor, positives: Tensor, rng: torch.Generator) -> Tensor:

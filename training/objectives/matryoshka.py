@@ -71,7 +71,7 @@ class Matryoshka(Objective):
 
     @property
     def _whole(self) -> Objective:
-        """The objective on untruncated vectors. The objectives on truncated vectors have the same needs."""
+        """The objective on untruncated vectors. It needs the same encoder passes as those on truncated vectors."""
         return cast(Objective, self.objectives[-1])
 
 

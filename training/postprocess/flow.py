@@ -33,7 +33,10 @@ noise, the likelihood would therefore be unbounded. Images are dequantised by no
 
 @dataclass(frozen=True, kw_only=True)
 class FlowParams:
-    """Parameters of BERT-flow. The defaults are as published: `l3_d3_w32` and the optimiser of bohanli/BERT-flow."""
+    """Parameters of BERT-flow. The defaults are those of bohanli/BERT-flow.
+
+    Its flow `l3_d3_w32` has 3 levels, a depth of 3 and a width of 32.
+    """
 
     levels: int = 3
     depth: int = 3

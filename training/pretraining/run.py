@@ -143,9 +143,9 @@ class Step:
         precision: torch.dtype | None,
         record: bool = False,
     ) -> None:
-        """Set up the step.
+        """Set up the training step.
 
-        `precision` is the dtype of matrix products, and None is float32. With `record`, the step is recorded as a CUDA
+        `precision` is the dtype of matrix products, or None for float32. With `record`, the step is recorded as a CUDA
         graph.
         """
         self._state = state

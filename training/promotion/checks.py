@@ -145,7 +145,10 @@ def _against(
 ) -> tuple[bool, str, dict[str, Any]]:
     """Compare the candidate's score `ours` with the score of the served bundle.
 
-    Return whether the candidate passes, the end of a sentence for the user, and the numbers of the comparison.
+    `broken` is True if the served bundle fails verification. `incumbent` is the served bundle, or None.
+
+    Returns:
+        Whether the candidate passes, text that is appended to the check's message, and the comparison's numbers.
     """
     if broken:
         return False, "; the served bundle fails verification, so there is nothing to compare with", {}

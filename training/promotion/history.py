@@ -75,9 +75,9 @@ def rollback(place: Place, *, stream: TextIO) -> dict[str, Any]:
 
 
 def _recorded_decision(place: Place, copy: str) -> dict[str, Any]:
-    """Return the promotion decision from the copy's report, or {} if the report has no decision about this copy.
+    """Return the decision to promote a copy, from the report in its folder, or {} if no decision is recorded there.
 
-    There is no decision if a user set the link by hand.
+    No decision is recorded if a user, without a promotion, made the served path a link to the copy.
     """
     file = place.copies / copy / REPORT
     report = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

@@ -122,7 +122,8 @@ def embed(
 def _model_name(name: str) -> str:
     """Return the name or path by which the cluster's processes load the encoder `name`.
 
-    The name of an encoder of this project is returned unchanged, even if a folder has the same name.
+    The name of a shipped encoder is returned unchanged, even if a folder has the same name. Any other existing path
+    becomes absolute.
     """
     return name if f"{MINILM}+{name}" in shipped() else _absolute(name)
 

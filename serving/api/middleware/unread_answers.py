@@ -82,7 +82,10 @@ class UnreadLimit:
 
 
 def _is_read(scope: Scope) -> bool:
-    """Return whether an error may replace the answer: the request changes nothing, and its path is not in `PROBES`."""
+    """Return whether an error may replace the answer.
+
+    This is so if the request changes nothing and is not one of the frequent requests of monitoring systems (`PROBES`).
+    """
     method, path = scope["method"], scope["path"]
     return path not in PROBES and (method in SAFE or scope_for(method, path) == "read")
 

@@ -106,8 +106,8 @@ class StreamedRoute(APIRoute):
 class DirectRoute(Route):
     """Fast `Route` whose endpoint takes `body`, `service` and optionally `request`, and returns a `Response`.
 
-    FastAPI documents it like any other route. Requests skip FastAPI's dependencies and exit stacks, which take several
-    times as long as all other work outside the model.
+    FastAPI documents the route like any other. Its requests skip FastAPI's dependencies and exit stacks, because these
+    take several times as long as all other work on a request, except the model's.
     """
 
     def get_route_handler(self) -> Handler:

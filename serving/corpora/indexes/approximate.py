@@ -39,9 +39,9 @@ class _OnCpu:
         return index
 
     def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:
-        """Return the rows (Q, number of candidates) of the nearest vectors.
+        """Return the row numbers (Q, number of candidates) of the nearest vectors.
 
-        If the search reaches too few vectors for a query, the row numbers of this query are followed by -1.
+        If the search reaches too few vectors for a query, the remaining row numbers of this query are -1.
         """
         parameters = self._search_parameters(wanted)
         if wanted.bitmap is not None:

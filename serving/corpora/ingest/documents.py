@@ -42,7 +42,7 @@ def random_names(number: int) -> str:  # noqa: ARG001 - a `Naming`
 
 
 def names_within(space: uuid.UUID) -> Naming:
-    """Return a `Naming` that always gives the same id to the same row number, for rows that may be read again."""
+    """Return a `Naming` that gives each row number always the same id, so that rows keep their ids if read again."""
     return lambda number: uuid.uuid5(space, str(number)).hex
 
 

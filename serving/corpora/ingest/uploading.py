@@ -144,7 +144,10 @@ class Options(BaseModel):
 
     @classmethod
     def of_format(cls, format: Format, charset: str | None = None, **others: Any) -> Self:
-        """Return options for a format. The charset of a format that is not in `TEXTS` is ignored.
+        """Return options for a format, with the other fields in `others`.
+
+        The charset is ignored unless the format is in `TEXTS`. The field `source` is ignored unless the format is in
+        `FILES`.
 
         Raises:
             UnsupportedMedia: the charset is not supported, or the package that reads the format is not installed.

@@ -82,8 +82,8 @@ def nearest(reader: sqlite3.Connection, word: str, *, continued: bool = False) -
 def _with_first_letter(reader: sqlite3.Connection, word: str, typos: int, *, continued: bool) -> Iterator[str]:
     """Yield words of the vocabulary that begin with the first letter of `word`, and may be corrections of `word`.
 
-    At most `MAX_COMPARED` words are yielded. `word` is cut into `typos` + 1 pieces. One letter between two pieces
-    belongs to neither piece. Each yielded word begins with the first piece, or contains another piece. With
+    At most `MAX_COMPARED` words are yielded. For this, `word` is cut into `typos` + 1 pieces, and one letter between
+    neighbouring pieces is left out. Each yielded word begins with the first piece, or contains another piece. With
     `continued`, also yield words that may begin with a correction.
     """
     size = (len(word) - typos) // (typos + 1)

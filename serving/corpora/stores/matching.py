@@ -259,7 +259,11 @@ def _matches_absent(where: Filter) -> bool:
 
 
 def _lookups(where: _AtPath, field: int) -> tuple[list[_Lookup], list[_Lookup]]:
-    """Return two lists of lookups: for documents that certainly match, and for documents that must be read."""
+    """Return two lists of lookups.
+
+    The first list finds documents that certainly match. The second list finds documents that may match, so that their
+    metadata must be read.
+    """
     match where:
         case Exists():
             return [_lookup(field)], []

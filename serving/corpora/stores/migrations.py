@@ -143,10 +143,10 @@ def migrate(connection: sqlite3.Connection, file: Path) -> None:
 
 
 def _index_words(connection: sqlite3.Connection, file: Path) -> None:
-    """Index all words again if another version of Unicode folded them, or if a migration requires it.
+    """Index all words again if they were folded by another version of Unicode, or if a migration requires it.
 
-    FTS5 deletes a passage from its index by the words that were indexed. If this version of Unicode folded the passage
-    to other words, the deletion would be wrong.
+    FTS5 deletes a passage correctly only if it gets the words that were indexed for the passage. Another version of
+    Unicode may fold the same passage to other words.
     """
     found = connection.execute("SELECT unicode FROM corpora").fetchone()
     if found in (None, (unidata_version,)):

@@ -87,7 +87,7 @@ class Asked(NamedTuple):
 
     @property
     def matching(self) -> list[Term]:
-        """All terms and corrections."""
+        """All terms of the query, and all corrections of its words."""
         return [*self.terms, *(term for _, corrected in self.corrections for term in corrected)]
 
 

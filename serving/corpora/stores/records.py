@@ -407,7 +407,7 @@ def soonest_expiry(reader: sqlite3.Connection) -> int | None:
 
 
 def hide_expired(reader: sqlite3.Connection) -> None:
-    """Hide the documents that have expired from all later reads of the transaction."""
+    """Hide expired documents from all later reads in the same transaction."""
     moment = now()
     for table, select in _VIEWS.items():
         reader.execute(f"CREATE TEMP VIEW {table} AS {select.format(moment=moment)}")

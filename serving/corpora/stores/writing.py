@@ -403,7 +403,10 @@ def release(writer: sqlite3.Connection, job: str) -> None:
 
 
 def note_newer_writes(writer: sqlite3.Connection, ids: Sequence[str]) -> None:
-    """Record for each accepted upload job the `ids` that a request outside of any job writes or removes."""
+    """Record that a request that belongs to no job writes or removes the documents `ids`.
+
+    The ids are recorded for each upload job that was accepted and not yet released. The job must skip these documents.
+    """
     for job in accepted(writer):
         writer.executemany("INSERT OR IGNORE INTO overtaken (job, id) VALUES (?, ?)", ((job, id) for id in ids))
 
