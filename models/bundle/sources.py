@@ -302,7 +302,7 @@ def manifest_of(name: str) -> Manifest | None:
 
 
 def local_bundle(name: str) -> Bundle | None:
-    """Load the bundle whose path is `name`, or return None for any other encoder.
+    """Load the bundle whose path is `name`. Return None if `name` is an encoder that is not a local bundle.
 
     Raises:
         SourceError: see `local`.

@@ -97,7 +97,10 @@ class Measured:
 
     @property
     def shortcoming(self) -> str | None:
-        """Reason, other than speed, why the pair may not serve the bundle. None if there is no such reason."""
+        """Reason, other than speed, why the pair of runtime and precision may not serve the bundle.
+
+        None if there is no such reason.
+        """
         if self.error:
             return f"does not run: {self.error}"
         if self.barred:

@@ -318,7 +318,8 @@ def _reranking(body: SearchRequest) -> Reranking | None:
 def _results(found: SearchResult, orders: Sequence[str], body: SearchRequest, most: int) -> list[dict[str, Any]]:
     """Return the hits of each query as JSON, with a cursor if there may be more hits.
 
-    `orders` has the digest of each query from `_orders`. Hits are written one at a time.
+    `orders`, the result of `_orders`, has a digest for each query. The cursor contains the digest, to detect a changed
+    query. Hits are written one at a time.
 
     Raises:
         TooLarge: the hits written so far have more than `most` bytes together.

@@ -211,8 +211,8 @@ class Backend(NamedCorpora, Protocol):
     def swap(self, name: str, fingerprint: str, beside: Read | None = None) -> bool:
         """Replace the old vectors by the new vectors of a re-embedding in one commit, and return True.
 
-        If some passages have no new vector yet, change nothing and return False. `beside` is the result of
-        `read_fresh`.
+        If some passages have no new vector yet, change nothing and return False. `beside` contains new vectors that
+        `read_fresh` has already read, so that the new index opens faster. It may be None.
         """
 
     def check_snapshots(self) -> None:

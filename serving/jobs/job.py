@@ -233,7 +233,9 @@ class Running:
 
 
 async def retry_while_busy(work: Callable[[], Awaitable[T]]) -> T:
-    """Run `work` as bulk work. Retry while the server is overloaded or stopping, the disk is full, or the engine fails.
+    """Run `work` with the priority of bulk work, which may wait for interactive requests.
+
+    Retry while the server is overloaded or stopping, the disk is full, or the engine fails.
 
     Raises:
         ServiceError: the engine failed `TRIES` times, or a retry can't help. For example, a retry can't help if stored

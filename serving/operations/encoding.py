@@ -84,7 +84,7 @@ def inflated(body: bytes, coding: str, limit: int) -> bytes:
 
     Raises:
         TooLarge: the output exceeds `limit` bytes, the ratio of output size to body size is too high (see `MAX_RATIO`
-            and `RATIO_EXEMPT_BYTES`), or the body has too many parts (see `MAX_PARTS`).
+            and `RATIO_EXEMPT_BYTES`), or the body has too many gzip members or zstd frames (see `MAX_PARTS`).
         Malformed: the body does not match `coding`, or is incomplete.
     """
     return b"".join(_checked(io.BytesIO(body), len(body), coding, limit))

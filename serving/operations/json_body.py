@@ -67,7 +67,10 @@ def check_containers(body: bytes, limit: int, of: str) -> None:
 
 
 def _holds_more(body: bytes, marks_of: bytes, limit: int) -> bool:
-    """Return whether JSON contains more than `limit` of the characters in `marks_of`, outside of JSON strings."""
+    """Return whether the characters in `marks_of` together occur more than `limit` times in a JSON body.
+
+    Characters within JSON strings are not counted.
+    """
     if len(body) <= limit:
         return False
     others = bytes(set(range(256)) - {*b'"', *marks_of})

@@ -30,7 +30,7 @@ NEAREST_BATCHES = 100
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Singular values of N vectors in descending order, as shares of the sum of all values, and the effective rank."""
+    """Singular values of N vectors, and their effective rank. The values are descending, and divided by their sum."""
 
     effective_rank: float
     values: tuple[float, ...]

@@ -110,7 +110,7 @@ def open_subject(
 
 
 def _assembled(source: str, name: str, engine: str | None, precision: str | None) -> Subject:
-    """Open `minilm`, or an adapter to it, with the same ONNX graph that a server assembles."""
+    """Open `minilm`, or one of its adapters, with the ONNX graph that a server would assemble for this encoder."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()), "bundle")
         judged = _exported(assemble(source, folder, name=name), source, engine, precision)

@@ -21,10 +21,10 @@ from training.objectives.contrastive import MLP, ascend, check_ratio, cosine_log
 def instance_weights(anchors: Tensor, sentences: Tensor, noise: Tensor, threshold: float) -> Tensor:
     """Compute alpha (N, N + M) of equation 5: 0 for a negative whose cosine reaches the threshold, else 1.
 
-    `anchors` and `sentences` (N, D') are the judge's vectors of the batch. The judge is the encoder whose cosines are
-    compared with the threshold. If the judge has only one view, both arguments are the same tensor. Positives, on the
-    diagonal, keep weight 1. If D differs from D', all noise (M, D) keeps weight 1, because its cosines with the judge's
-    vectors are undefined.
+    The judge is the encoder whose cosines are compared with the threshold. `anchors` and `sentences`, each (N, D'), are
+    its vectors of two views of the batch. If it has only one view, both are the same tensor. The positives, on the
+    diagonal, have weight 1. `noise` (M, D) contains M more negatives. If D differs from D', all of them have weight 1,
+    because their cosines with the judge's vectors are undefined.
     """
     genuine = cosine_logits(anchors, sentences, 1.0) < threshold
     if noise.shape[1] == anchors.shape[1]:

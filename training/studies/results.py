@@ -209,7 +209,7 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A file with one line per finished run, which several studies can share. A missing file is an empty record."""
+    """A file with one line per finished run. Several studies can share the file. A missing file is an empty record."""
 
     file: Path
     study: str = ""
@@ -289,7 +289,7 @@ def _checked(text: bytes) -> Line:
     """Parse a line of the record, and check its fields.
 
     Raises:
-        ValueError: the line is not a result, or lacks the hash `settings`.
+        ValueError: the line is not a result, or its field `settings`, which contains a hash, is missing or not text.
     """
     values: Line = json.loads(text)
     Result.checked(values)

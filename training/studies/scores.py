@@ -158,8 +158,8 @@ def _searched(
 ) -> tuple[Arrays, Arrays]:
     """Search the collections. Return two dictionaries: the queries' scores, and their numbers of relevant documents.
 
-    Both dictionaries have an array (Q,) for each collection and measure. An array has a value for each of the
-    collection's Q queries. The function `task_of` returns the keys.
+    Both dictionaries have a key for each collection and measure, such as `scifact nDCG@10` (see `task_of`). The value
+    is an array (Q,), with a number for each of the collection's Q queries.
     """
     found: dict[str, NDArray[np.float64]] = {}
     relevant: dict[str, NDArray[np.int64]] = {}

@@ -76,7 +76,10 @@ def family_of(path: str) -> Family:
 
 
 def install(app: FastAPI) -> None:
-    """Install handlers that answer every error of the app in the error format of the route's API."""
+    """Install handlers for service errors, validation errors and HTTP errors.
+
+    An answer has the error format of the API that the route belongs to, such as OpenAI's.
+    """
     for kind, answer in (
         (ServiceError, service_error),
         (RequestValidationError, _validation_error),

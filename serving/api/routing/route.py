@@ -146,9 +146,10 @@ class Head:
         headers = [(name, value) for name, value in scope["headers"] if name != b"range"]
 
         async def bare(message: Message) -> None:
-            """Send the head and an empty body.
+            """Pass on the status and headers, and replace the body by an empty body.
 
-            This ends the answer, so the server reports a disconnect, and a route that streams its answer stops.
+            The empty body ends the answer. The server then reports to the route that the client has disconnected, so a
+            route that streams its answer stops early.
             """
             nonlocal over
             if message["type"] not in ("http.response.body", "http.response.pathsend"):

@@ -110,7 +110,7 @@ def build(given: BuildInput, target: float, plan: Plan, kinds: Mapping[str, Kind
 class Builder:
     """A thread of low priority that builds the indexes of all corpora, one after another.
 
-    Short work can run between two steps of a long build.
+    Brief work (see `submit`) does not wait for a long build: the thread runs it between two steps of the build.
     """
 
     def __init__(self) -> None:

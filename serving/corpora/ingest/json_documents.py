@@ -34,11 +34,12 @@ _SCALAR = re.compile(rb"[^\s,\]}\[{\":]++")
 def json_rows(stream: BinaryIO, settings: Settings) -> Iterator[Row]:
     """Yield the documents as rows with the places `documents.0`, `documents.1` and so on.
 
-    Other fields of the body are skipped. The fields in `OPTIONS` are refused.
+    The body is a list of documents, or an object with this list in the field `documents`. Fields of the object that
+    are in `OPTIONS` are refused, unless they are null. All other fields are skipped.
 
     Raises:
         Malformed: the body is empty, or the parts of the body between the documents are not JSON.
-        Invalid: there is no list of documents, there are two lists, or the body has a field in `OPTIONS`.
+        Invalid: there is no list of documents, there are two lists, or a field in `OPTIONS` is not null.
         TooLarge: a document or another value is too long. The rest of the body is not read.
     """
     text = _Text(stream, row_bytes(settings))

@@ -136,10 +136,11 @@ def ends_run(tokens: Sequence[str], at: int) -> bool:
 
 
 def split_phrase(tokens: Sequence[str]) -> list[str]:
-    """Split the pairs of characters in a phrase into single characters, in the form that `spread` gives a passage.
+    """Split the pairs of characters in a phrase of a query into single characters.
 
-    `_RUN_END` marks the end of each run of characters of a script without spaces. A run at the end of the phrase gets
-    no mark, because in a passage this run may be longer.
+    `spread` splits passages in the same way, so the phrase can be found in them. As in `spread`, `_RUN_END` follows
+    each run of characters of a script without spaces. However, a run at the end of the phrase gets no `_RUN_END`,
+    because in a passage this run may be longer.
     """
     found: list[str] = []
     for token in tokens:

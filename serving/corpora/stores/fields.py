@@ -172,9 +172,10 @@ def _field(writer: sqlite3.Connection, path: str) -> int:
 
 
 def _fields(metadata: Mapping[str, Any], parent: str) -> Iterator[tuple[str, Any]]:
-    """Yield each path in `metadata` with each value at this path, as `filters.values_at` finds them.
+    """Yield each dotted path in `metadata`, after the prefix `parent`, with each value at this path.
 
-    Each path begins with `parent`.
+    As in `filters.values_at`, paths also lead into the objects of a list, so a path can occur several times. Paths do
+    not lead into a value whose own path is longer than `MAX_PATH`.
     """
     for name, value in metadata.items():
         path = parent + name

@@ -103,9 +103,10 @@ def _first(connection: sqlite3.Connection) -> None:
 
 
 def _second(connection: sqlite3.Connection) -> None:
-    """Create format 2: add columns and tables for patches, unfinished renames, word settings, expiry and maps.
+    """Create format 2 from format 1.
 
-    Also add the table of the vocabulary, which `_index_words` fills later.
+    Add columns and tables for changes of metadata, unfinished renames, settings of word search, expiry of documents,
+    and the map of the corpus. Also add the table of the vocabulary, which `_index_words` fills later.
     """
     # revision: number of changes of metadata. Each change makes cached results of filters invalid.
     connection.execute("ALTER TABLE corpora ADD COLUMN revision INTEGER NOT NULL DEFAULT 0")

@@ -198,9 +198,10 @@ def _completions(reader: sqlite3.Connection, word: str, rules: Rules) -> list[Te
 def _corrections(
     reader: sqlite3.Connection, word: str, own: Sequence[Term], rules: Rules, *, continued: bool
 ) -> list[Term]:
-    """Return the corrections of `word`. If `word` is frequent, return none.
+    """Return the corrections of `word`. If `word` is frequent, return an empty list.
 
-    `own` are the terms that find the word itself. With `continued`, the word may be incomplete.
+    `own` are the terms that find the uncorrected word: the word itself, and its completions if it has been completed.
+    With `continued`, the word may be incomplete.
     """
     select = f"SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT {FREQUENT + 1})"
     ((having,),) = reader.execute(select, (expression(own, "OR"),))

@@ -116,8 +116,8 @@ def search(
 ) -> Ranking:
     """Return the best `k` passages; see `Store.words`. If `allowed` is given, only these sorted keys are searched.
 
-    Scoring a passage takes far longer than finding it, so passages with a rare term are scored first. If no other
-    passage can reach the scores of the best `k` of these passages, all other passages are skipped (MaxScore: Turtle and
+    Scoring a passage takes far longer than finding it. Therefore, only the passages with a rare term are scored at
+    first. All other passages are skipped if none of them can reach the best `k` of these scores (MaxScore: Turtle and
     Flood, Query evaluation: strategies and optimizations, 1995). The ranking is exact.
 
     Call this function in a transaction, because its reads must see one snapshot.

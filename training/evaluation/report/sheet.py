@@ -21,8 +21,8 @@ TITLE_HEIGHT = 20
 def sheet(figures: Sequence[Element]) -> str:
     """Return an SVG file with the figures in rows of `COLUMNS`, each below its title.
 
-    The descriptions of the figures are only for screen readers. The file has a background, because the document around
-    it may have another colour scheme than the reader's system.
+    The descriptions of the figures are only for screen readers. The colours follow the reader's system, light or dark.
+    The document that shows the file may not follow the system, so the file has its own background.
     """
     rows = [figures[first : first + COLUMNS] for first in range(0, len(figures), COLUMNS)]
     width = MARGIN + min(COLUMNS, len(figures)) * (WIDTH + MARGIN)
