@@ -26,7 +26,7 @@ class Npy:
         self._empty = empty
 
     def learn(self, batch: Sequence[Row]) -> None:
-        """Do nothing, because the format has no columns."""
+        """Do nothing, because an array has no columns whose types must fit the rows of the batch."""
 
     def check_types(self) -> None:
         """Do nothing, because the format has no columns."""

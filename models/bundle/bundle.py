@@ -422,7 +422,7 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
 
 
 def _commands_a_terminal(name: str) -> bool:
-    """Return whether a name has surrogates or control characters. A terminal would interpret control characters."""
+    """Return whether a name has control characters, which a terminal obeys, or surrogates, which can't be printed."""
     return any(unicodedata.category(character) in {"Cc", "Cs"} for character in name)
 
 

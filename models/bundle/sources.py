@@ -390,10 +390,10 @@ def _is_shipped(name: str) -> bool:
 
 
 def shipped_folder(name: str) -> Path | None:
-    """Return the folder of the adapter `minilm+NAME`, or None for any other name.
+    """Return the folder of a shipped adapter, or None if `name` is not of the form `minilm+NAME`.
 
     Raises:
-        SourceError: the adapter does not exist; the message lists all adapters.
+        SourceError: no shipped adapter is called `name`; the message lists all shipped adapters.
     """
     if not _is_shipped(name):
         return None

@@ -78,10 +78,10 @@ JOINED = "+"
 
 
 def parts(name: str) -> list[str]:
-    """Split the name of a pooling into the names of its parts. `mean+max`, for example, concatenates two poolings.
+    """Split the name of a pooling at each `+` into the names of the poolings that it concatenates.
 
     Raises:
-        ValueError: a part is unknown, or there are several parts and one of them reads more than the last layer.
+        ValueError: a part is unknown, or there are several parts and one of them averages layers.
     """
     found = name.split(JOINED)
     for one in found:

@@ -160,11 +160,11 @@ def fastest(measured: Sequence[Measured], *, among: Sequence[Pair]) -> Pair:
 
 
 def barred(bundle: Bundle) -> dict[Pair, str]:
-    """Return the pairs that the bundle excludes, with the reasons.
+    """Return the pairs of runtime and precision that a server must not choose by itself, each with the reason.
 
-    Promotion excludes pairs that lose accuracy. The exclusions apply on every machine, because a loss of accuracy
-    depends on the encoder. Speed depends on the machine, so each machine measures it. The result is empty for a bundle
-    that was not promoted.
+    The promotion of the bundle has excluded these pairs, because they lose accuracy or can't be evaluated. The
+    exclusions apply on every machine, because a loss of accuracy depends on the encoder. Speed depends on the machine,
+    so each machine measures it. The result is empty for a bundle that was not promoted.
 
     Raises:
         BundleError: the bundle's engines.json is invalid.

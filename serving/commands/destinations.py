@@ -313,9 +313,9 @@ def _form(file: BinaryIO, media: str) -> tuple[Iterable[bytes], str]:
 def _error_of(answer: urllib.error.HTTPError) -> ServiceError:
     """Convert an HTTP error to the `ServiceError` that has the same status.
 
-    A conflict with an equal job becomes `Duplicate`. If no `ServiceError` has the status, the error becomes `Unhealthy`
-    for a status above 500, and otherwise `Backend`. Such a status above 500 comes from a proxy that can't reach the
-    server.
+    If the server already has a job equal to the requested one, the error becomes `Duplicate`. If no
+    `ServiceError` has the status, the error becomes `Backend` for a status up to 500, and `Unhealthy` for a status
+    above 500, which comes from a proxy that can't reach the server.
     """
     try:
         body = json.loads(answer.read())

@@ -63,7 +63,10 @@ async def _ingest_file(settings: Settings, given: argparse.Namespace, file: Bina
 
 
 async def _ingest_folder(settings: Settings, given: argparse.Namespace) -> int:
-    """Add new and changed files of a folder, and remove deleted files. With `--watch`, repeat this endlessly."""
+    """Add a folder's new and changed files to the corpus, and remove the documents of deleted files from it.
+
+    With `--watch`, repeat this endlessly. Without `--watch`, return the exit status: 1 if a file was not added.
+    """
     async with _destination(settings, given) as destination:
         await destination.create(given.stemming, own_vectors=given.own_vectors)
         folder = Folder(given.file, destination, partial(_options, given))

@@ -180,10 +180,11 @@ class Backend(NamedCorpora, Protocol):
         """Return the best passages for each query.
 
         Raises:
-            Conflict: the corpus was not embedded by the bundle `fingerprint`, which computed the query vectors.
-            Invalid: the backend can't search with `options`, the query vectors have a wrong dimension, or the cursor in
-                `options` belongs to an earlier generation of the corpus. `search.find` describes other causes.
-            TooLarge: see `search.find`.
+            Conflict: the bundle with this `fingerprint` computed the query vectors, but did not embed the corpus.
+            Invalid: the backend can't search with `options`, the query vectors have a wrong dimension, the cursor in
+                `options` belongs to an earlier generation of the corpus, or the examples of a query are not in the
+                corpus or cancel each other out.
+            TooLarge: the hits have too much text to return, or too much text to highlight; see `search.find`.
         """
 
     def index_fingerprint(self, name: str) -> str | None:

@@ -164,7 +164,7 @@ class Compares(_Named):
 
     @cached_property
     def placed(self) -> list[tuple[str, int | float | str | bytes]]:
-        """The `bounds`. If `kind` is "date", the operand of each bound is replaced by its `instant`."""
+        """The `bounds` with comparable operands. If `kind` is "date", `instant` converts them to points in time."""
         return [(name, _placed(operand, self.kind)) for name, operand in self.bounds]
 
 

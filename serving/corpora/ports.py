@@ -304,7 +304,7 @@ class Store(NamedCorpora, VectorSource, Protocol):
         """
 
     def fresh(self, name: str) -> Blocks:
-        """Yield all new vectors that `refresh` has stored."""
+        """Yield all new vectors of a running re-embedding, which `swap` has not put in place of the old vectors yet."""
 
     def swap(self, name: str, fingerprint: str) -> bool:
         """Replace the old vectors by the new vectors of a re-embedding in one commit, and return True.

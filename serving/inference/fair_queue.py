@@ -207,12 +207,13 @@ class FairQueue:
     ) -> list[Item]:
         """Choose a batch: a text of the request whose turn is next, and texts of similar length.
 
-        The batch has no text of the owners in `besides`. These owners keep their turns. If no text may be chosen, the
-        batch is empty.
+        Requests whose owner is in `besides` are passed over: the batch has none of their texts, and their owner keeps
+        its turn. If no text may be chosen, the batch is empty.
 
-        The batch has at most `budget` tokens. Without `budget`, it has at most the tokens of a full batch. It also has
-        at most `1 / parts` of the waiting tokens, so that idle streams share the texts. A batch of a single text may
-        exceed these limits. `queued` is the number of queued tokens, including those of running batches.
+        The batch has at most `budget` tokens. Without `budget`, it has at most the tokens of a full batch. If the
+        waiting texts are to be shared by several idle streams, `parts` is the number of these streams, and the batch
+        also has at most `1 / parts` of the waiting tokens. A batch of a single text may exceed these limits. `queued`
+        is the number of queued tokens, including those of running batches.
         """
         self._requests = [request for request in self._requests if request.left and not request.gone]
         if not self._requests:

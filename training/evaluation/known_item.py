@@ -143,7 +143,10 @@ class SearchResult:
 
 
 def gain(start: Encode, result: Encode, collection: Collection) -> Iterator[str]:
-    """Yield lines to print: the retrieval scores of both encoders, and the queries whose scores changed most."""
+    """Yield lines to print: retrieval scores before and after training, and queries whose scores changed most.
+
+    `start` is the encoder before training, and `result` is the encoder after training.
+    """
     before, after = (SearchResult.of(encode, collection) for encode in (start, result))
     yield (
         f"search of passages, {len(collection.queries)} queries over {len(collection.documents)}: nDCG@10 "

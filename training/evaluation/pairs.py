@@ -87,10 +87,10 @@ OWN = ("sentence1", "sentence2", "score")
 def own_pairs(file: str) -> list[Pair]:
     """Read pairs from `file`, which is a file, a folder, a glob pattern, or a data set on the hub.
 
-    The columns are named as in `OWN`. Scores may have any scale.
+    The columns are `sentence1`, `sentence2` and `score`. Scores may have any scale.
 
     Raises:
-        DataError: a file can't be read, a row is broken, or all scores are equal.
+        DataError: a file can't be read, a row is broken, there are no pairs, or all scores are equal.
         Refused, RemoteError: see `training.data.files.download_from_hub`.
     """
     try:

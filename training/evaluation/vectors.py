@@ -82,9 +82,9 @@ def halves(sentence: str) -> tuple[str, str] | None:
 def reciprocal_ranks(encode: Encode, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float64]:
     """Return the mean of two reciprocal ranks for each pair, as an array (n,).
 
-    Each half of a pair is the query for the other half. All other halves of all pairs are ranked. Beyond rank 10, the
-    reciprocal rank counts as 0. Ties count against the encoder, so an encoder that gives every text the same vector
-    gets the lowest score.
+    A pair has two halves. Each of them is once the query, for which its counterpart is the only right result. The
+    halves of all pairs, except the query itself, are ranked. Beyond rank 10, the reciprocal rank counts as 0. Ties
+    count against the encoder, so an encoder that gives every text the same vector gets the lowest score.
 
     Raises:
         EvaluationError: a vector is not finite.

@@ -52,9 +52,9 @@ class Matryoshka(Objective):
         return self._whole.needs
 
     def forward(self, views: Views, rng: torch.Generator) -> dict[str, Tensor]:
-        """Compute the terms of each width, divided by the number of widths.
+        """Compute the loss terms of each width's objective, each term divided by the number of widths.
 
-        The names of terms of truncated vectors end with `@width`.
+        If the vectors are truncated to a width, the names of its terms end with this width, for example `@128`.
         """
         terms = {}
         for width, objective in zip(self.widths, self.objectives, strict=True):

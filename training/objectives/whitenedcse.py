@@ -195,7 +195,10 @@ GROUPS = (32, 48, 64, 96, 128, 192, 256, 384)
 
 
 def _preset(source: str, groups: int) -> Preset[WhitenedCSEParams]:
-    """Return a preset with `groups` groups. The batch size and learning rate are the paper's for all backbones."""
+    """Return a preset with `groups` groups, and with the paper's batch size and learning rate.
+
+    The paper has the same batch size and learning rate for all backbones.
+    """
     params = WhitenedCSEParams(groups=groups)
     return Preset(source=source, batch_size=64, learning_rate=3e-5, params=params)
 

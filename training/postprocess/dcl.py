@@ -62,9 +62,9 @@ def dropout_views(encoder: Encoder, batches: Iterable[list[str]]) -> Iterator[Te
 
 
 def train(batches: Iterable[Tensor], dim: int, params: DCLParams) -> tuple[Tensor, list[float]]:
-    """Train the matrix (D, D), starting from the identity, on batches of two views (2, N, D).
+    """Train the matrix (D, D) of the linear map, and return it with the loss of each batch.
 
-    Return the matrix and the loss of each batch.
+    Training starts from the identity. Each batch (2, N, D) has the pooled vectors of two views of N sentences.
     """
     matrix = nn.Parameter(torch.eye(dim))
     optimiser = torch.optim.Adam([matrix], lr=params.learning_rate)

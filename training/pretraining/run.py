@@ -188,9 +188,9 @@ class Step:
         return {"loss": loss, "accuracy": accuracy}
 
     def _backward(self, chunk: MaskedTokens, hidden: Tensor) -> Tensor:
-        """Backpropagate the loss of a chunk, and return the chunk's contributions to loss and accuracy, (2,).
+        """Backpropagate the loss of a chunk, and return its contributions to the batch's loss and accuracy, (2,).
 
-        `hidden` is the number of masked tokens in the whole batch.
+        `hidden` is the number of masked tokens in the whole batch. The contributions are divided by this number.
         """
         loss, right = _answered(self._model, self._state.model, chunk, self._precision)
         # The average over processes divides by their number, so the loss is multiplied by this number.

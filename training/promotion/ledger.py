@@ -46,7 +46,7 @@ class Ledger:
                 fsync(self.file.parent)
 
     def entries(self) -> list[dict[str, Any]]:
-        """Return every complete line as a dictionary, oldest first.
+        """Return every line as a dictionary, oldest first, without an incomplete last line that a crash has left.
 
         Raises:
             PromotionError: a line is not a JSON object with an outcome.

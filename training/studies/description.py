@@ -51,7 +51,7 @@ POOLED_BY = (*START, "pooling")
 
 @dataclass(frozen=True)
 class Arm:
-    """An arm of a study: named settings, with optional axes of its own. An axis is a setting with several values."""
+    """An arm of a study, with a name, settings, and optionally axes, which are settings with several values."""
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)

@@ -174,7 +174,10 @@ def _add(trial: Trial, study: Path, record: RunRecord) -> None:
 
 
 def _unfinished(trials: Sequence[Trial], study: Path, stream: TextIO) -> list[Trial]:
-    """Return the distinct runs without a usable result, and report damaged results to `stream`."""
+    """Return the runs without a usable result, each once, even if `trials` has several trials with the run's id.
+
+    A damaged result is not usable, and is reported to `stream`.
+    """
     unfinished = []
     for trial in {each.id: each for each in trials}.values():
         try:

@@ -99,7 +99,10 @@ def _signed(value: float) -> str:
 
 
 def task_grid(summary: Summary) -> list[list[str]]:
-    """Return the table of single tasks, with a header and a row for each arm, or [] for a metric with one task."""
+    """Return a table with a row for each arm and a column for each task of the metric, with a header.
+
+    If the metric has only one task, return [].
+    """
     if len(summary.tasks) < 2:
         return []
     lines = [["arm", *summary.tasks]]

@@ -107,7 +107,7 @@ def _asked(body: OllamaRequest, service: Service) -> str:
 
     Raises:
         NotFound: there is no such model.
-        Invalid: `num_ctx` is below the maximum length of the model.
+        Invalid: `num_ctx` asks the server to truncate texts to fewer tokens than the model reads.
     """
     served = _named(body.model, service)
     check_max_tokens(body.options.num_ctx, served.model.manifest.max_length, "options.num_ctx")

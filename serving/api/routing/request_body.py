@@ -83,7 +83,10 @@ class BytesInFlight:
 
 
 class BoundedRequest(Request):
-    """A request whose body is limited while the server reads it. The module `json_body` parses the body as JSON."""
+    """A request that limits the size and the duration of its body while the server reads the body.
+
+    This class returns the body as bytes. The module `json_body` parses these bytes as JSON.
+    """
 
     held: AsyncExitStack
     """Resources to release after the request is answered. The route sets this attribute."""

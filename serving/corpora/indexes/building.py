@@ -226,7 +226,7 @@ class Plan:
         return "hnsw" in self.kinds and tail > max(FEWEST, self.least // 2 if built else 3 * self.least // 2)
 
     def fitting(self, kinds: Mapping[str, Kind], count: int, dim: int) -> list[Kind]:
-        """Return the kinds of the plan whose limits, `memory` and `most`, allow an index of `count` vectors."""
+        """Return the plan's kinds of index that stay within the limits `memory` and `most` for `count` vectors."""
         memory = free_memory() // 2 if self.memory is None else self.memory
         return [
             kinds[name]

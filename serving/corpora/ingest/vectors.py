@@ -35,7 +35,7 @@ class VectorRule:
         """Return the unit vector (D,) of a document, or None if the corpus's encoder embeds the document.
 
         Raises:
-            Conflict: the document has a vector, but the corpus's encoder embeds the document. Or a required vector is
+            Conflict: a vector is given although the corpus's encoder embeds the document, or a required vector is
                 missing.
             Invalid: `given` is not a vector, or has another dimension than the corpus.
         """

@@ -71,9 +71,9 @@ class Spread(NamedTuple):
     ends: Sequence[int]
 
     def origins(self, spans: Iterable[Span]) -> list[Span]:
-        """Map the sorted `spans` of the folded text to spans of the original text.
+        """Map sorted `spans` of `text`, which is folded, to spans of the original text.
 
-        Spans that share an original character are merged.
+        Spans that would overlap in the original text are merged.
         """
         found: list[Span] = []
         for start, end in spans:

@@ -80,13 +80,14 @@ class Shared:
 class CorpusFile(Connections):
     """The open file of one corpus, with the methods of `Store`.
 
-    A `new` file has no corpus until `create` is called. If `foreign` bounds are given, the file comes from another
-    machine, and is first checked against these bounds. If the function `stop` returns True, running work is
-    interrupted.
+    If `new` is True, the file is made here, and has no corpus until `create` is called. If `foreign` bounds are given,
+    the file comes from another machine, and is first checked against these bounds. If the function `stop` returns True,
+    running work is interrupted.
 
     Raises:
         StoreError: the file does not belong to this application, has a later format, or exceeds the `foreign` bounds.
-        ServiceError: the file contains no corpus, or can't be read or written; see `Connections.disk_errors`.
+        ServiceError: the file is not `new` but contains no corpus, or it can't be read or written; see
+            `Connections.disk_errors`.
     """
 
     def __init__(

@@ -79,10 +79,10 @@ def rows(content: Content, stemming: Stemming) -> Iterator[Row]:
 def _rows(
     document: Document, spans: Sequence[Span] | None, vectors: Iterator[Floats], stemming: Stemming
 ) -> Iterator[Row]:
-    """Yield the rows of a document.
+    """Yield a row for each passage of a document. Without `spans`, the whole text is one passage.
 
-    Passages need not cover the whole text. So that no text is lost, the text of a row extends at least to the start of
-    the next passage.
+    Passages need not cover the whole text. So that no text is lost, a row also stores the text between its passage and
+    the next passage, or the end of the text. The first row also stores the text before its passage.
 
     Raises:
         Invalid: a passage or the metadata exceed the limits of Milvus.
