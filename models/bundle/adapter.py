@@ -253,7 +253,7 @@ def write(folder: Path, *, config: Mapping[str, Any], tensors: Weights) -> Adapt
 def write_manifest(folder: Path, **facts: Any) -> Manifest:
     """Write adapter.json with the hashes of the other files in the folder.
 
-    `facts` are the other fields of the manifest. The golden vectors are rounded to six decimals.
+    `facts` are the other fields of the manifest. Among them is `golden`, whose vectors are rounded to six decimals.
     """
     paths = [path for path in (CONFIG, WEIGHTS, TRANSFORM, INT8, CARD) if (folder / path).is_file()]
     files = {path: bundle.sha256(folder / path) for path in paths}

@@ -211,10 +211,10 @@ def recall(bundle: Bundle, options: Options) -> list[Measured]:
 
 
 def remember(bundle: Bundle, options: Options, measured: Sequence[Measured]) -> None:
-    """Store measurements in the cache, atomically.
+    """Store the measurements of all pairs of runtime and precision in the cache, atomically.
 
-    If the measurement of a pair failed, nothing is stored, because the failure may be temporary. If the cache folder is
-    not writable, nothing is stored, and the next start measures again.
+    If the measurement of any pair failed, nothing is stored, because the failure may be temporary. Nothing is stored
+    either if there is no writable cache folder. Without stored measurements, the next start measures again.
     """
     if any(row.error for row in measured):
         return

@@ -128,7 +128,11 @@ class _Rewriting:
             self._unpadded[_key(op.output(0))] = self._unpad(op.input_value(0), width.get_length())
 
     def _is_tokenwise(self, op: Node) -> bool:
-        """Return whether `op` processes each token independently, and all its variable inputs exist without padding."""
+        """Return whether `op` can run without padding.
+
+        It must process each token independently, and each of its inputs must be constant for all tokens or available
+        without padding.
+        """
         kind, inputs = op.get_type_name(), op.input_values()
         real = [_key(value) in self._unpadded for value in inputs]
         if kind == "MVN":

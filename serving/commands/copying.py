@@ -116,12 +116,13 @@ class Sums:
 
 
 def copy(settings: Settings, given: argparse.Namespace) -> int:
-    """Copy a corpus with its vectors, read the copy, and compare the `Sums` of both corpora. Return the exit status.
+    """Copy a corpus with its vectors, and verify the copy. Return the exit status.
 
+    The copy is read again, and its numbers of documents and passages and its digest are compared with the original's.
     If copying or comparing fails, the copy is deleted.
 
     Raises:
-        Failed: the sums differ.
+        Failed: the copy differs from the original.
         Refused: source and copy are the same corpus, or the copy exists and the user did not set `--replace`.
     """
     source = _leading_to(settings, Place.of(given.source))

@@ -145,7 +145,7 @@ def _documents() -> Iterator[Document]:
 
 
 def _paragraphs() -> Iterator[tuple[Section, str]]:
-    """Yield the first `MAX_PARAGRAPHS` paragraphs of each docstring, and all paragraphs of the language reference.
+    """Yield the first `MAX_PARAGRAPHS` paragraphs of each docstring of CPython, and all of its language reference.
 
     Of these paragraphs, those with fewer than `MIN_CHARACTERS` characters are left out.
     """

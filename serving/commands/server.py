@@ -281,9 +281,10 @@ class Connection(HttpToolsProtocol):
             super().on_message_complete()
 
     def on_headers_complete(self) -> None:
-        """Answer 431 if the head is too large.
+        """Start the request, or answer 431 if its head is too large.
 
-        If other data arrived together with the head, the size of the head is computed from the URL and the headers.
+        The received data may also contain bytes that follow the head. If the data exceed the limit, the size of the
+        head alone is therefore computed, from the URL and the headers.
 
         Raises:
             ValueError: the head is too large. This error stops the parser.

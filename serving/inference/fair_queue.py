@@ -146,11 +146,11 @@ class FairQueue:
     the request's own tokens in these batches would fill one batch, including the allowed padding. The request then
     moves to the end of its owner's requests.
 
-    The wait for the first text of a request R has two bounds. The first bound counts the earlier requests that R's
-    owner has in the queue when R arrives. The request that led the owner's last batch is not counted. Before the first
-    text of R, the owner leads at most one batch for each counted request. Before each of these batches, and before the
-    batch with the first text of R, every other owner leads at most one batch. By this bound, a request of any size
-    delays a later request with a single text by at most one batch.
+    The wait for the first text of a request R has two bounds. For the first bound, let n be the number of requests of
+    R's owner that are in the queue when R arrives, without the request that led the owner's last batch. The owner leads
+    at most n batches before the batch with the first text of R. Before each of these n + 1 batches, every other owner
+    leads at most one batch. So each earlier request of the owner, however large, adds at most one batch of the owner to
+    the wait.
 
     The second bound holds if all requests have the same owner. Let Q be the number of tokens that were queued when R
     arrived. The batches before the first text of R then have at most 2 Q tokens, plus the tokens of one full batch. No

@@ -128,7 +128,7 @@ def _version(path: Path) -> Version:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits of an API key. Except for `jobs`, None means no limit."""
+    """Limits of an API key. None means no limit, but for `jobs` it means the limit for callers without a key."""
 
     requests_per_second: float | None = None
     tokens_per_second: float | None = None
@@ -329,7 +329,10 @@ class LoopTurn:
         self._taken = False
 
     async def take(self) -> None:
-        """Wait for an iteration of the event loop in which no other step of the key runs."""
+        """Wait for an iteration of the event loop in which no other step of the API key runs.
+
+        A step is a piece of work on the event loop, such as the start of a request.
+        """
         if not self._taken:
             self._take()
             return

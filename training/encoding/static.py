@@ -60,11 +60,12 @@ def without_layers(base: Encoder) -> Encoder:
 
 
 def start(student: Encoder, base: Encoder, sentences: Sequence[str], autocast: torch.dtype | None = None) -> None:
-    """Initialise the token vectors of `student` from its base.
+    """Initialise the token vectors of `student` by a linear fit to its base.
 
-    The vector of a token is w v A. Here, v is the base's vector of a text that is only this token. The weight w is
-    small for frequent tokens. A is the matrix of a ridge regression to the base's vectors of `sentences`, from the
-    student's vectors of `sentences` with w v as token vectors.
+    At first, the vector of a token is the base's unit vector of a text that is only this token, times a weight that is
+    small for frequent tokens. With these token vectors, the student encodes `sentences`. A ridge regression finds the
+    matrix that maps the results to the base's vectors of `sentences`. The token vectors are multiplied by this matrix,
+    and scaled to the mean length `SCALE`. Special tokens get short vectors, as described at `SPECIAL`.
     """
     table = student.backbone.get_input_embeddings().get_parameter("weight")
     tokens = student.tokenizer.encode(sentences)

@@ -74,7 +74,11 @@ class Classified:
 
 
 def evaluate(encode: Encode, tasks: Mapping[str, Labelled]) -> dict[str, TransferScore]:
-    """Return the score of each task (see `classify`)."""
+    """Train and test a classifier on the vectors of each task, as `classify` does, and return the tasks' scores.
+
+    Raises:
+        EvaluationError: a vector is not finite, or a class has fewer examples than there are folds.
+    """
     return {name: found.score for name, found in classify(encode, tasks).items()}
 
 

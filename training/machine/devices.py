@@ -111,8 +111,9 @@ class Devices:
     def average(self, gradients: Iterable[Tensor | None]) -> None:
         """Replace each gradient or other tensor by its mean over the processes. Values of None are skipped.
 
-        All processes compute the same gradients of an objective's weights, except for rounding errors that differ
-        between devices. With the means of these gradients, the weights stay equal on all processes.
+        This is used, for example, for the gradients of an objective's weights. All processes compute the same
+        gradients, but with rounding errors that differ between devices. Without averaging, the processes would
+        therefore get different weights.
         """
         if self._group is not None:
             for gradient in gradients:
@@ -120,9 +121,9 @@ class Devices:
                     gradient.copy_(self._group.reduce(gradient, "mean"))
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[None]:
-        """Return a context in which each backward pass keeps the gradients of a `parallel` module local.
+        """Return a context in which backward passes do not average gradients over the processes.
 
-        The next backward pass after the context averages the gradients over the processes.
+        `module` is a module that `parallel` returned. The next backward pass after the context averages its gradients.
         """
         return self._group.no_sync(module) if self._group else nullcontext()
 

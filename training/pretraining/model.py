@@ -87,7 +87,10 @@ class MaskedLM(nn.Module):
         return F.cross_entropy(logits, labels, reduction="sum"), (logits.argmax(dim=1) == labels).sum()
 
     def work(self, share: float) -> OperationCount:
-        """Return the number of operations per token, if the head is computed for the share `share` of the tokens."""
+        """Return the number of operations per token of the input.
+
+        `share` is the fraction of the tokens for which the language-modelling head is computed.
+        """
         body = OperationCount.of(self.encoder)
         head = sum(each.weight.numel() for each in self.bert.cls.modules() if isinstance(each, nn.Linear))
         return OperationCount(body.weights + round(share * head), body.attention)

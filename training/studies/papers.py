@@ -278,11 +278,12 @@ def verdict(found: Sequence[Line], untestable: str = "") -> str:
 
 
 def _baselines(study: Study) -> dict[str, str]:
-    """Return the label of the baseline for each label of the study's runs, in the study's order.
+    """Return a dictionary from the label of each run to the label of its baseline, in the order of the study's runs.
 
-    The baseline of a label is the run of SimCSE with the same values of the axes. Arms such as "SimCSE, its authors'
-    weights" are also SimCSE. If there is no such run, the baseline is the first run of SimCSE, or else the first run of
-    the study.
+    The baseline of a run is the SimCSE run with the same values of the study's axes. A SimCSE run is a run of the arm
+    "SimCSE", or of an arm whose name begins with "SimCSE, ", such as "SimCSE, its authors' weights". If no SimCSE run
+    has the same values, the baseline is the first SimCSE run. If there is no SimCSE run at all, it is the study's first
+    run.
     """
     trials = {trial.label: trial for trial in study.cached_trials}
     arms = dict.fromkeys(trial.arm for trial in trials.values() if f"{trial.arm}, ".startswith(f"{BASELINE}, "))

@@ -105,11 +105,12 @@ def check_saved(folder: Path, tasks: Several[str]) -> None:
 def evaluate(encoder: Encoder, given: EvaluationData, stream: TextIO) -> TrialScores:
     """Evaluate the encoder on every task that has data.
 
-    STS-B dev is also scored as a task, and the geometry is computed from its vectors.
+    If the data include STS-B dev, it is scored like the test tasks. Its vectors also give the geometry: measures such
+    as alignment and uniformity.
 
     Raises:
-        EvaluationError: a vector is not finite, all cosines of a subset are equal, or no pair of STS-B dev has a human
-            score above 4.
+        EvaluationError: a vector is not finite, all cosines of a subset are equal, no pair of STS-B dev has a human
+            score above 4, or a class of a transfer task has fewer examples than there are folds.
     """
     tasks: dict[str, Subsets] = {**given.sts, **({DEV: given.geometry} if given.geometry else {})}
     encode = cached(with_progress(encoder.encode, stream))

@@ -197,10 +197,10 @@ def _fill(
     pool: Pool,
     stream: TextIO,
 ) -> tuple[dict[str, str], int]:
-    """Embed and write each missing part.
+    """Embed and write each part (an output file) that is missing in the output folder.
 
-    `there` has the names of the parts that exist. Return the digest of every part, by the part's name, and the number
-    of texts that were truncated in the newly embedded parts.
+    `there` has the names of the parts that exist. Return a dictionary from the names of all parts to their digests, and
+    the number of texts that were truncated in the newly embedded parts.
 
     Raises:
         Failed: a part was not written.

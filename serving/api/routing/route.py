@@ -177,7 +177,7 @@ class Shortcut:
         self._direct = {route.path: (route, route.get_route_handler()) for route in routes if "{" not in route.path}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request, or forward it to the framework."""
+        """Answer a POST request to the path of a `DirectRoute`. Forward any other request to the framework."""
         direct = self._direct.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
         if not direct:
             await self._app(scope, receive, send)

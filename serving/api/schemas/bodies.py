@@ -178,10 +178,9 @@ and the error message for other values."""
 
 
 class FullyRead(Body):
-    """Base class of request bodies that refuse fields of other routes or APIs.
+    """Base class of request bodies that refuse known fields of other routes or APIs, unless the value changes nothing.
 
-    These fields are listed in `ALIKE` and `not_done`, and are accepted only with a value that changes nothing. All
-    other unknown fields are ignored.
+    `ALIKE` and `not_done` list these fields and the values that change nothing. Any other unknown field is ignored.
     """
 
     not_done: ClassVar[Mapping[str, tuple[Any, str]]] = NOT_DONE

@@ -302,7 +302,7 @@ class IndexState(NamedTuple):
 
     @property
     def last(self) -> int:
-        """The greatest key of the growing graphs and the tail, or 0 if they have no keys."""
+        """The greatest key outside the main part (in the growing graphs and the tail), or 0 if there is none."""
         return max(self.last_grown, int(self.tail.keys[-1]) if len(self.tail.keys) else 0)
 
     def search(self, queries: Floats, k: int, allowed: Keys | None, *, exact: bool, threads: int) -> list[Ranking]:

@@ -29,9 +29,9 @@ the row, so it is not the line number in the upload."""
 
 
 class Row(NamedTuple):
-    """A raw document, and its place for error messages, such as `documents.3` or `line 4`.
+    """A document of an upload: its unchecked `value`, and its `place` for error messages.
 
-    If the row can't be read, its value is a `ServiceError`.
+    Places are, for example, `documents.3` or `line 4`. If the row can't be read, `value` is a `ServiceError` instead.
     """
 
     place: str

@@ -327,7 +327,11 @@ class Reopenable(Protocol):
     """A resource that is opened on demand."""
 
     def close_if_idle(self) -> None:
-        """Close the resource, unless it is in use. Users of the resource call `OpenFiles.used` after each use."""
+        """Close the resource, unless it is in use.
+
+        `OpenFiles.used` calls this method if too many files are open. The users of a resource call `OpenFiles.used`
+        after each use.
+        """
 
 
 class OpenFiles:

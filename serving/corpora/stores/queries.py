@@ -53,7 +53,7 @@ class Rules(NamedTuple):
 def rules(
     stemming: Stemming | None, synonyms: str | None = None, stop_words: str | None = None, fields: str | None = None
 ) -> Rules:
-    """Return the rules that follow from the settings of a corpus. All settings except `stemming` are JSON.
+    """Return the rules of word search that a corpus's settings define. All settings except `stemming` are JSON texts.
 
     Synonyms of a text without words, such as `&`, are left out. Otherwise, this text would count as an empty phrase,
     and its synonyms would be added to every query.

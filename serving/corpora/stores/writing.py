@@ -370,7 +370,7 @@ def swap(writer: sqlite3.Connection, fingerprint: str) -> bool:
 
 
 def tombstones(reader: sqlite3.Connection, key: int) -> Keys:
-    """Implement `Store.tombstones`."""
+    """Implement `Store.tombstones`. Return the sorted keys of removed passages, up to `key`."""
     return fields.numbers(reader, "SELECT key AS number FROM tombstones WHERE key <= ? ORDER BY key", key)
 
 

@@ -201,9 +201,10 @@ def shape_errors(value: object, shape: Shape, path: str) -> Iterator[str]:
 
 
 def display_errors(value: object, path: str, depth: int = 0) -> Iterator[str]:
-    """Yield a line for each number or text that no page can show, and for each value that is nested too deep.
+    """Yield a line for each value that can't be shown in a report. The line begins with the path to the value.
 
-    The line begins with the path to the value.
+    These values are numbers that are not finite or too large, texts that are not valid Unicode, and values that are
+    nested too deep.
     """
     if depth > MAX_DEPTH:
         yield f"{path[:100]}… is nested deeper than {MAX_DEPTH}"

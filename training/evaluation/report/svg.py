@@ -185,7 +185,7 @@ class Frame:
 
 
 def figure(caption: Caption, frame: Frame, parts: Iterable[Part]) -> Element:
-    """Make a figure: a drawing of `parts`, whose height fits `frame`, and a caption."""
+    """Make a figure with a caption and a drawing of `parts`. The height of the drawing fits `frame`."""
     name, title, description = caption.name, caption.title, caption.description
     drawing = element(
         "svg",
