@@ -345,14 +345,14 @@ def _load_named_teacher(
 ) -> Encoder | None:
     """Load the teacher that the run names. Return None if the objective needs no teacher, or the run names none.
 
-    If a teacher is needed but not named, SimCSE will train it, unless an earlier run did. Before that training, check
-    the backbone and the folders of the teacher's run. With `force`, also remove a teacher's run that has another
-    configuration or corpus.
+    If a teacher is needed but not named, the caller trains it later by a SimCSE run, unless an earlier run has trained
+    it. For that SimCSE run, this function already checks the backbone and the folders. With `force`, it also removes a
+    run from these folders that has another configuration or corpus.
 
     Raises:
         ConfigError: the objective uses no teacher, but the run names one; or the teacher's vectors have the wrong
-            width; or the backbone for the teacher's run does not exist.
-        RunError: the folders of the teacher's run can't be used.
+            width; or the backbone of the SimCSE run does not exist.
+        RunError: the folders of the SimCSE run can't be used.
     """
     if not state.objective.needs.teacher:
         if config.teacher is not None:

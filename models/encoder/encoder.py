@@ -98,7 +98,8 @@ class Encoder(nn.Module):
                 pooling; its tokenizer has no fast version, or has tokens without an embedding; there are prompts, but
                 the folder's pooling leaves out prompts; or a weight is not finite.
             AdapterError, BundleError: the adapter is damaged, not supported, or does not fit its base.
-            Refused: the base lacks a layer that the adapter keeps, or its layers can't be removed.
+            Refused: the adapter keeps only some layers, but the base lacks one of them, or layers of the base's model
+                family can't be removed.
             ValueError: `pooling` is unknown, `Tokenizer` refuses the tokenizer or `max_length`, or the transform has
                 another input dimension.
         """
@@ -336,7 +337,7 @@ def _merge(adapter: Adapter, backbone: PreTrainedModel, base: Path) -> None:
     Raises:
         AdapterError: the adapter was made for a base with different weights, or changes a weight that the backbone
             lacks or has in another shape.
-        Refused: the backbone lacks a layer that the adapter keeps, or its layers can't be removed.
+        Refused: the backbone lacks a layer that the adapter keeps, or layers of its model family can't be removed.
     """
     adapter.identity(adapter.base, sources.weights_sha256(base))
     if adapter.layers is not None:

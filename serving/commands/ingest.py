@@ -38,7 +38,11 @@ async def ingest(settings: Settings, given: argparse.Namespace) -> int:
 async def _ingest_file(settings: Settings, given: argparse.Namespace, file: BinaryIO, called: str) -> int:
     """Ingest a file in a job, as the server does. After a kill, the next server or command resumes the job.
 
-    If the file was refused or no document was stored, delete the corpus that this call created.
+    If the file is refused or can't be read, or if its job fails, a corpus that this call created is deleted again,
+    unless it has documents.
+
+    Raises:
+        Failed: the job did not succeed.
     """
     options = _options(given, given.file)
     _ = options.chunking  # raise the error for wrong options before the file is read

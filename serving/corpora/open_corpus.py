@@ -200,7 +200,10 @@ class _Pending:
 
 @dataclass(frozen=True)
 class IndexedCorpus:
-    """Implementation of `Searchable` with a local store and an index. `where` restricts the documents."""
+    """Implementation of `Searchable` with a local store and an index.
+
+    If `where` is given, rankings contain only passages of documents that match it.
+    """
 
     store: Store
     name: str

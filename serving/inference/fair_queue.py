@@ -302,10 +302,10 @@ class FairQueue:
                     yield Item(one, place, row, one.padded[row])
 
     def _chosen(self, window: Sequence[Item], budget: int) -> list[Item]:
-        """Choose the first text of `window`, and then the texts with the most similar lengths.
+        """Choose the texts of a batch: the first text of `window`, and the texts with the most similar lengths.
 
-        The batch respects the token `budget`, the ratio `PADDING`, and the `Request.patience` of every request that is
-        overtaken.
+        A text is left out if the batch would then exceed `budget` padded tokens or the padding ratio `PADDING`. It is
+        also left out if the batch would then have more tokens than the `patience` of a request before its own.
         """
         first, *others = window
         # At each index, this is the smallest patience of the requests before the index, without the leader.

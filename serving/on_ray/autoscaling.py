@@ -18,10 +18,10 @@ TARGET_TOKENS = 20_000
 
 
 def by_queued_tokens(context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
-    """Return the number of replicas needed for a mean of at most `TARGET_TOKENS` queued tokens per replica.
+    """Return the number of replicas to run, and a state for the next call, which is always empty.
 
-    Ray Serve then applies the limits and delays of its configuration. The second value is the state for the next call,
-    which is always empty.
+    The number is the smallest with a mean of at most `TARGET_TOKENS` queued tokens per replica. Ray Serve applies the
+    limits and delays of its configuration to it.
     """
     tokens = sum((context.aggregated_metrics or {}).get(QUEUED_TOKENS, {}).values())
     return max(1, math.ceil(tokens / TARGET_TOKENS)), {}

@@ -114,7 +114,7 @@ BOUNDS = Bounds()
 
 
 def check_some(given: Sized, field: str, of: str = "text") -> None:
-    """Raise `Empty` if `given` is empty. `of` names one item in the message."""
+    """Raise `Empty` if `given` is empty. `of` is the message's word for an item, in the singular."""
     if not len(given):
         raise Empty(f"must contain at least one {of}", field=field)
 

@@ -131,7 +131,7 @@ class Teacher:
     autocast: torch.dtype | None = None
 
     def __call__(self, tokens: Sequence[Tokens]) -> Tensor:
-        """Return the vectors (n, D') of tokenised sentences. The tokens are from the teacher's vocabulary."""
+        """Return the teacher's vectors (n, D') of n sentences, which must be tokenised with the teacher's tokenizer."""
         passes = make_passes(self.encoder, tokens)
         with torch.no_grad(), dropout_off(self.encoder), autocast(self.encoder, self.autocast):
             (pooled,) = encode_passes(self.encoder, passes)

@@ -99,10 +99,11 @@ class Distillation(Objective):
         return terms
 
     def _turned(self, own: Tensor, start: Tensor | None, teacher: Tensor) -> Tensor:
-        """Return z_i R (N, D'), the encoder's vectors in the teacher's space.
+        """Map the encoder's vectors `own` (N, D) to the teacher's space by the isometry R, and return them (N, D').
 
-        If fewer than `aligned` sentences were seen before this batch, fit the isometry R again, to all sentences up to
-        and including this batch. If `aligned` is 0, there is no isometry, and `own` is returned unchanged.
+        If fewer than `aligned` sentences were seen before this batch, first fit R again, to all sentences up to and
+        including this batch. R maps the initial encoder's vectors `start` to the vectors `teacher`. If `aligned` is 0,
+        there is no isometry, and `own` is returned unchanged.
         """
         if not self.params.aligned:
             return own

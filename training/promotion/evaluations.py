@@ -113,7 +113,10 @@ def _check_showable(evaluations: Sequence[Evaluation], files: str) -> None:
 
 
 def _scores(evaluation: Evaluation) -> Iterator[tuple[str, float]]:
-    """Yield the name and value of each numeric score. Other values are skipped, because a file may contain anything."""
+    """Yield the name and value of each score that is a finite number.
+
+    Any other value is skipped, because evaluations come from JSON files whose scores were not checked.
+    """
     collections = evaluation.get("retrieval") or {}
     places = {
         STS_MEAN: ("sts", "mean"),

@@ -45,15 +45,15 @@ def check_files(files: Sequence[File], options: Options, output: Parquet) -> tup
 
 
 def read(shard: dict[str, Any], options: Options, there: Collection[str]) -> Iterator[dict[str, list[Any]]]:
-    """Yield each missing part of a shard: its name and its rows.
+    """Yield the name and the rows of each part of a shard, except the parts in `there`.
 
     Args:
         shard: names of the shard's parts, and its pickled files.
-        there: names of the parts that existed when the job began. These parts are not missing. A task that Ray repeats
-            gets the same names, so it yields the same parts.
+        there: names of the parts that existed when the job began. Parts that were written later are yielded, so that a
+            task that Ray repeats yields the same parts again.
 
     Raises:
-        Refused: a file changed since the first pass, so the number of parts differs.
+        Refused: the files have more or fewer parts than names, because a file changed after `check_files` read it.
     """
     (names,), (pickled,) = shard["parts"], shard["files"]
     files = pickle.loads(pickled)

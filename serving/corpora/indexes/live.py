@@ -98,7 +98,7 @@ class LiveIndex:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory, without memory-mapped files."""
+        """Bytes of memory that the index occupies, without its memory-mapped files."""
         return self._tail.nbytes + self._seen.built + sum(part.main.bytes for part in self._seen.parts[1:])
 
     @property

@@ -425,7 +425,10 @@ class CorpusFile(Connections):
                 return [*found, f"words: {error}"]
 
     def give_back(self, least: int = 0) -> None:
-        """Implement `Store.give_back`. A file on a failing disk keeps its unused pages for reuse."""
+        """Return unused pages of the file to the disk; see `Store.give_back`.
+
+        If the disk is full or fails, no error is raised. The remaining unused pages stay in the file, for later writes.
+        """
         with suppress(Unhealthy, InsufficientStorage):
             with self.writing() as writer:
                 if not records.size(writer).passages:

@@ -261,13 +261,13 @@ def check_bound(corpus: Corpus, fingerprint: str | None, dim: int | None) -> Non
 
 
 def _bind(writer: sqlite3.Connection, content: Content) -> None:
-    """Set the encoder of an empty corpus to the encoder of `content`. A corpus with documents keeps its encoder.
+    """Set the encoder and dimension of a corpus without documents to those of `content`.
 
-    If the vectors of a corpus come with its documents, the corpus never gets an encoder or another dimension. A corpus
-    with an encoder never gets vectors that come with documents. Both rules also apply to an empty corpus.
+    Vectors that come with documents have the fingerprint `OWN` instead of an encoder's. Even without documents, a
+    corpus can't change from an encoder to `OWN` or back. With `OWN`, it can't change its dimension either.
 
     Raises:
-        Conflict: the corpus has another encoder or dimension.
+        Conflict: such a change is needed, or the corpus has documents of another encoder or dimension.
     """
     dim = content.vectors.shape[1]
     fingerprint, bound, held = writer.execute("SELECT fingerprint, dim, documents FROM corpora").fetchone()

@@ -41,7 +41,7 @@ class IndexKind:
 
     @property
     def public_name(self) -> str:
-        """The name in answers of the API."""
+        """The name of this type of index in answers of the API."""
         return "exact" if self.name == "FLAT" else self.name.lower().replace("_", "-")
 
 

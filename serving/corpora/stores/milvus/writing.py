@@ -159,7 +159,8 @@ class Writer(Reader):
 
         Raises:
             Conflict: the corpus has documents of another encoder.
-            Conflict: the corpus or `content` has own vectors (`OWN`), and `check_bound` rejects `content`.
+            Conflict: the vectors of the corpus or of `content` come with documents (`OWN`), and the other's vectors
+                are an encoder's or have another dimension.
         """
         dim = content.vectors.shape[1]
         if record.table and (record.table.fingerprint, record.table.dim) == (content.fingerprint, dim):
