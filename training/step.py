@@ -349,10 +349,10 @@ def make_meter(
 
 
 def load_start(config: RunConfig, devices: Devices) -> Encoder:
-    """Load the encoder from before training: the backbone with all its layers and with frozen weights.
+    """Load the encoder as it is before training: the backbone with all its layers. Its weights are frozen.
 
-    The backbone gets the pooling of the run, with one exception: if the run trains an encoder without layers, the
-    backbone keeps its own pooling, because the trained encoder imitates the backbone's vectors.
+    The encoder usually gets the pooling in `config`. If `config.layers` is empty, it keeps the backbone's own pooling,
+    because such a run trains a table of token vectors to imitate the backbone's vectors.
     """
     return load_frozen(config.backbone, devices, pooling=config.pooling if config.layers != () else None)
 

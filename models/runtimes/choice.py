@@ -245,7 +245,10 @@ def forget(bundle: Bundle, options: Options) -> None:
 
 
 def _key(bundle: Bundle, options: Options) -> dict[str, Any]:
-    """Return the cache key, which contains everything that affects a measurement: encoder, graphs, pairs and host."""
+    """Return the key of cached measurements, which contains everything that affects them.
+
+    This is the encoder, its graphs, the available pairs of runtime and precision, and the machine.
+    """
     graphs = {precision: file.relative_to(bundle.folder).as_posix() for precision, file in bundle.graphs.items()}
     return {
         "format": FORMAT,

@@ -229,8 +229,8 @@ class Connection(HttpToolsProtocol):
     """uvicorn's connection, with a timer that closes it if the head of a request takes more than `HEAD_SECONDS`.
 
     The timer starts when the connection is opened, and when the first byte after an answer arrives. The timer also
-    starts when an answer is sent before the whole body of its request has arrived. The rest of this body must then
-    arrive within the same time, and is discarded.
+    starts when an answer is sent before the whole body of its request has arrived. The rest of this body is discarded,
+    and the connection is closed if the rest takes more than `HEAD_SECONDS`.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

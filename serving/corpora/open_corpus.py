@@ -142,7 +142,8 @@ class OpenCorpus:
     def close(self, *, gone: bool = False, erase: bool = False) -> None:
         """Close the index.
 
-        `gone` means that the corpus no longer exists. `erase` also deletes the files of the index.
+        With `gone`, `locked` raises `NotFound` from now on, because the corpus was deleted or renamed. `erase` also
+        deletes the files of the index, if the index is open.
         """
         with self._lock:
             self._gone = self._gone or gone

@@ -97,8 +97,8 @@ def cross_correlation(z1: Tensor, z2: Tensor, artificial: Tensor | None = None, 
     """Compute the cross-correlation C (D, D) of the columns of two views (N, D).
 
     If given, the M rows of `artificial` (M, D) are appended to both views. By default, C contains the cosines of
-    columns, as in the paper, and its rank is at most min(N + M, D). With `centred`, as in the paper's code, columns are
-    standardised first, and the rank is at most N + M - 1.
+    columns, as in the SimCSE++ paper, and its rank is at most min(N + M, D). With `centred`, columns are standardised
+    first, as in the published code of SimCSE++, and the rank is at most min(N + M - 1, D).
     """
     with torch.autocast(z1.device.type, enabled=False):
         views = [full_precision(z) for z in (z1, z2)]

@@ -199,7 +199,8 @@ class _ByEigenvalues(torch.autograd.Function):
 def _axes(matrix: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Return the eigenvectors of `matrix` A in columns, and the square roots of the eigenvalues of A + eps I.
 
-    Negative eigenvalues come from rounding and are set to 0. If A is not finite, all square roots are NaN.
+    Negative eigenvalues of A come from rounding, and are set to 0 before eps is added. If A is not finite, all square
+    roots are NaN.
     """
     # LAPACK raises an error for NaN. With roots of NaN, the loss shows the divergence, as with any other objective.
     finite = matrix.isfinite().all()

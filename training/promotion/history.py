@@ -34,7 +34,7 @@ def recover_lost_line(place: Place) -> None:
 
 
 def remove_old_copies(place: Place) -> None:
-    """Remove all copies except the served one and the `COPIES_KEPT` copies that were served before it."""
+    """Remove old copies of bundles, but keep the served copy and the last `COPIES_KEPT` copies served before it."""
     served = place.ledger.served()
     others = [name for name in dict.fromkeys(reversed(served)) if name != served[-1]]
     place.remove_copies({*served[-1:], *others[:COPIES_KEPT]})

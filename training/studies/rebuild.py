@@ -188,15 +188,19 @@ def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) ->
 
     For each rebuild, train the missing ingredients (encoders), average all ingredients to a soup, and evaluate the
     soup. If a rebuild that `plan` depends on already has a bundle with the same ingredients and the expected scores,
-    this bundle is reused. All inputs are checked before training. Only STS-B dev selects weights. Progress goes to
-    `stream`.
+    this bundle is reused. All inputs are checked before training. If a recipe leaves the shares of its ingredients
+    open, they are chosen by the score on STS-B dev. Progress goes to `stream`.
 
     Raises:
-        StudyError, CorpusError, DataError: see `Rebuild.trials`; or the data lack a task with an expected score.
-        BundleError: see `refuse_foreign`.
+        StudyError: a recipe is wrong (see `Rebuild.steps` and `Rebuild.trials`), or lacks an encoder that it needs.
+        CorpusError: the excerpt of the corpus can't be made.
+        DataError: the data are broken, or lack STS-B dev or a task with an expected score.
+        BundleError: the folder of a rebuild contains files that are not part of a bundle, or a bundle can't be read
+            or written.
         LockError: another process works on one of the rebuilds.
         ValueError, DivergedError, InterruptedRun: see `training.run.fit`. A repeated call resumes an interrupted run.
-        SoupError: see `make_soup`.
+        SoupError: the encoders of a rebuild can't be averaged.
+        ExportError, OSError: see `models.export.export`.
     """
     steps, selection, tasks = plan.steps, by_stsb_dev(data), sts_tasks(data)
     text = text_sha256(corpus) if corpus and any(step.corpus_sha256 for step in steps) else None

@@ -347,7 +347,7 @@ class SoupSearch:
         self._stream = stream
 
     def load(self, shares: Shares) -> Encoder:
-        """Load the average with these shares into the encoder, and return the encoder."""
+        """Average the ingredients' weights by `shares`, load the average into `encoder`, and return `encoder`."""
         self.encoder.load_state_dict(averaged(self._ingredients, shares))
         return self.encoder
 

@@ -383,10 +383,11 @@ def _dev(results: Sequence[Result], metric: Metric) -> SeedScores | None:
 
 
 def welch(mine: SeedScores, theirs: SeedScores) -> float | None:
-    """Return the smallest difference of the means that Welch's t-test (1947) finds significant.
+    """Return the smallest difference between two arms' mean scores that Welch's t-test (1947) finds significant.
 
-    Degrees of freedom are Satterthwaite's. Against an untrained encoder, the test is a one-sample t-test. The result is
-    None if an arm was trained with only one seed. It is 0 if the scores of neither arm vary.
+    Degrees of freedom are Satterthwaite's. The scores of an untrained encoder have no variance, so the test against
+    such an arm is a one-sample t-test. The result is None if an arm was trained with only one seed, and 0 if the scores
+    of neither arm vary.
     """
     if mine.error is None or theirs.error is None:
         return None

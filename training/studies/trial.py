@@ -60,7 +60,10 @@ class Trial:
 
     @cached_property
     def settings(self) -> str:
-        """Hash of everything that `id` covers, except the corpus and the evaluation data. A run may lack both."""
+        """Hash of everything that `id` covers, except the corpus and the evaluation data.
+
+        The recorded result of a run can be found by this hash, even if `config` does not name these data.
+        """
         config = replace(self.config, corpus=(), text_column=None, eval_data=None, dev_data=None)
         return self._digest(config, {name: digest for name, digest in self.inputs.items() if name in ENCODERS})
 

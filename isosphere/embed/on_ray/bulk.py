@@ -149,9 +149,10 @@ def _wanted(description: Description, options: Options, states: list[list[Any]])
 
 
 def _check(files: list[Path | Url], sizes: list[int], options: Options, output: Parquet, stream: TextIO) -> list[Shard]:
-    """Check all rows of the files, and return the shards with the names and sizes of their parts.
+    """Check all rows of the files, and divide the files into shards.
 
-    Every file is read once. The nodes of the cluster share this work.
+    Each returned shard has the names and row counts of its parts, which are the output files to write for it. Every
+    input file is read once. The nodes of the cluster share this work.
 
     Raises:
         CorpusError: a row is bad and `options.on_error` is "fail", or a file can't be read.

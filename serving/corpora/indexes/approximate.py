@@ -121,7 +121,7 @@ class Hnsw(_OnCpu):
         faiss.write_index(index, writer, faiss.IO_FLAG_SKIP_STORAGE)
 
     def read(self, path: str, vectors: Floats) -> faiss.Index:
-        """Memory-map the graph, and attach the vectors to the graph."""
+        """Memory-map the graph in the file `path`, and attach `vectors`, which the file does not contain."""
         index = faiss.read_index(path, faiss.IO_FLAG_SKIP_STORAGE | faiss.IO_FLAG_MMAP_IFC)
         storage = flat(vectors)
         storage.this.disown()

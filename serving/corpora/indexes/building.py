@@ -62,10 +62,10 @@ class BuildInput(NamedTuple):
 
 
 def build(given: BuildInput, target: float, plan: Plan, kinds: Mapping[str, Kind], pause: Pause) -> Main:
-    """Build an approximate index of the first kind that reaches the recall target, and return the built part.
+    """Build an approximate index of the vectors, and return the vectors with it as a built part (`Main`).
 
-    The kinds are tried in the order of the plan. If no kind reaches the target, the part has no approximate index, so
-    its searches are exact. The field `reason` of the part then explains why.
+    The kinds of index are tried in the order of the plan, until one reaches the recall target. If none does, the part
+    has no approximate index, so its searches are exact, and its field `reason` says why.
     """
     folder, keys, vectors, held = given
     begin, first = perf_counter(), len(keys) - held

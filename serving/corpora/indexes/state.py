@@ -287,7 +287,7 @@ class IndexState(NamedTuple):
 
     @property
     def fresh(self) -> int:
-        """Number of vectors outside the main part, not counting removed vectors."""
+        """Number of vectors in the growing graphs and the tail, without removed vectors."""
         return sum(part.marks.count for part in self.parts[1:]) + self.tail_count
 
     @property

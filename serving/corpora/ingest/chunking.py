@@ -133,9 +133,10 @@ class _Tokens:
         return end
 
     def _tokens_at(self, places: Iterable[int]) -> list[int]:
-        """Convert character offsets to tokens before which the text may be split. Return the tokens sorted.
+        """Convert character offsets to the indexes of tokens before which the text may be split.
 
-        Each offset in `places` is converted to the first such token that begins at the offset or after it.
+        Each offset in `places` becomes the first of these tokens that begins at the offset or after it, if there is
+        one. The indexes are sorted and distinct.
         """
         found = (bisect_left(self._starts, place) for place in places)
         return sorted({self._clean[i] for i in found if i < len(self._clean)})

@@ -68,9 +68,15 @@ class Connections:
 
     @contextmanager
     def disk_errors(self) -> Iterator[None]:
-        """Convert errors of the disk in the block, as the function `serving.operations.files.disk_errors` does.
+        """Convert errors of the disk in the `with` block to the server's errors, which name the file.
 
-        If the file is damaged, add the advice `MEND` to the message, and store the message in the attribute `damage`.
+        If the file is damaged, the message also contains the advice `MEND`, and is stored in the attribute `damage`.
+
+        Raises:
+            InsufficientStorage: the disk is full.
+            Damaged: the content of the file is not what was written.
+            Unhealthy: the file can't be read or written.
+            Stopped: the work was cancelled while SQLite read the file.
         """
         try:
             with disk_errors(self.path):

@@ -357,8 +357,8 @@ class FilterCache:
     ) -> T:
         """Return the result of `look_up(reader, where)`, from the cache if possible. A returned array is read-only.
 
-        `file` is the path of the corpus, and `reader` is a connection to the corpus, in a read transaction. The key in
-        the cache includes the name of the function `look_up`.
+        `file` is the path of the corpus, and `reader` is a connection to the corpus, in a read transaction. The cache
+        tells functions apart by name, so each function that is passed as `look_up` needs a name of its own.
         """
         now = _moment(reader)
         key = file, look_up.__name__, where.name

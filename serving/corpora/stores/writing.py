@@ -387,7 +387,7 @@ def bury(writer: sqlite3.Connection, keys: Keys) -> None:
 def accepted(reader: sqlite3.Connection) -> list[str]:
     """Return the sorted ids of the upload jobs that were accepted and not yet released.
 
-    For each of these jobs, the ids of documents that other requests write or remove are recorded.
+    While a job is accepted and not released, other requests' writes and deletions are recorded, so that it skips them.
     """
     return [job for (job,) in reader.execute("SELECT job FROM uploads ORDER BY job")]
 

@@ -101,7 +101,10 @@ def _range(label: str, values: Iterable[float]) -> tuple[float, float]:
 
 
 def _steps(span: float, most: int) -> Iterator[float]:
-    """Yield increasing distances between ticks, endlessly: 1, 2 and 5 times powers of ten."""
+    """Yield possible distances between ticks, in increasing order and without end: 1, 2 and 5 times powers of ten.
+
+    The first distance is at most `span` / `most`.
+    """
     exponent = math.floor(math.log10(span / most))
     while True:
         yield from (factor * 10.0**exponent for factor in (1, 2, 5))

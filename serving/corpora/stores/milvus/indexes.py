@@ -83,8 +83,9 @@ def planned(passages: int, target: float, option: str, *, lite: bool) -> list[st
 def search_parameters(kind: str, measured: Measured | None, k: int, *, most: bool) -> dict[str, int]:
     """Return the search parameters of an index of the type `kind`, for a search for `k` hits.
 
-    The effort (see `IndexKind`) is the measured effort or, if `measured` is None, the third of `IndexKind.efforts`.
-    With `most`, the effort is the greatest of `IndexKind.efforts`. For some types, the effort is at least `k`.
+    The only parameter is the effort, which trades speed for recall. Exact search has no parameter. The effort is the
+    measured one or, if `measured` is None, the third of the type's `efforts`. With `most`, it is the greatest of them.
+    Some types need an effort of at least `k`, so a lower effort is raised to `k`.
     """
     found = KINDS[kind]
     if not found.effort:

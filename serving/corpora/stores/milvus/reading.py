@@ -236,7 +236,11 @@ def _sorted_documents(
 
 
 def _page(found: Iterable[Document | None], limit: int) -> tuple[list[Document], bool]:
-    """Return the documents of a page, and whether more follow. A page ends at `PAGE_CHARACTERS`."""
+    """Return the documents of a page, and whether more documents follow.
+
+    The page ends after `limit` documents, or with the document that reaches `PAGE_CHARACTERS`. None in `found` stands
+    for a document that was deleted meanwhile. It counts as one of the `limit` documents, but is left out.
+    """
     documents, left = list[Document](), records.PAGE_CHARACTERS
     for position, document in enumerate(found):
         if position == limit or left <= 0:

@@ -248,7 +248,7 @@ def check_word_options(options: WordOptions) -> None:
 
 
 def first_of(where: str) -> str:
-    """Return the condition for the first rows of the documents that match `where`."""
+    """Return a condition that selects one row, the first, of each document that meets the condition `where`."""
     return both(_FIRST, where)
 
 
