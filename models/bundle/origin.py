@@ -64,8 +64,8 @@ class Origin:
 def read(name: str, folder: Path) -> Origin:
     """Read the origin of the encoder `name` from the model card in `folder`.
 
-    `name` has one of the forms that `models.bundle.sources.resolve` accepts. For an encoder from the hub, the base
-    model is this encoder itself.
+    `name` has one of the forms that `models.bundle.sources.resolve` accepts. For an encoder from the hub,
+    `base_models` contains the encoder itself instead of the base models that its card names.
     """
     card = folder / CARD
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""

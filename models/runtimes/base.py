@@ -132,8 +132,7 @@ class Runtime(Protocol):
         """Run one padded batch, `ids` and `mask` each (N, L). Rows keep their order.
 
         The caller owns the returned arrays. With `alone`, this batch may use all threads. Callers may set `alone` if no
-        other batch runs. On a CPU, callers may also set `alone` for a single extra batch, which runs while all streams
-        are busy.
+        other batch runs. On a CPU, callers may also set `alone` for one extra batch while `streams` other batches run.
         """
 
     @staticmethod

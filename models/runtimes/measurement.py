@@ -92,7 +92,10 @@ class Measured:
 
     @property
     def faithful(self) -> bool:
-        """True if the pair may serve the bundle: it runs, agrees with the reference, and `barred` is None."""
+        """True if this pair of runtime and precision may serve the bundle.
+
+        This requires that the pair runs, that its vectors agree with the reference's, and that `barred` is None.
+        """
         return self.shortcoming is None
 
     @property

@@ -42,8 +42,9 @@ OPTIONS = Options(format="ndjson", on_error="skip").model_dump()
 async def prepare(service: Service) -> None:
     """Create an empty demo corpus if the server has no corpus.
 
-    If the encoder of the demo corpus is not served, start a job that embeds the corpus again. Documents that users
-    added to the demo corpus are kept. A corpus with the same name but another description is not the demo corpus.
+    If the encoder of an existing demo corpus is not served, start a job that embeds the corpus with the default
+    encoder. The job keeps documents that users added. A corpus with the same name but another description is not the
+    demo corpus.
     """
     corpora = service.library.corpora
     try:

@@ -75,7 +75,7 @@ def corpus_of(settings: Settings, name: str) -> str:
 
 
 def local_corpora(settings: Settings, store: Store) -> Corpora:
-    """Return the corpora of `store`. Their indexes are in the data folder.
+    """Return the corpora that `store` keeps, with their indexes in the data folder. On an error, close `store`.
 
     Raises:
         StoreError: `--index gpu` is set, but FAISS can't search on a GPU.

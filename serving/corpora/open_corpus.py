@@ -285,9 +285,12 @@ class Indexes:
         return None
 
     def read(self, vectors: Blocks) -> Read | None:
-        """Read `vectors` for an index that is opened later; see `open`. Return None if there are no vectors.
+        """Read `vectors` in advance, so that `open` is faster when it gets the result as `beside`.
+
+        Return None if there are no vectors.
 
         Raises:
+            Damaged: the file with the vectors is damaged.
             InsufficientStorage, Unhealthy: the disk is full, or fails.
         """
         first = next(vectors, None)

@@ -396,8 +396,8 @@ def read_manifest(raw: bytes) -> Manifest:
 class Progress:
     """Progress of work in a thread. The number of processed documents is estimated from the processed bytes.
 
-    One thread updates the progress. Any thread may read the progress. If `caller` is given, an update may wait for
-    short requests of other API keys.
+    One thread updates the progress. Any thread may read the progress. `caller` is the API key that requested the work.
+    If `caller` is given, an update may wait for short requests of other API keys.
     """
 
     def __init__(self, caller: Caller | None = None) -> None:

@@ -146,7 +146,7 @@ def _read(body: bytes) -> Any:
 def _integer(digits: str) -> int:
     """Parse an integer.
 
-    If it has so many digits that Python may refuse it, return another integer outside the storable range.
+    If Python may refuse so many digits, return an integer just outside the storable range, which is rejected later.
     """
     if len(digits) < sys.int_info.str_digits_check_threshold:
         return int(digits)

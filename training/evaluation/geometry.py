@@ -203,7 +203,8 @@ def spectrum(vectors: Floats) -> Spectrum:
     The effective rank is e^entropy of the shares (Roy and Vetterli 2007).
 
     Raises:
-        EvaluationError: all vectors are zero. Centred vectors are zero if the encoder gives all texts the same vector.
+        EvaluationError: all vectors are zero. If the caller has subtracted the mean vector, this means that all vectors
+            were equal before.
     """
     values = np.linalg.svd(vectors, compute_uv=False)
     # The tolerance is the rounding error of float32, the dtype in which the vectors were computed.

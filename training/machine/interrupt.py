@@ -49,9 +49,9 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 def terminable() -> Iterator[None]:
     """Handle SIGTERM like Ctrl-C inside the `with` block.
 
-    During a run, both signals stop the run at the end of the step. If Ctrl-C is ignored, as in the background jobs of a
-    script, SIGTERM raises `KeyboardInterrupt`. In other threads, the context does nothing, because only the main thread
-    gets signals.
+    During a run, SIGTERM therefore stops the run at the end of the step. If the process ignores Ctrl-C, as background
+    jobs of a script do, SIGTERM is not ignored but raises `KeyboardInterrupt`. Outside the main thread, the context
+    does nothing, because only the main thread gets signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

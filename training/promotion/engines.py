@@ -65,10 +65,10 @@ class Engine:
 
     @property
     def kept(self) -> bool:
-        """True if the promoted copy contains the pair.
+        """True if the promoted copy contains this pair of runtime and precision.
 
-        A pair is left out only if it is one of the bundle's own graphs of reduced precision, and less than `LEAST_GAIN`
-        times as fast as float32.
+        A pair is left out only if it runs one of the bundle's own graphs of reduced precision, and this graph fails or
+        is less than `LEAST_GAIN` times as fast as float32.
         """
         return not self.own or (self.measured.times_reference or 0) >= LEAST_GAIN
 

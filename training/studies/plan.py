@@ -35,9 +35,9 @@ class Plan:
     trials: Sequence[Trial]
 
     def check_files(self) -> None:
-        """Load the evaluation data of all runs, and the corpus sentences that runs with `neighbours` request.
+        """Load the data of all evaluations, so that missing or broken data are found before the first run.
 
-        Missing or broken data are thus found before the first run.
+        If a run has `neighbours`, its evaluation also needs sentences of the corpus, which are loaded as well.
 
         Raises:
             StudyError, CorpusError, DataError: see `training.studies.work.load_data`.

@@ -73,7 +73,10 @@ class TrialScores:
     """
 
     def save(self, folder: Path) -> None:
-        """Write the arrays to the files of `KINDS` in the folder. A file without arrays is not written."""
+        """Write `arrays` to the folder, in the files that `KINDS` names.
+
+        If no array belongs in a file, this file is not written.
+        """
         for file, kinds in KINDS.items():
             stored = {kind: self.arrays.get(kind, {}) for kind in kinds}
             if any(stored.values()):

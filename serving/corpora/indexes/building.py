@@ -307,7 +307,7 @@ def recall(found: Sequence[Ranking], truth: Sequence[Ranking]) -> Floats:
 
 
 def _cheapest(main: Main, queries: Floats, marks: Marks, target: float, pause: Pause) -> tuple[int | None, float]:
-    """Find the lowest effort that reaches the target if only the rows in `marks` match.
+    """Find the lowest search effort that reaches the recall `target` when a search may find only the rows in `marks`.
 
     Return the effort and its recall. If no effort reaches the target, return None and the recall of the highest effort.
     Efforts are tried by bisection, because recall grows with effort.

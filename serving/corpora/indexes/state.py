@@ -56,8 +56,8 @@ class Tuning:
     def effort(self, share: float) -> int | None:
         """Return the effort for a search whose filter matches this `share` of the vectors.
 
-        The effort is interpolated between the measured shares, on a logarithmic scale. If `share` is below 90 % of the
-        smallest share with an effort, return None, which means exact search.
+        The effort is interpolated between the shares in `efforts`, on a logarithmic scale. If `efforts` is empty, or
+        `share` is below 90 % of the smallest share in it, return None, which means exact search.
         """
         if share in self.efforts:
             return self.efforts[share]

@@ -99,10 +99,11 @@ class Options(BaseModel):
 
     @classmethod
     def of_media(cls, media: str, charset: str | None = None, **others: Any) -> Self:
-        """Return options for a content type.
+        """Return options for an upload with the content type `media`. `others` are values of further fields.
 
         Raises:
-            UnsupportedMedia: the content type is unknown; or see `of_format`.
+            UnsupportedMedia: the content type is unknown, the charset is not supported, or the package that reads the
+                format is not installed.
         """
         if media.startswith("application/") and media.endswith("+json"):
             media = "application/json"

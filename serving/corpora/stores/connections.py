@@ -208,10 +208,9 @@ class Connections:
 
     @contextmanager
     def _written(self) -> Iterator[None]:
-        """Hold the write lock while the block runs.
+        """Hold the write lock while the block runs, and increase the counter `writes` when the block has ended.
 
-        The counter `writes` is increased after the commit. A reader that sees the new number therefore also sees the
-        change.
+        The block commits its changes before it ends. A reader that sees the new number therefore also sees the changes.
         """
         with self._writing:
             try:

@@ -200,7 +200,10 @@ def _most_frequent(
 
 
 def _first(reader: sqlite3.Connection, field: int, limit: int) -> Iterator[FacetValue]:
-    """Yield the first `limit` values in SQLite's order, without counts. Each value takes an index lookup."""
+    """Yield the first `limit` distinct values of `field` in SQLite's order. The values are not counted.
+
+    Each value takes one index lookup.
+    """
     beyond, last = "", ()
     for _ in range(limit):
         select = f"SELECT value FROM postings WHERE field = ? AND value < ? {beyond} ORDER BY value LIMIT 1"

@@ -201,7 +201,7 @@ class PassageRow(NamedTuple):
 
 
 def content_hash(text: str, chunking: Chunking | None) -> bytes:
-    """Return the hash of a text and its chunking. If hashes are equal, the vectors can be reused."""
+    """Return a hash of a text and its chunking. Documents with equal hashes can share the vectors of one encoder."""
     return blake2b(struct.pack("<qq", *(chunking or (-1, -1))) + text.encode(), digest_size=16).digest()
 
 

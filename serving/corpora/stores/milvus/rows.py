@@ -163,7 +163,10 @@ def passage(row: Mapping[str, Any], document: Document) -> Passage:
 
 
 def passage_text(row: Mapping[str, Any]) -> str:
-    """Return the text of the passage itself, which the encoder embeds. The row's text may have more text around it."""
+    """Return only the text of the row's passage, which the encoder embeds.
+
+    The field `text` of the row may also contain text of the document before or after the passage.
+    """
     if row["start"] < 0:
         return str(row["text"])
     begin = row["start"] if row["passage"] == 0 else 0
