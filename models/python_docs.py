@@ -61,7 +61,10 @@ class Section:
 
 
 def sections() -> Iterator[Section]:
-    """Yield every section with prose, in a fixed order, without duplicates."""
+    """Yield every section of Python's documentation that has prose, in a fixed order.
+
+    Of several sections with the same prose, only the first is yielded.
+    """
     seen = set()
     for module, name, raw in chain(_topics(), _docstrings(), _compiled()):
         text = "\n\n".join(prose(raw))

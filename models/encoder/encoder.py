@@ -150,7 +150,7 @@ class Encoder(nn.Module):
 
     @property
     def pooled_dim(self) -> int:
-        """Dimension of the pooled vectors, before the transform."""
+        """Dimension of the vectors after pooling and before `transform`, which may change the dimension."""
         return int(self.backbone.config.hidden_size) * len(parts(self.pooling))
 
     @property

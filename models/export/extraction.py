@@ -126,10 +126,11 @@ def describe(
     about: str | None = None,
     citations: Sequence[str] = (),
 ) -> Manifest:
-    """Add the range of int8 vectors, the model card and adapter.json to an adapter's folder, which has peft's files.
+    """Add the file with the limit of int8 vectors, the model card and adapter.json to the folder of an adapter.
 
-    `said` is the manifest of the tuned encoder `source`, if it has one. The scores in `said` are not copied, because
-    the merged weights differ from the tuned weights.
+    peft's files must already be in the folder. `merged` is the base with the adapter merged into its weights. `said` is
+    the manifest of the tuned encoder `source`, if it has one. The scores in `said` are not copied, because the merged
+    weights differ from the tuned weights.
     """
     write_int8_limit(merged, folder)
     opened = adapter.load(folder)
@@ -258,7 +259,9 @@ def _fingerprint(merged: Encoder, facts: Mapping[str, Any]) -> str:
 
 
 def _stsb_dev(data: Path) -> Callable[[Callable[[Sequence[str]], NDArray[np.float32]]], float]:
-    """Return a function that scores an encoder on STS-B dev, given the encoder's function from texts to vectors.
+    """Return a function that scores an encoder on STS-B dev.
+
+    The function's argument is the encoder's own function from texts to vectors.
 
     Raises:
         AdapterError: `training` is not installed.

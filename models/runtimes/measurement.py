@@ -169,10 +169,13 @@ def compared(
     describe: Callable[[Exception], str] = first_line,
     clock: Clock = perf_counter,
 ) -> list[Measured]:
-    """Compare each pair with the reference, round by round. At most two graphs are loaded at a time.
+    """Measure each pair of runtime and precision, and compare it with the pair `REFERENCE`.
 
-    After `seconds`, each remaining pair is measured in only two rounds. An error of the reference is raised. If any
-    other pair fails, `describe` returns the text for `Measured.error`.
+    In each of up to `rounds` rounds, the pair and the reference are timed one after the other. Only their two graphs
+    are loaded at the same time. After `seconds`, each remaining pair is measured in only two rounds.
+
+    If the reference fails, its error is raised. If another pair fails, `describe` converts the error to the text of
+    `Measured.error`.
     """
     some = texts[::EVERY]
 

@@ -64,11 +64,12 @@ async def prepare(service: Service) -> None:
 async def fill(service: Service) -> None:
     """Upload the documents of the demo corpus in a job, and wait until the job ends.
 
-    Do this only if the demo corpus is empty and had no upload, or if the last upload of these documents failed.
+    Do nothing unless the demo corpus is empty and had no upload, or the last upload of these documents failed.
 
-    If a kill interrupts the upload, the next server process resumes it. If the encoder has changed meanwhile, the
-    resumed upload fails. A second upload then begins after the job of `prepare` has embedded the corpus with the new
-    encoder. The second upload embeds only texts that are not stored yet.
+    If the server is killed during the upload, the next server process resumes the upload. If that process serves
+    another encoder, the resumed upload fails. `prepare` has then started a job that embeds the corpus with the new
+    encoder. After this job, the documents are uploaded a second time. The second upload embeds only texts that are not
+    stored yet.
     """
     try:
         for corpus, size in service.library.corpora.listing():

@@ -123,7 +123,8 @@ class Server(uvicorn.Server):
     """Server that serves one service on its sockets.
 
     Raises:
-        KeysError, TracingError: see `create_app`.
+        KeysError: the file of API keys can't be used.
+        TracingError: traces are configured but can't be exported.
     """
 
     def __init__(self, service: Service) -> None:

@@ -166,7 +166,7 @@ class Backend(NamedCorpora, Protocol):
         return
 
     def unplaced(self, name: str) -> Unplaced:
-        """Return the vectors for a new map of a corpus. See `maps.unplaced`."""
+        """Return the vectors from which a new map of a corpus is computed, as `maps.unplaced` does."""
 
     def placed(self, name: str, size: int, field: str | None) -> Placed | None:
         """Return up to `size` passages of the stored map of a corpus, with their positions on the map.

@@ -426,7 +426,11 @@ class Corpora(Backend):
         return index
 
     def _generation(self, name: str, index: LiveIndex | None, options: SearchOptions) -> str:
-        """Return the generation of the corpus. Raise `Invalid` if the cursor in `options` has another generation."""
+        """Return the current generation of the corpus (see `Corpus.generation`).
+
+        Raises:
+            Invalid: the cursor in `options` is from another generation.
+        """
         generation = self._store.corpus(name).generation if index is None else index.identity.generation
         if options.after:
             check_generation(options.after.generation, generation)

@@ -102,7 +102,7 @@ def sampled(store: Store, name: str, size: int, field: str | None = None) -> Sam
 
 
 class Unplaced(NamedTuple):
-    """Vectors for a new map."""
+    """Vectors of a corpus from which a new map is computed. They have no positions on a map yet."""
 
     origin: MapOrigin
     generation: str

@@ -246,9 +246,10 @@ class Store(NamedCorpora, VectorSource, Protocol):
         """Return the passages of `keys`. Keys without a passage are left out."""
 
     def owners(self, name: str, keys: Sequence[int]) -> dict[int, Document]:
-        """Return for each of `keys` the document of its passage, with an empty text. Skip keys without a passage.
+        """Return, by key, the document to which each passage belongs. Keys without a passage are left out.
 
-        This method is much faster than `passages`, because it does not read the texts.
+        The returned documents have empty texts. This method is much faster than `passages`, because it does not read
+        the texts.
         """
 
     def page(self, name: str, after: int, limit: int, where: Filter | None = None) -> Page:
@@ -364,7 +365,10 @@ class Searchable(Protocol):
         """Return the passages of `keys`. Keys without a passage are left out."""
 
     def documents(self, keys: Sequence[int]) -> dict[int, Document]:
-        """Return for each of `keys` the document of its passage, with an empty text. Skip keys without a passage."""
+        """Return, by key, the document to which each passage belongs. Keys without a passage are left out.
+
+        The returned documents have empty texts.
+        """
 
     def keys_of(self, ids: Sequence[str]) -> list[int]:
         """Return the keys of all passages of the documents with these ids. Unknown ids are left out."""

@@ -262,9 +262,9 @@ class Jobs:
     async def deleting(self, corpus: str) -> AsyncIterator[None]:
         """Cancel the jobs of a corpus that is being deleted, so that no old job changes a new corpus of the same name.
 
-        A running job continues if its kind is in `beside` and not in `alone`. Such a job changes no documents. All
-        other jobs of the corpus are cancelled, including running jobs of the kinds in `alone`, which take long. While
-        the block runs, new jobs for the corpus are refused.
+        Queued and running jobs are cancelled, with one exception: a running job continues if its kind is in the
+        argument `beside` of `Jobs` and not in `alone`. Kinds in `beside` change no documents. Those that are also in
+        `alone` are cancelled because they take long. While the block runs, new jobs for the corpus are refused.
 
         Raises:
             Unhealthy: the server is shutting down, and the next server process would resume the jobs.

@@ -139,10 +139,10 @@ class Ledger:
         return self._jobs(f"WHERE {_UNFINISHED} ORDER BY number")
 
     def newest(self, of: Callable[[str], bool], limit: int, behind: str | None) -> list[Job]:
-        """Return the newest `limit` jobs of corpora that `of` accepts, newest first.
+        """Return the newest `limit` jobs, newest first. Return only jobs whose corpus has a name that `of` accepts.
 
-        If `behind` is the id of a job, only older jobs are returned. Of a job that `of` rejects, only the name of the
-        corpus is read.
+        If `behind` is the id of a job, only older jobs are returned. Nothing but the name of the corpus is read from
+        jobs that are not returned.
 
         Raises:
             Invalid: there is no job with the id `behind`. It may have been deleted since the previous page.

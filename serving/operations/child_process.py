@@ -81,7 +81,10 @@ def _readable(child: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 def reaped(child: subprocess.Popen[bytes]) -> int:
-    """Wait until a process has ended, and charge its CPU time to the current work. Return the exit status."""
+    """Wait until a process has ended, and return its exit status.
+
+    Its CPU time is added to that of the work that waits for the process (see `threads.spend`).
+    """
     _, status, usage = os.wait4(child.pid, 0)
     spend(usage.ru_utime + usage.ru_stime)
     child.returncode = os.waitstatus_to_exitcode(status)

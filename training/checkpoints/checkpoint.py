@@ -128,7 +128,10 @@ class Best:
 
 @dataclass
 class State:
-    """Everything that changes during training. The position in the corpus follows from the step and the seed."""
+    """Everything that changes during training, except the position in the corpus.
+
+    The position follows from the step and the seed.
+    """
 
     encoder: Encoder
     objective: Objective

@@ -200,11 +200,11 @@ def without_conflicts(
 def _in_free_folders(wanted: RunConfig, given: Mapping[str, Any]) -> RunConfig:
     """Return `wanted`, the configuration of an earlier run, with new output folders.
 
-    The new folders have the names of the earlier run's folders, with the first free number as a suffix. The fields in
-    `given`, which the options set, keep their values.
+    The output folders are the fields `run` and `out`. The new folders have the names of the earlier run's folders, with
+    the first free number as a suffix. The fields in `given`, which the options set, keep their values.
 
     Raises:
-        ConfigError: there are several processes, and the user did not name both folders.
+        ConfigError: there are several processes, and `given` lacks `run` or `out`.
     """
     if given.keys() >= {"run", "out"}:
         return wanted

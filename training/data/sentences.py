@@ -47,7 +47,10 @@ LETTERS = 0.75
 
 
 def clean_sentences(text: str) -> Iterator[str]:
-    """Yield the clean sentences of a text (see `is_clean`). Empty lines separate the paragraphs of the text."""
+    """Split a text into paragraphs at empty lines, and yield their clean sentences (see `is_clean`).
+
+    Paragraphs that contain a line with a prompt (`>>>`, `...` or `$`) are left out.
+    """
     for paragraph in re.split(r"\n\s*\n", text):
         if not any(line.lstrip().startswith((">>>", "... ", "$ ")) for line in paragraph.splitlines()):
             yield from filter(is_clean, all_sentences(paragraph))

@@ -94,11 +94,11 @@ class ViewEncoder(nn.Module):
     def forward(self, passes: Sequence[Pass]) -> Tensor:
         """Encode the n sentences of all passes to (V, n, D) views.
 
-        Clean views, if any, are the last. They are computed without dropout. Positive pairs of two texts have two clean
-        views, one for each text. The result is float32 under any `autocast`.
+        The last views are the clean views, which are computed without dropout, if the objective needs them. Positive
+        pairs of two texts have two clean views, one for each text. The result is float32 under any `autocast`.
 
-        An augmented view needs its own forward pass of the encoder. A first view with different texts also needs its
-        own forward pass. If possible, a single forward pass computes all other views.
+        If a view is augmented, it needs a forward pass of its own. If positive pairs have two texts, the first text
+        also needs a forward pass of its own. If possible, a single forward pass computes all other views.
         """
         plain, clean = self.needs.views - (self.augmentation is not None), self.needs.clean
         with autocast(self.encoder, self.autocast):

@@ -151,7 +151,7 @@ class ImSimCSE(Objective):
         return (self.params.positives, self.params.negatives) if self.params.contrast_weight else ()
 
     def _pair(self, kind: Pair, noisy: Tensor, clean: Tensor | None, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return the two tensors (N, D) between whose rows cosines are computed. `kind` selects them (see `Pair`)."""
+        """Return two tensors (N, D) of the given kind, such as two dropout views, to compare their rows by cosine."""
         match kind:
             case "dropout":
                 return noisy[0], noisy[1]

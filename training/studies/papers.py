@@ -166,7 +166,10 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """The verdict on the gain over the baseline, in words. It is empty for a baseline that has a result."""
+        """Verdict on the arm's gain over the baseline, in words.
+
+        It is empty if the arm is the baseline itself and has a result.
+        """
         if self.here is None:
             return NOT_RUN
         if self.gain is None:

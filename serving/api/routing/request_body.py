@@ -130,8 +130,12 @@ class BoundedRequest(Request):
     async def arrive(self, take: Take, limit: int, in_memory: int) -> None:
         """Pass each received piece of the body to `take`, which keeps at most `in_memory` bytes in memory.
 
-        The maximum size of the body is `limit`, not `max_body_bytes`. This method raises the same errors as the method
-        `body`, except the errors of decompression.
+        The body is not decompressed. Its maximum size is `limit` bytes, not `max_body_bytes`.
+
+        Raises:
+            TooLarge: the Content-Length or the received bytes exceed `limit`.
+            TooSlow: the body stopped arriving, or arrived too slowly.
+            Overloaded: too many bytes of other bodies are in memory.
         """
         with self.state.bytes_in_flight.body() as grown:
             await self._arrive(take, limit, lambda size: grown(min(size, in_memory)))

@@ -13,7 +13,7 @@ from serving.inference.embeddings import Computed, EmbedOptions, Encoding, Role
 
 
 def _lower_all(value: Any) -> Any:
-    """Convert a single encoding to a list, and the encodings to lower case."""
+    """Return the names of encodings, such as "float", in lower case. A single name becomes a list."""
     return [lower(one) for one in value] if isinstance(value, list) else [lower(value)]
 
 

@@ -92,7 +92,7 @@ class OnGpu:
         self._number = number
 
     def build(self, vectors: Floats, parameters: Parameters, pause: Pause) -> faiss.Index:
-        """Build on the CPU and copy to the device.
+        """Build the index on the CPU, and copy it to the device.
 
         The free memory of the device is checked before and after the build. The first check avoids a useless build,
         which may take an hour.

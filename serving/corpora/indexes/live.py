@@ -411,13 +411,13 @@ class Generations:
 
 
 def grown(before: Main | None, keys: Keys, vectors: Floats, *, queries: Floats, target: float, pause: Pause) -> Main:
-    """Return a graph with the vectors of `before` and with the new (N, D) `vectors` under N `keys`.
+    """Return a graph with the vectors of `before` and the N new `vectors` (N, D), which have the N `keys`.
 
-    `before` does not change. The recall is measured with (Q, D) `queries`, which are vectors of the tail that are not
-    in the graph.
+    `before` does not change. The search effort is chosen so that the recall reaches `target`. The recall is measured
+    with `queries` (Q, D), which are recent vectors that are not in the graph.
 
     Raises:
-        BuildError: no effort reaches the target.
+        BuildError: the recall is below `target` at every search effort.
     """
     begin = perf_counter()
     faiss.omp_set_num_threads(1)

@@ -37,7 +37,7 @@ class Upload:
 
 
 def random_names(number: int) -> str:  # noqa: ARG001 - a `Naming`
-    """Return a random id for a row that is read only once."""
+    """Return a random id. A row that is read a second time would get another id; see `names_within`."""
     return uuid.uuid4().hex
 
 

@@ -104,7 +104,7 @@ class SqliteStore:
         return False
 
     def describe(self, corpus: Corpus) -> None:
-        """Implement `Store.describe`. Wait only for writers of this corpus."""
+        """Update the settings of an existing corpus. Writers of other corpora do not delay this method."""
         self._file(corpus.name).describe(corpus)
 
     def drop(self, name: str) -> None:
@@ -246,11 +246,11 @@ class SqliteStore:
     def _place(self, name: str) -> Path:
         """Return the path at which the file of a corpus is created, replaced or deleted.
 
-        If a damaged file has this path, also link the file to a second name.
+        If the file at this path is damaged, also link it to a second name, so that it is kept.
 
         Raises:
             Conflict: the file at this path was added after the server started.
-            Damaged: the file at this path can't be served but is not damaged, so it must stay.
+            Damaged: the file at this path can't be served for a reason other than damage, so it must stay in place.
         """
         path = self._folder / f"{name}{SUFFIX}"
         if refused := self._refused.get(name):

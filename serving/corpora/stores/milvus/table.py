@@ -180,7 +180,7 @@ class Rows:
         return [rows.number(row["id"]) for row in found]
 
     def with_words(self, query: str) -> str:
-        """Return the expression for all passages that a word search for `query` can find."""
+        """Return the Milvus filter that matches every passage that a word search for `query` can find."""
         text, phrases = rows.asked(query, self.stemming)
         any_word = " or ".join(f"{rows.WORDS} like {literal(f'% {word} %')}" for word in dict.fromkeys(text.split()))
         return both(any_word or "passage < 0", *(f"{rows.WORDS} like {literal(phrase)}" for phrase in phrases))
