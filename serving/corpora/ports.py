@@ -295,10 +295,10 @@ class Store(NamedCorpora, VectorSource, Protocol):
         """Return the keys and texts of up to `limit` passages that the encoder `fingerprint` has not embedded yet."""
 
     def refresh(self, name: str, fingerprint: str, keys: Keys, vectors: Floats) -> None:
-        """Store the (N, D) new vectors of the passages `keys` in a re-embedding.
+        """Store new vectors (N, D) of the passages `keys`, computed by the encoder `fingerprint` for a re-embedding.
 
-        Searches use the old vectors until `swap`. If an earlier call stored vectors of another encoder than
-        `fingerprint`, delete those vectors first.
+        Searches use the old vectors until `swap`. If an earlier call stored new vectors of another encoder, delete
+        those vectors first.
         """
 
     def fresh(self, name: str) -> Blocks:
