@@ -87,7 +87,7 @@ class Run(Protocol[B]):
         """Return the learning rate of a step, counted from 0."""
 
     def snapshot(self) -> Snapshot | None:
-        """Copy the state that is needed to repeat the next step, or return None if the run stores no diverged steps."""
+        """Copy the state that is needed to replay the next step if it diverges. Return None if no replay is stored."""
 
     def take(self, batch: B, learning_rate: float) -> dict[str, Tensor]:
         """Update the state from a batch, and return the logged values by name, without waiting for the device."""
@@ -99,10 +99,10 @@ class Run(Protocol[B]):
         """
 
     def check(self, taken: TakenStep[B], values: Mapping[str, float]) -> str | None:
-        """Check that the values of a step are finite. Return a remark for the user, or None.
+        """Check that the values of a step are finite. Return a remark to print for the user, or None if there is none.
 
         Raises:
-            DivergedError: a value is not finite.
+            DivergedError: a value is not finite, and the run can't continue. It may continue after an fp16 overflow.
         """
 
     def evaluate(self, record: WriteMetrics, progress: Progress) -> None:

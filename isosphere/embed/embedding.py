@@ -46,7 +46,10 @@ BYTES = {"int8": quantization.int8, "uint8": quantization.uint8}
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of the command, by their names on the command line, and the number of rows of a part."""
+    """Options of the command, by their names on the command line.
+
+    `rows_of_a_part`, the number of rows that are embedded and written together, is not on the command line.
+    """
 
     text_column: str | None = None
     id_column: str | None = None

@@ -264,8 +264,8 @@ def check_parity(encoder: Encoder, file: Path) -> float:
 def _torch_and_onnx(encoder: Encoder, file: Path) -> Iterator[tuple[str, Embedded, Embedded, float]]:
     """Encode several batches of test texts, with torch and with the graph `file` in ONNX Runtime.
 
-    For each batch, yield its name, torch's result, ONNX Runtime's result, and the difference of the token vectors. The
-    last value is the largest difference in any component, divided by the length of torch's token vector.
+    For each batch, yield its name, torch's result, ONNX Runtime's result, and the difference of the token vectors. This
+    difference is the largest one of any component, relative to the norm of torch's vector of the same token.
     """
     session, graph = Session(file, [CPU], cpus.available()), UnitVector(encoder)
     long = " ".join(GOLDEN_SENTENCES * (encoder.max_length // 40 + 1))

@@ -96,12 +96,12 @@ class Destination(Protocol):
     async def add(self, file: BinaryIO, options: Options, *, whole: bool = False, key: str = "") -> Added:
         """Store the documents of a file.
 
-        With `whole`, a job stores the documents, even if there are only a few. If an answer of the server is lost, a
-        repetition with the same `key` stores no document twice.
+        With `whole`, the file is always stored by a job. Otherwise a small file may be stored without a job. If an
+        answer of the server is lost, a repetition with the same `key` stores no document twice.
 
         Raises:
-            ServiceError: the file was refused, or the answer of the server was lost. After an error of `REFUSED`, no
-                document is stored. After other errors, documents may be stored.
+            ServiceError: the file was refused, or the answer of the server was lost. If the error is one of the classes
+                in `REFUSED`, no document is stored. After other errors, documents may be stored.
         """
 
     async def remove(self, where: Mapping[str, Any]) -> None:

@@ -147,8 +147,8 @@ class Backend(NamedCorpora, Protocol):
     ) -> DocumentPage:
         """Return a page of documents. With `limit` 0, the page has no documents, but the total number of documents.
 
-        With `sort`, documents are in the order of `arranging.first_sorted`. To return such a page, the method reads the
-        metadata of all documents that match `where`.
+        With `sort`, documents are sorted by the metadata fields that it names (see `arranging.first_sorted`). To sort
+        them, the method reads the metadata of all documents that match `where`.
 
         Raises:
             Invalid: `after` is not a cursor, or it belongs to a list in another order or to an earlier generation of

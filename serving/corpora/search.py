@@ -324,10 +324,12 @@ class _Search:
         return [self._hits(ranked, passages, vectors) for ranked in rankings]
 
     def _passages(self, keys: Sequence[int]) -> dict[int, Passage]:
-        """Return the passages of `keys`, which are read in steps of `READ_AT_ONCE` passages.
+        """Return the passages of `keys`. At most `READ_AT_ONCE` passages are read at once.
 
-        As soon as the documents read have more than `max_characters` characters together, raise `TooLarge`. Without
-        this limit, a thousand documents could take a thousand megabytes of memory.
+        Each passage is read with its whole document, so a thousand passages could take a thousand megabytes of memory.
+
+        Raises:
+            TooLarge: the documents of the passages read so far have more than `max_characters` characters together.
         """
         passages: dict[int, Passage] = {}
         left = self._options.max_characters

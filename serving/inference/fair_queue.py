@@ -390,7 +390,7 @@ class EngineSlots:
             self.owners -= counted
 
     async def take(self, encoder: object) -> None:
-        """Wait until `encoder` may run a batch on a stream. The caller must call `give` after the batch."""
+        """Wait until a stream is free for a batch of `encoder`. The caller must call `give` after the batch."""
         if self.idle:
             self.idle -= 1
             self._last[encoder] = next(self._begun)

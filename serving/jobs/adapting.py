@@ -114,13 +114,14 @@ class Adaptations:
 def adapted(
     corpora: Backend, served: ServedModel, adaptations: Adaptations, job: Job, progress: Progress
 ) -> dict[str, Any]:
-    """Adapt a served encoder to the passages of a corpus, and report the finished steps. This call blocks.
+    """Adapt a served encoder to the passages of a corpus, and report finished steps to `progress`. This call blocks.
 
-    Return the report of `isosphere adapt`, with the name (`model`) and the folder (`bundle`) of the best new encoder,
-    and with the requests that bring this encoder into use (`next`). If no new encoder is better than the served
-    encoder, `model` and `bundle` are None.
+    The command `isosphere adapt` does the work in a child process. Return the command's report, with the name (`model`)
+    and the folder (`bundle`) of the best new encoder, and with the requests that bring this encoder into use (`next`).
+    If no new encoder is better than the served encoder, `model` and `bundle` are None, and `next` is empty.
 
-    An interrupted job continues from the last checkpoint of its training, with the texts of its first start.
+    An interrupted job continues from the last checkpoint of its training. It uses the passages that it read at its
+    first start.
 
     Raises:
         Stopped: the work was cancelled; the child process has ended.

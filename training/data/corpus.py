@@ -238,10 +238,10 @@ def documentation_sentences() -> list[str]:
 
 
 def documentation_passages() -> Iterator[str]:
-    """Yield a passage for each section: a line with the section's name, and a line with its text.
+    """Yield a passage for each section of Python's documentation: the section's name, and its text on the next line.
 
-    If `split_summary` finds a summary, the text begins after the summary. The retrieval collection `python-docs` uses
-    these summaries as queries, so passages must not contain them.
+    If the first sentence is suitable as a summary (see `split_summary`), the passage leaves it out. The retrieval
+    collection `python-docs` uses the summaries as queries, so passages must not contain them.
     """
     for section in python_docs.sections():
         named = section.name if section.module == python_docs.TOPICS else f"{section.module} {section.name}"

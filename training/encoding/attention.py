@@ -247,7 +247,7 @@ INTEGER_TYPES = {
 
 
 class Dropout(nn.Dropout):
-    """A replacement for `torch.nn.Dropout` that draws from the same generator."""
+    """A faster replacement for `torch.nn.Dropout`, which can exempt some rows from dropout."""
 
     exempt: int | None = None
     """If set to n, dropout leaves the last 1/n of the rows (..., T, D) unchanged. None applies it to all rows."""

@@ -74,8 +74,8 @@ def _can_exempt(backbone: PreTrainedModel) -> bool:
 def _encode_packed(encoder: Encoder, passes: Sequence[Pass], copies: int, clean: bool) -> list[Tensor]:
     """Compute one tensor of vectors (copies x n, D) for each pass, in a single forward pass over (1, T) tokens.
 
-    With `clean`, these tensors are followed by one tensor (n, D) for each pass, computed without dropout. Each copy has
-    an equal share of the T tokens, including padding.
+    With `clean`, each pass is encoded once more without dropout. One tensor (n, D) for each pass then follows the other
+    tensors. The copies, and the encoding without dropout, have equal shares of the T tokens, including padding.
     """
     parts = [(each, copies) for each in passes] + [(each, 1) for each in passes] * clean
     ids = [each.input_ids.repeat(times, 1) for each, times in parts]

@@ -49,7 +49,7 @@ def by_stsb_dev(data: Path) -> Selection:
 
 
 def by_sts_dev(data: Path) -> Selection:
-    """Return the selection by the mean of Spearman x 100 on STS-B dev and SICK-R dev, as in DCLR.
+    """Return the selection of the best weights by the mean Spearman x 100 of STS-B dev and SICK-R dev, as in DCLR.
 
     Raises:
         DataError: a dev set is missing or broken.
@@ -67,7 +67,7 @@ def by_sts_dev(data: Path) -> Selection:
 
 
 def by_own_pairs(file: str) -> Selection:
-    """Return the selection by Spearman x 100 on the user's own pairs.
+    """Return the selection of the best weights by Spearman x 100 on the user's own pairs.
 
     Alignment is not measured, because it needs pairs of similar sentences. The scale of the user's scores is unknown,
     so no threshold tells which pairs are similar.
@@ -99,7 +99,9 @@ def _spearman(encode: Encode, pairs: list[Pair]) -> float:
 
 
 def by_self_retrieval(corpus: Corpus) -> Selection:
-    """Return the selection by MRR@10, where each half of a held-out sentence is the query for the other half.
+    """Return the selection of the best weights by MRR@10 of halves of sentences.
+
+    Each half of a held-out sentence is the query for the other half.
 
     Raises:
         CorpusError: fewer than two held-out sentences have enough words to be halved.
@@ -122,12 +124,13 @@ def by_self_retrieval(corpus: Corpus) -> Selection:
 
 
 def by_known_items(corpus: Corpus) -> Selection:
-    """Return the selection by known-item retrieval (nDCG@10 x 100).
+    """Return the selection of the best weights by known-item retrieval (nDCG@10 x 100).
 
-    The titles and sentences of held-out passages are the queries for these passages.
+    The queries are titles of held-out passages, and parts taken out of their texts. Each query must find its passage.
 
     Raises:
-        CorpusError: no held-out passage has a title or several sentences, or the corpus has changed.
+        CorpusError: no held-out passage has a suitable title or part, or the corpus has changed since it was first
+            read.
     """
     collection = known_item.selection_collection(corpus)
     if not collection.queries:

@@ -68,7 +68,7 @@ class Subject:
 
     @property
     def variant(self) -> str:
-        """Return the precision. The runtime is included if it is neither ONNX Runtime nor torch."""
+        """Return the precision, preceded by the runtime if this is neither ONNX Runtime nor torch."""
         return _variant(str(self.facts["engine"]).split()[0], str(self.facts["precision"]))
 
 

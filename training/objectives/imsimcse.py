@@ -147,7 +147,10 @@ class ImSimCSE(Objective):
 
     @property
     def _kinds(self) -> tuple[Pair, ...]:
-        """Return the kind (see `Pair`) of the positives and that of the negatives, or () if InfoNCE has weight 0."""
+        """Return which two vectors (see `Pair`) are compared as positives, and which two as negatives.
+
+        Return () if InfoNCE has weight 0.
+        """
         return (self.params.positives, self.params.negatives) if self.params.contrast_weight else ()
 
     def _pair(self, kind: Pair, noisy: Tensor, clean: Tensor | None, rng: torch.Generator) -> tuple[Tensor, Tensor]:

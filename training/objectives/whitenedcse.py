@@ -134,7 +134,7 @@ class WhitenedCSE(Objective):
     """WhitenedCSE: whitening, the head, and InfoNCE of the first view against every other view (equations 7 and 8).
 
     Raises:
-        ValueError: the groups do not divide the width.
+        ValueError: the width is not divisible by the number of groups.
     """
 
     def __init__(self, params: WhitenedCSEParams, dim: int) -> None:

@@ -72,7 +72,7 @@ class GroupWhitening(nn.Module):
     With `shuffled`, the groups of each view are drawn at random.
 
     Raises:
-        ValueError: the groups do not divide the width.
+        ValueError: the width is not divisible by the number of groups.
     """
 
     def __init__(self, dim: int, groups: int, *, shuffled: bool, eps: float, gradient: Gradient) -> None:

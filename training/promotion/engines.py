@@ -31,7 +31,7 @@ LEAST_GAIN = 1.05
 
 @dataclass(frozen=True)
 class Machine:
-    """The runtimes of this machine, with a server's default options."""
+    """The runtimes of this machine. By default, they run with the default options of a server."""
 
     options: Options = field(default_factory=lambda: Options(threads=cpus.available()))
     graphs: Callable[[Bundle, Options], Mapping[Pair, Open]] = graphs
@@ -80,7 +80,7 @@ class Engine:
 
 @dataclass(frozen=True, kw_only=True)
 class Engines:
-    """Results of checking all pairs of runtime and precision of a machine."""
+    """Results of `check_engines`, which checks a bundle with all pairs of runtime and precision of a machine."""
 
     machine: Machine
     check: Check

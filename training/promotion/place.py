@@ -40,7 +40,7 @@ class Place:
 
     @property
     def ledger(self) -> Ledger:
-        """Return the ledger of all decisions about this place."""
+        """Return the ledger, which records for each candidate whether it was promoted to this place."""
         return Ledger(self._beside(LEDGER, ".jsonl"))
 
     @contextmanager

@@ -96,7 +96,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     """Read the result of the run in a folder, or return None if the run has no result yet.
 
     Raises:
-        StudyError: the result is damaged, or the arrays of a scored task are missing or damaged.
+        StudyError: the result is damaged, or the arrays of a task that has a score are missing or damaged.
     """
     file = folder / RESULT
     try:

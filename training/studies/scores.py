@@ -84,7 +84,9 @@ class TrialScores:
 
 
 def check_saved(folder: Path, tasks: Several[str]) -> None:
-    """Check that a folder has everything that `TrialScores.save` writes. `tasks` are the tasks with a score.
+    """Check that the files of arrays in a folder contain every task of `tasks`, the tasks with a score.
+
+    `TrialScores.save` has written these files.
 
     Raises:
         StudyError: a file is missing or damaged, or lacks a task.

@@ -202,10 +202,12 @@ class Plan:
     def wanted(self, main: int, dead: int, tail: int) -> bool:
         """Return whether the index must be built again.
 
+        The built parts of an index are the main part and, after it, graphs that grow.
+
         Args:
-            main: number of vectors in all built parts.
-            dead: number of removed vectors in the built parts.
-            tail: number of vectors outside the main part: those in growing graphs, and those in no built part.
+            main: number of vectors in all built parts, including removed vectors.
+            dead: number of removed vectors in all built parts.
+            tail: number of vectors in the graphs and in no built part, not counting removed vectors.
         """
         return tail > max(self.least - 1, self.tail * main) or dead > self.dead * main
 

@@ -317,8 +317,8 @@ class LiveIndex:
     def _taken(self, beside: Read) -> bool:
         """Open the index from `beside`. Return False if `beside` does not belong to the current source.
 
-        Removed vectors are found by comparing keys. Tombstones, the store's records of deleted keys, are not
-        sufficient, because the previous index may have deleted some tombstones.
+        Vectors of `beside` whose keys are no longer in the source are removed. The source's records of deleted keys,
+        the tombstones, are not sufficient to find these vectors, because the previous index may have deleted some.
         """
         held = np.concatenate([beside.main.keys, beside.tail.rows.keys])
         try:

@@ -76,7 +76,8 @@ def meta_charset(page: BinaryIO) -> str:
 def in_utf8(begun: Callable[[], BinaryIO], charset: str) -> BinaryIO:
     """Return the content of a file as a stream in UTF-8. A byte order mark overrides `charset`.
 
-    Reading the stream raises `Malformed` at the first byte that is invalid in `charset`. UTF-8 is not checked.
+    Reading the stream raises `Malformed` at the first byte that is invalid in the charset. If the charset is UTF-8, the
+    bytes are returned unchecked.
 
     Args:
         begun: function that opens the file at its beginning.

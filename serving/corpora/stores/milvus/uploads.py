@@ -54,7 +54,10 @@ class Uploads:
         self._write("DELETE FROM uploads WHERE corpus = ?", [(corpus,)])
 
     def note(self, corpus: str, ids: Sequence[str]) -> None:
-        """Record for each accepted upload the `ids` that a request outside of any job writes or deletes."""
+        """Record that a request outside of any upload's job writes or deletes the documents `ids`.
+
+        The jobs of all uploads accepted so far must then skip these documents (see `overtaken`).
+        """
         insert = "INSERT OR IGNORE INTO overtaken SELECT corpus, job, ? FROM uploads WHERE corpus = ?"
         self._write(insert, [(id, corpus) for id in ids])
 
