@@ -265,7 +265,10 @@ class RunConfig(Configuration):
 
     @property
     def positives(self) -> Positives | None:
-        """Return the function that draws a positive pair from a passage, or None if all views have the same text."""
+        """Return the function that draws the two texts of a positive pair from a passage.
+
+        Return None if `augmentation` names no such function. All views of a sentence then have the same text.
+        """
         return POSITIVES.get(self.augmentation)
 
     def flat(self) -> dict[str, Any]:

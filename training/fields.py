@@ -86,7 +86,7 @@ def check_value(value: Any, kind: Any) -> Any:
 
 
 def check_named(name: str, value: Any, kind: Any) -> Any:
-    """Check and convert a value as `check_value` does.
+    """Check that a JSON value fits the type `kind`, and return it in this type.
 
     Raises:
         ValueError: the value does not fit the type `kind`; the message begins with `name`.

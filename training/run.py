@@ -332,7 +332,7 @@ def is_published(planned: RunConfig, corpus: str) -> bool:
 def _is_begun(planned: RunConfig, corpus: str) -> bool:
     """Return whether the run in `planned.run` has the configuration `planned` and the corpus with the digest `corpus`.
 
-    Before the first checkpoint, the corpus is not compared, because the run can then continue with any corpus.
+    If the run has no checkpoint yet, the corpus is not compared, because such a run can continue with any corpus.
     """
     folder = Path(planned.run)
     if record.stored_config(folder, RunConfig) != planned:

@@ -78,7 +78,7 @@ class Hub:
             return stored.lfs.sha256 == sha256(file) if stored.lfs else stored.blob_id == _git_hash(file)
 
     def begins(self, _path: str, _file: Path, /) -> bool:
-        """Return False, because commits contain only complete files and an interrupted upload can't be continued."""
+        """Return False: no remote file is the beginning of a local file, because commits have only complete files."""
         return False
 
     def put(self, folder: Path, paths: Sequence[str], *, removed: Collection[str]) -> None:

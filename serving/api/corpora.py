@@ -41,8 +41,9 @@ async def create(
     """Create a corpus, or change it: 201 if the corpus is new, else 200.
 
     The given values replace the corpus's description, recall target, synonyms, stop words and searched fields. If the
-    searched fields change, the words of all documents are indexed again before the answer. `model` selects the encoder
-    for a corpus that has none yet. With `vectors: own`, each uploaded document has its own vector instead.
+    searched fields change, the server indexes the words of all documents again before it answers. `model` selects the
+    encoder for a corpus that has none yet. A corpus with `vectors: own` has no encoder, and each uploaded document must
+    contain its vector.
 
     409 if the corpus already has documents and the request gives another stemming. 409 if the request gives another
     model, another origin of vectors or another number of dimensions than the corpus already has. 409 if the corpus is

@@ -323,9 +323,13 @@ class Library:
         return await self.read(lambda corpora: corpora.unmatched(name, where), of=name)
 
     async def prepare(self, work: Callable[[], T], of: str, *, large: bool) -> T:
-        """Run `work`, which prepares a request. If the request is `large`, run `work` in a thread.
+        """Run `work`, which prepares a request to the corpus `of`. If the request is `large`, run `work` in a thread.
 
-        The thread keeps the event loop free. The CPU time of the thread is charged to the API key.
+        The thread keeps the event loop free. Its CPU time is charged to the API key of the request.
+
+        Raises:
+            Unhealthy: the request is large, and the server is not ready.
+            Overloaded: the request is large, and too many reads of the API key already wait for a thread.
         """
         if not large:
             return work()

@@ -303,7 +303,7 @@ class Indexes:
     def open(self, store: Store, corpus: Corpus, beside: Read | None = None) -> LiveIndex:
         """Open the index of `corpus`, whose dimension must be known.
 
-        If the vectors were already read, `beside` is the result of `read`.
+        `beside` is a result of `read` for this corpus. With it, the vectors are not read again.
 
         Raises:
             Damaged: the file of the corpus is damaged.

@@ -117,8 +117,8 @@ class NamedCorpora(Protocol):
     ) -> list[KnownText | None]:
         """Return for each of `texts` its stored spans and vectors, or None if the text must be embedded.
 
-        A text must be embedded if it is not stored, or was split with another chunking. If the corpus has another
-        fingerprint than `fingerprint`, all texts must be embedded.
+        A text must be embedded if it is not stored, or was split with another chunking. All texts must be embedded if
+        the corpus's encoder has another fingerprint than `fingerprint`.
         """
 
     def document(self, name: str, document: str) -> Document:

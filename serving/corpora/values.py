@@ -174,8 +174,8 @@ class Removal:
 class Expiry:
     """Write that deletes up to `limit` documents that had expired at the time `moment`.
 
-    After an `Expiry`, an accepted upload job still writes documents with the same ids. After a `Removal`, the job skips
-    these documents.
+    If an upload job was accepted before the write, the job still writes documents with ids that an `Expiry` deletes,
+    but skips documents with the ids of a `Removal`.
     """
 
     moment: int

@@ -59,7 +59,7 @@ def check_kind(manifest: Manifest, kind: str) -> None:
 class Embedder:
     """A loaded encoder: its model, its engine, its batcher and its limits.
 
-    Embedders with the same `shared` streams take turns on these streams. The methods raise `Empty`, `TooLarge`,
+    Embedders with the same `shared` slots take turns to run their batches. The methods raise `Empty`, `TooLarge`,
     `Invalid` or `ForeignTokens` for an invalid request, and `Overloaded` or `Backend` if the server can't answer now.
 
     Raises:

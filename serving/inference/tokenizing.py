@@ -100,7 +100,10 @@ class Tokenizing:
         return tokens
 
     async def _fresh(self, texts: Sequence[str], direction: Direction) -> list[Tokens]:
-        """Tokenise texts without the cache: a few short texts on the event loop, and all other texts in the thread."""
+        """Tokenise texts without the cache.
+
+        If the texts are few and short, tokenise them on the event loop, otherwise in the tokenizer's thread.
+        """
         if texts and sum(map(len, texts)) + 20 * len(texts) <= TOKENIZED_ON_THE_SPOT:
             return self._tokenize(texts, direction)
         fresh: list[Tokens] = []

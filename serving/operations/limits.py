@@ -304,7 +304,10 @@ class Bucket:
         self._saved = max(0, SECOND - int(self._unit))
 
     def change(self, rate: float) -> None:
-        """Change the rate. Debts and savings stay the same."""
+        """Change the rate. The debt in tokens stays the same.
+
+        Saved tokens also stay, but at most the tokens of one second at the new rate.
+        """
         now, unit = self._clock(), self._unit
         self._set(rate)
         self._paid = max(now + int((self._paid - now) * self._unit / unit), now - self._saved)

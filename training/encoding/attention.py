@@ -163,7 +163,7 @@ def mask(*places: Any, **named: Any) -> Tensor | None:
     """Build the additive mask of eager attention, or return None if the argument `attention_mask` is None.
 
     The mask is built even without padding, because a check for padding would wait for the device. Packed sentences have
-    no `attention_mask`, because their layout contains their masks.
+    no `attention_mask`, because their masks are in a `PackedLayout`.
     """
     if named["attention_mask"] is None:
         return None

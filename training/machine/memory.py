@@ -21,12 +21,12 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 
 
 def reuse_memory() -> None:
-    """Apply the memory settings to the whole process.
+    """Make the process use huge pages, and keep freed memory for later allocations.
 
-    Some settings are environment variables. Call this function before torch creates its first tensor, because torch
-    reads the variables at that time. The other settings are calls of `mallopt`.
+    The huge pages and a smaller cache of oneDNN are set by environment variables. Call this function before torch
+    creates its first tensor, because torch reads the variables at that time.
 
-    `mallopt` needs Linux and glibc. On other systems, freed memory is not kept.
+    Freed memory is kept by calls of `mallopt`, which needs Linux and glibc. Other systems don't keep it.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KERNELS))

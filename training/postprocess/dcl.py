@@ -31,8 +31,8 @@ from training.postprocess import base
 class DCLParams:
     """Parameters of the fit.
 
-    The temperature is from the published model whose training used only this loss. The other values are ours, because
-    the published code trains the whole encoder instead of a linear map.
+    The temperature is from the published SimCSE++ model that was trained by the dimension-wise contrastive loss alone.
+    The other values are ours, because the published code trains the whole encoder instead of a linear map.
     """
 
     temperature: float = 10.0

@@ -120,7 +120,7 @@ RANDOM_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Properties of a tokenizer's tokens, for masking. V is the highest id plus 1."""
+    """Properties of a tokenizer's tokens, for masking. The arrays have the length V, which is the highest id plus 1."""
 
     special: NDArray[np.bool_]
     """True for special tokens such as [CLS], [SEP] and [UNK], and for unused ids, (V,).

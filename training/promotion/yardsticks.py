@@ -71,7 +71,10 @@ class Yardstick(Protocol):
         """
 
     def compare(self, a: Scored, b: Scored) -> Comparison:
-        """Return the difference `a` - `b` in points, with a bootstrap interval over pairs or queries."""
+        """Return the difference `a` - `b` in points, with a confidence interval.
+
+        The interval is from a bootstrap that resamples the pairs or queries of the test data.
+        """
         return bootstrap.compare_means(a.values, b.values)
 
     def scores(self, encode: Encode, prompts: Mapping[str, str] = NO_PROMPTS) -> Mapping[str, float]:

@@ -173,10 +173,11 @@ def flat(vectors: Floats) -> faiss.IndexFlatIP:
 
 
 def products(vectors: faiss.IndexFlatIP, queries: Floats, rows: Rows) -> Floats:
-    """Return rounded scores (Q, C): those of query i with the C vectors whose numbers are in row i of `rows` (Q, C).
+    """Return the rounded scores (Q, C) of each query with C vectors of its own.
 
-    The score of the row number -1 is -inf. Each score is computed separately, in the same order of summation, so equal
-    vectors have equal scores.
+    Element (i, j) is the score of query i with the vector whose number is element (i, j) of `rows` (Q, C). The number
+    -1 gives -inf. Each score is computed separately, in the same order of summation, so equal vectors have equal
+    scores.
     """
     rows, queries = np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(queries, np.float32)
     scores = np.empty(rows.shape, np.float32)

@@ -72,9 +72,9 @@ def write_vectors(folder: Path, dim: int, blocks: Iterable[tuple[Keys, Floats]])
 
 
 def write_index(folder: Path, built: Approximate, vectors: Floats) -> Approximate:
-    """Write the index `built` to `folder`, which contains the file of its vectors.
+    """Write the index `built` to `folder`, which already contains the file of the indexed `vectors`.
 
-    Return the index as it is read from its file. The caller can then free the memory of the build.
+    Return the index as it is read back from its file, so that the caller can free `built`.
     """
     reach("index.before-save")
     path = folder / INDEX

@@ -212,11 +212,11 @@ def _documents(reader: sqlite3.Connection, bounds: Bounds) -> Iterator[str]:
 
 
 def _passages(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
-    """Yield an error if the passages of a document are not parts of its text, or are too long together.
+    """Yield an error if a document has no passages, or its passages break one of these rules.
 
-    Together, the passages of a document may have at most `MAX_TIMES` times the length of its text. If a document has
-    several passages, all of them must be spans. A single passage is a span or the whole text. The document's number
-    must be the key of its first passage.
+    Each passage is a part of the document's text, with a start and an end. If the document has only one passage, the
+    passage may be the whole text instead, without start and end. All passages of a document together have at most
+    `MAX_TIMES` times the length of its text. The number of the document is the key of its first passage.
     """
     if ("passages", "document") in _columns(reader):
         wrong = reader.execute(

@@ -126,7 +126,7 @@ def _published(papers: Sequence[Row]) -> list[Element]:
 
 
 def _named(papers: Sequence[Row]) -> list[tuple[str, Row]]:
-    """Name each row of a paper by its method, with the backbone if the method occurs several times."""
+    """Return each row with its name: the method, followed by the backbone if several rows have the same method."""
     count = Counter(paper.method for paper in papers)
     return [(each.method if count[each.method] == 1 else f"{each.method}, {each.backbone}", each) for each in papers]
 

@@ -33,7 +33,7 @@ NEIGHBOURS = 10
 class Recall:
     """Measurements of recall: on request, and in the background after many writes.
 
-    The background measurements of a corpus begin when `exact_below` passages were written.
+    A corpus is measured in the background for the first time when it has received at least `exact_below` passages.
     """
 
     def __init__(self, registry: Registry, collections: Collections, exact_below: int) -> None:
