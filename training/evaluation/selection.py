@@ -99,7 +99,9 @@ def _spearman(encode: Encode, pairs: list[Pair]) -> float:
 
 
 def by_self_retrieval(corpus: Corpus) -> Selection:
-    """Return the selection by MRR@10, where each half of a held-out sentence is the query for the other half.
+    """Return the `Selection` of a run's best weights by MRR@10.
+
+    Each half of a held-out sentence is the query for the other half.
 
     Raises:
         CorpusError: fewer than two held-out sentences have enough words to be halved.
