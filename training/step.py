@@ -202,10 +202,10 @@ def encode_twice(
 ) -> None:
     """Backpropagate through `encode`, one part at a time.
 
-    All parts are first encoded without gradient. `gradient_of` takes their concatenated vectors (V, n, D), and returns
-    the gradient of the loss with respect to the vectors of each part. Then each part is encoded again, and its gradient
-    is propagated to the weights. Backpropagation of every part but the last is inside the context `no_sync()`, so
-    processes exchange gradients only once.
+    All parts are first encoded without gradient. `gradient_of` takes the vectors of all parts, concatenated to
+    (V, n, D) for V views of n sentences. It returns the gradient of the loss with respect to the vectors of each part.
+    Then each part is encoded again, and its gradient is propagated to the weights. Backpropagation of every part but
+    the last is inside the context `no_sync()`, so processes exchange gradients only once.
     """
     before, vectors = [], []
     with torch.no_grad():

@@ -202,7 +202,7 @@ class Job:
 
 
 def made_by(encoder: Encoder) -> dict[str, str]:
-    """Return the facts about the encoder that manifests and Parquet metadata contain."""
+    """Return the name, fingerprint and engine of the encoder, for manifests and for the metadata of Parquet files."""
     return {"encoder": encoder.name, "fingerprint": encoder.fingerprint, "engine": encoder.engine}
 
 

@@ -88,7 +88,7 @@ class Parquet:
                 self._widen(field)
 
     def check_types(self) -> None:
-        """Raise `Refused` if Parquet has no type for a learned column, such as a column of empty objects."""
+        """Raise `Refused` if Parquet can't store the type of a copied column, such as a column of empty objects."""
         for field in self.learned:
             try:
                 self._parquet.write_table(self._arrow.schema([field]).empty_table(), io.BytesIO())
@@ -133,7 +133,7 @@ class Parquet:
                 writer.write_table(self._parquet.ParquetFile(part).read())
 
     def _kept(self) -> Any:
-        """Return the schema of the copied columns. Without rows, the types are null."""
+        """Return the schema of the columns that are copied from the input. If there are no rows, the types are null."""
         return self.learned or self._arrow.schema([(name, self._arrow.null()) for name in self._columns])
 
     def _schema(self) -> Any:

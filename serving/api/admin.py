@@ -83,9 +83,9 @@ async def reload(
 ) -> ReloadAnswer:
     """Reload the bundles from disk, and answer when the new bundles are served.
 
-    The old bundles answer requests until then. 409 while another reload or a load is running. 422 if a bundle is
-    incomplete. 424 if a bundle does not run correctly. After an error, the old bundles stay in use, and the message
-    gives the reason. The signal SIGHUP also reloads the bundles.
+    The old bundles answer requests until then. 409 while another reload is running, or while a bundle is being loaded.
+    422 if a bundle is incomplete. 424 if a bundle does not run correctly. After an error, the old bundles stay in use,
+    and the message gives the reason. The signal SIGHUP also reloads the bundles.
     """
     first, *others = await service.reload(model)
     changed = {one.name: Fingerprints(old=one.old, new=one.new) for one in others}

@@ -159,7 +159,7 @@ async def get(name: CorpusName, id: DocumentId, service: ServiceDep) -> Document
 
 @router.delete("/{id:any}", status_code=204, summary="Delete a document")
 async def delete(name: CorpusName, id: DocumentId, service: ServiceDep) -> None:
-    """Delete a document by its id. The deletion is on disk before the answer."""
+    """Delete a document by its id. The answer 204 means that the deletion is on disk."""
 
     def removed(corpora: Backend) -> None:
         check_stays(service.jobs, name)

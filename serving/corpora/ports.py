@@ -107,7 +107,7 @@ class NamedCorpora(Protocol):
         """
 
     def accepted(self, name: str) -> list[str]:
-        """Return the jobs that were accepted and not released, sorted."""
+        """Return the sorted ids of the upload jobs that were recorded by `accept` and not deleted by `release`."""
 
     def release(self, name: str, job: str) -> None:
         """Delete the record of an accepted job. If there is no record, do nothing."""

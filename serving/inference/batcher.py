@@ -411,7 +411,7 @@ class Batcher:
         return min(self._streams - sum(self._running.values()), self._shared.idle + 1)
 
     def _wake(self) -> None:
-        """Wake a worker, so that bulk work uses the stream that was reserved for interactive requests."""
+        """Wake a worker for bulk work, because one stream is no longer reserved for interactive requests."""
         self._timer = None
         self._arrived.set()
 

@@ -71,8 +71,8 @@ class Engine(Protocol):
     def embed(self, batch: Sequence[Tokens], *, alone: bool = False) -> Embedded:
         """Embed a padded batch. Row i of the result belongs to text i.
 
-        With `alone`, the engine may use all threads for this batch. The caller sets `alone` if no other batch runs. The
-        caller also sets `alone` for an extra batch, which runs while all streams are busy.
+        With `alone`, the engine may use all threads for this batch. The caller sets `alone` for a batch of one text if
+        no other batch runs or waits. The caller also sets it for each batch in the extra thread (see `Engine`).
         """
 
     def embed_tokens(self, batch: Sequence[Tokens], *, alone: bool = False) -> list[Floats]:

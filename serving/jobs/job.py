@@ -182,7 +182,10 @@ class Running:
         self._beyond = done
 
     async def checkpoint(self, position: int, done: int) -> None:
-        """Store a checkpoint on disk: all work before `position` is done. `done` is the total completed work."""
+        """Store a checkpoint on disk.
+
+        All work before `position` must be complete. `done` is the total amount of completed work.
+        """
         now = replace(self._now(), position=position, done=done)
         before = -1 if self.job.position is None else self.job.position
         await self._save(replace(now, starts=0) if (position, done) > (before, self.job.done) else now)

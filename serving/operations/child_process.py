@@ -104,7 +104,11 @@ def output(child: subprocess.Popen[bytes]) -> Iterator[bytes]:
 
 
 def lines(child: subprocess.Popen[bytes]) -> Iterator[bytes]:
-    """Yield the lines that a process writes to standard output. See `output`."""
+    """Yield the lines that a process writes to standard output, except for an incomplete last line.
+
+    Raises:
+        Stopped: the current work is cancelled.
+    """
     held = b""
     for part in output(child):
         *whole, held = (held + part).split(b"\n")

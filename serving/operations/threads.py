@@ -110,7 +110,7 @@ _HURRIED: ContextVar[bool] = ContextVar("hurried", default=False)
 
 
 def is_cancelled() -> bool:
-    """Return whether the current work should stop. Work without a token is never cancelled.
+    """Return whether the current work should stop. Work without a `CancelToken` is never cancelled.
 
     If the API key of the work has exceeded its share of a CPU, first wait for short requests of other API keys.
     """
@@ -283,7 +283,7 @@ class CorpusThreads:
             raise
 
     def stop(self) -> None:
-        """Cancel all current and future work that can be stopped."""
+        """Cancel the work of all calls of `stoppable` and `read`. Later calls of these methods raise `Unhealthy`."""
         self._going.cancel()
 
     def containers(self) -> AbstractAsyncContextManager[None]:

@@ -259,7 +259,9 @@ def save_snapshot(state: State, snapshot: Snapshot, file: Path, *, step: int, se
 
 
 def load_snapshot(state: State, file: Path, devices: Devices) -> list[str]:
-    """Restore `state` from a file of `save_snapshot`, and return the sentences of the diverged step.
+    """Restore `state` to its values before a diverged step, and return the sentences of this step.
+
+    `save_snapshot` has written `file`.
 
     Raises:
         CheckpointError: the file is missing, damaged, or from a different run, or the backbone has changed.

@@ -115,9 +115,9 @@ def _after_attention(encoder: Encoder) -> nn.Module | None:
 
 @contextmanager
 def _only_first_tokens(packed: PackedLayout, *, of: nn.Module | None) -> Iterator[None]:
-    """Pass only the first token of each sentence to the module `of` inside the `with` block.
+    """Reduce the inputs of the module `of` to the first token of each sentence inside the `with` block.
 
-    The original inputs of the module are (1, T, D).
+    Without this reduction, each input (1, T, D) has all tokens. If `of` is None, nothing is reduced.
     """
     if of is None:
         yield

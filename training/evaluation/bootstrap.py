@@ -137,7 +137,11 @@ def weighted_spearman(cosines: Values, golds: Values) -> Callable[[NDArray[np.fl
 
 
 def _ranker(values: Values) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
-    """Return a function from weights (n, B) to mid-ranks (n, B) of `values` (n,). The values are sorted only once."""
+    """Return a function that computes the mid-ranks of `values` (n,) in each of B resamples.
+
+    The function takes weights (n, B) and returns mid-ranks (n, B). A weight is the number of times that a resample
+    contains a value. The values are sorted only once, when the function is created.
+    """
     _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
     order = np.argsort(group, kind="stable")
     last = np.cumsum(sizes) - 1

@@ -380,7 +380,7 @@ def _shown(title: str, file: str, drawn: Sequence[Element], said: str) -> list[s
 
 
 def _compares_with_simcse(study: Study) -> bool:
-    """Return whether a study is a table of STS scores whose baseline is SimCSE."""
+    """Return whether a study is shown as a table of STS scores in which every baseline is SimCSE."""
     baselines = {f"{against}, ".startswith(f"{BASELINE}, ") for against in _baselines(study).values()}
     return not study.figures and not _by_transfer(study) and all(baselines)
 

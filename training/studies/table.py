@@ -34,7 +34,10 @@ def _aligned(lines: Sequence[Sequence[str]], said: str) -> str:
 
 
 def grid(summary: Summary) -> list[list[str]]:
-    """Return the main table: a header, and a row for each arm. A metric with a dev task has a column for this task."""
+    """Return the main table: a header, and a row for each arm.
+
+    The column `STS-B dev` is left out if the summary's metric has no dev task.
+    """
     head = [*HEAD[:MEAN], summary.measure, *HEAD[MEAN + 1 :]]
     lines = [head, *(cells(row) for row in summary.rows)]
     return lines if summary.metric.dev else [line[:DEV] + line[DEV + 1 :] for line in lines]
@@ -51,7 +54,7 @@ def cells(row: Row) -> list[str]:
 
 
 def explanation(summary: Summary) -> str:
-    """Return an explanation of the main table's numbers, with the names of the arms without a proven difference."""
+    """Return a text that explains the main table's numbers, and names the arms with no proven gain or loss."""
     metric = summary.metric
     undecided = [row.label for row in summary.rows if row.undecided]
     compared = sum(row.gain is not None for row in summary.rows)

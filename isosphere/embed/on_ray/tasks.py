@@ -39,7 +39,11 @@ def describe(model: Model, options: Options) -> Description:
 def check_files(files: Sequence[File], options: Options, output: Parquet) -> tuple[Done, Any]:
     """Read files once: count their rows, refuse or skip bad rows, and learn the types of the output's columns.
 
-    Return the row counts, and the schema of the copied columns.
+    Return the row counts, and the schema of the columns that are copied to the output.
+
+    Raises:
+        CorpusError: a row is bad and `options.on_error` is "fail", or a file can't be read.
+        Refused: no type fits all values of a column.
     """
     return check(files, options, output.learn), output.learned
 

@@ -45,9 +45,10 @@ def written(content: Any) -> bytes:
 
 
 def encoded(embeddings: Embeddings, encoding: Encoding, *, packed: bool = False) -> list[str] | NDArray[Any]:
-    """Return the vectors (N, D) in the requested encoding.
+    """Return the vectors as an array with the number type of `encoding`.
 
-    If `packed` is set, or for the encoding `base64`, return N base64 strings instead.
+    If `packed` is set, or for the encoding `base64`, return one base64 string for each vector instead. The string
+    contains the vector's numbers in little-endian order.
     """
     numbers = embeddings.numbers(encoding)
     if packed or encoding == "base64":

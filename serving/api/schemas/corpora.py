@@ -44,7 +44,7 @@ Warnings = Annotated[
 def warnings_of(**parts: Sequence[str]) -> dict[str, Any]:
     """Return a dict with the field `warnings` of an answer. Without warnings, return an empty dict.
 
-    The keys of `parts` are fields of the request. Each warning begins with the name of its field.
+    `parts` has the warnings by field of the request. In the answer, each warning begins with the name of its field.
     """
     warnings = [f"{part}: {warning}" for part, unmatched in parts.items() for warning in unmatched]
     return {"warnings": warnings} if warnings else {}

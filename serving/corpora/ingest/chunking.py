@@ -145,7 +145,8 @@ class _Tokens:
 def _sentence_ends(text: str) -> Iterator[int]:
     """Yield the character offsets of sentence ends and line ends.
 
-    A full-width mark, such as `。`, always ends a sentence. Any other mark ends a sentence only before white space.
+    The full-width marks `。`, `！` and `？` always end a sentence. The marks `.`, `!`, `?` and `…` end a sentence only
+    before white space. Closing quotes and brackets after a mark belong to the sentence.
     """
     for match in _SENTENCES.finditer(text):
         if match[0] == "\n":

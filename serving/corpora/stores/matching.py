@@ -325,7 +325,7 @@ def _numbers(reader: sqlite3.Connection, chosen: _Set) -> Numbers:
 
 
 def keys_matching(reader: sqlite3.Connection, where: Filter) -> Keys:
-    """Implement `Store.matching`."""
+    """Return the sorted keys of the passages whose documents match a filter."""
     numbers = matching(reader, where)
     documents, passages = reader.execute("SELECT documents, passages FROM corpora").fetchone()
     if documents == passages:

@@ -118,7 +118,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class Each:
-    """Shape of an object whose values all have one shape. The names of its fields are arbitrary."""
+    """Shape of an object with arbitrary field names. The values of all fields have the same shape."""
 
     of: Shape
     sized: bool = False

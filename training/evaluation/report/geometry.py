@@ -245,7 +245,10 @@ def _points(judged: Evaluated, name: str) -> list[tuple[float, float]]:
 
 
 def _said(chosen: Sequence[tuple[Evaluated, int]]) -> str:
-    """Return a text with the chosen step of each encoder, because a plot has no room for several labels."""
+    """Return the sentence of a plot's caption about the dashed lines, which mark the chosen steps.
+
+    The sentence names the steps only if there are several. A single step is labelled in the plot.
+    """
     if len(chosen) < 2:
         return "Dashed: the chosen step. " if chosen else ""
     steps = ", ".join(f"{step} of {each.name}" for each, step in chosen)

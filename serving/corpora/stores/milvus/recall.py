@@ -75,7 +75,10 @@ class Recall:
             self.begin(record.name)
 
     def begin(self, name: str) -> None:
-        """Measure the recall of a corpus in the background, and begin to count its written passages from 0 again."""
+        """Start to measure the recall of a corpus in the background.
+
+        The number of passages that were written since the last measurement is set to 0.
+        """
         self._written[name] = 0
         NativeThread(partial(self._measure, name), "index-builder").start()
 
