@@ -97,12 +97,13 @@ def embed(encoder: Encoder, files: Sequence[str], out: Path, options: Options, *
     """Embed the texts in `files` and write the vectors to `out` (.parquet or .npy), in the order of the input.
 
     Args:
-        force: replace `out` or its parts even if a command with other options or inputs wrote them.
+        force: replace `out`, or the parts of an unfinished `out`, even if a command with other options or inputs wrote
+            them.
         stream: receives the progress.
 
     Raises:
         Refused: an input or an option can't be used; an input changed during the run; another process is writing
-            `out`, or wrote it while the inputs were checked; or `force` is false, and `out` or its parts exist, but
+            `out`, or wrote it while the inputs were checked; or `force` is false, and `out` or such parts exist, but
             were not written by the same command with the same inputs.
         OSError: a file can't be read or written.
     """

@@ -127,9 +127,12 @@ class OpenCorpus:
         return self.live
 
     def warm(self, beside: Read | None = None) -> None:
-        """Open the index. See `index` for `beside`.
+        """Open the index. `beside` has vectors that were already read, so that opening takes almost no time.
 
         If the index can't be opened, log the error. The next request that needs the index then tries again.
+
+        Raises:
+            Stopped: the work was cancelled.
         """
         try:
             with self.locked():

@@ -232,7 +232,9 @@ def resembling(corpus: Searchable, like: Examples, options: SearchOptions) -> tu
 
 
 def _mean(corpus: Searchable, ids: Sequence[str], field: str) -> Floats:
-    """Return the (D,) mean vector of the documents with these ids. See `resembling` for the vector of a document.
+    """Return the mean (D,) of the vectors of the documents with these ids.
+
+    The vector of a document is the mean of the vectors of its passages, scaled to length 1.
 
     Raises:
         Invalid: a document is not in the corpus.

@@ -99,7 +99,10 @@ class VectorCache:
                 flight.task.cancel()
 
     def _leave(self, place: _Place, flight: _Flight) -> None:
-        """Remove the run `flight` from `_flights`, so that later requests start their own run."""
+        """Remove `flight` from `_flights`, so that later requests for its text start a new flight.
+
+        If `_flights` already has a newer flight at `place`, keep that one.
+        """
         if self._flights.get(place) is flight:
             del self._flights[place]
 

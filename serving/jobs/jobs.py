@@ -174,7 +174,8 @@ class Jobs:
         `answered` has the request's idempotency key, and a function that returns the answer to the request. The key and
         the answer are stored together with the job.
 
-        Errors of the function `accepting` (see `Jobs`) are raised, too.
+        Before the job is stored, the function `accepting`, an argument of `Jobs`, is called with it. Errors of this
+        function are raised, too.
 
         Raises:
             Conflict: the corpus is being deleted or renamed.

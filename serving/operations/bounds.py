@@ -81,8 +81,8 @@ def check_document_id(name: str, field: str) -> str:
     """Return `name`, or raise `Invalid` if it is not a valid document id.
 
     A document id has 1 to 512 bytes in UTF-8, and no NUL. The names `.` and `..` are not valid, because clients remove
-    them from a URL path, even if they are percent-encoded (RFC 3986, 5.2.4). Otherwise a request
-    for the document `..` would act on the whole corpus.
+    them from a URL path, even if they are percent-encoded (RFC 3986, 5.2.4). If `..` were a document id, a request
+    for this document would act on the whole corpus.
     """
     if "\x00" in name:
         raise Invalid("must not contain NUL", field=field)

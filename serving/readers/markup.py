@@ -162,7 +162,10 @@ class Page(HTMLParser):
             self._anchor = given.get("id") or given.get("name") or self._anchor
 
     def set_cdata_mode(self, elem: str, **options: bool) -> None:
-        """Read the content of a script or style as text without tags, unless this element is shown."""
+        """Read the content of an element such as `script` as text without tags.
+
+        If `_is_shown` knows that the element is never closed, tags in the content are read as usual.
+        """
         if not self._is_shown(elem):
             super().set_cdata_mode(elem, **options)
 

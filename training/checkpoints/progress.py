@@ -72,8 +72,8 @@ class Progress:
 def with_progress(encode: Encode, stream: TextIO, *, parts: int = 50) -> Encode:
     """Return `encode` with a progress display.
 
-    The texts are sorted by length, shortest first, and encoded in up to `parts` calls of `encode`. A single text has no
-    bar.
+    The texts are sorted by length, shortest first, and encoded in up to `parts` calls of `encode`. On a terminal, the
+    display is a bar, except for a single text. Otherwise plain lines are printed.
     """
 
     def visibly(texts: Sequence[str]) -> NDArray[np.float32]:

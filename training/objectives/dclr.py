@@ -63,9 +63,11 @@ def distillation(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """Compute the mean over N rows of KL(teacher || student) between the softmax distributions of similarities.
 
     `logits` (N, N) are the student's cosines, divided by the temperature. The teacher's logits are the cosines of the
-    vectors `teacher` (N, D'), divided by the same `temperature`. The paper names this ablation without details, so the
-    definition is ours. As in RankCSE (Liu et al., ACL 2023), the diagonal is left out. A sentence's similarity to
-    itself carries no information, and at a temperature of 0.05 it would dominate the row.
+    vectors `teacher` (N, D'), divided by the same `temperature`.
+
+    The DCLR paper names knowledge distillation as an ablation, but gives no details, so this definition is ours. As in
+    RankCSE (Liu et al., ACL 2023), the diagonals of both matrices are left out. A sentence's similarity to itself
+    carries no information, and at a temperature of 0.05 it would dominate the row.
     """
     targets = cosine_logits(teacher.detach(), teacher.detach(), temperature)
     shares, wanted = (_others(each).log_softmax(dim=1) for each in (logits, targets))

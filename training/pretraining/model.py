@@ -173,9 +173,10 @@ class MaskedSequences:
 def mask_words(
     ids: NDArray[np.int64], vocabulary: Vocabulary, *, share: float, rng: np.random.Generator
 ) -> MaskedSequences:
-    """Mask random words of `ids` (N, L) until a share `share` of all tokens that are not special is masked.
+    """Mask random words of `ids` (N, L) until the masked tokens are the share `share` of all tokens.
 
-    Whole words are masked, so the last masked word may exceed the share. If there are words, at least one is masked.
+    Special tokens are neither masked nor counted. Whole words are masked, so the last masked word may exceed the
+    share. If there are words, at least one is masked.
     """
     word = words(ids, vocabulary).ravel()
     sizes = np.bincount(word + 1)[1:]

@@ -88,7 +88,7 @@ class Ledger:
         return max((score for score in scores if score is not None), default=None)
 
     def copies(self) -> set[str]:
-        """Return the names of all copies in the ledger, including deleted ones."""
+        """Return the names of all copies of bundles that the ledger mentions, including deleted copies."""
         named = [part.get("copy") for entry in self.entries() for part in (entry, entry.get("incumbent") or {})]
         return {name for name in named if name}
 

@@ -200,7 +200,10 @@ def _sweep(
 
 
 def _nearest(summary: Summary) -> Iterable[Element]:
-    """Draw, for each arm, the cosines of the four nearest neighbours against batch size (GS-InfoNCE's figure 1)."""
+    """Draw a plot for each arm, with the batch size on the x-axis, like figure 1 of GS-InfoNCE.
+
+    The y-axis has the mean cosines of sentences to each of their four nearest neighbours in a batch.
+    """
     measured = {
         row.label: _by_size([each.nearest_cosines for each in row.results])
         for row in summary.rows
@@ -214,9 +217,10 @@ def _nearest(summary: Summary) -> Iterable[Element]:
 
 
 def _by_size(found: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
-    """Return, for each batch size, the mean cosine of each neighbour over seeds.
+    """Return the means over seeds of the cosines to the nearest neighbours in a batch, by batch size.
 
-    `found` has, for each seed, the cosines of the neighbours by batch size.
+    `found` has one mapping for each seed. A mapping has, for each batch size, the cosines to the nearest neighbour, the
+    second nearest, and so on. The result has the same form.
     """
     return {size: [fmean(values) for values in zip(*(each[size] for each in found), strict=True)] for size in found[0]}
 

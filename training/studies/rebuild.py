@@ -178,7 +178,7 @@ class Rebuild:
         return list(trials.values())
 
     def compared(self, bundle: Bundle) -> list[Score]:
-        """Return each expected score together with the score in the bundle's manifest."""
+        """Return each score in `expected` together with the score of the same name in the bundle's manifest."""
         scores = bundle.manifest.scores or {}
         return [Score(name, scores[name], score, self.tolerance) for name, score in self.expected.items()]
 

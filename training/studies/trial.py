@@ -78,7 +78,10 @@ class Trial:
 
     @property
     def label(self) -> str:
-        """Text with the arm and the values of its axes, without the seed. Scores are means over runs of this label."""
+        """Text with the arm and the values of its axes, without the seed.
+
+        The scores of runs with the same label are averaged.
+        """
         return label_of(self.arm, self.axes)
 
     @property

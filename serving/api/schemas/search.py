@@ -53,7 +53,10 @@ class PointRequest(ClosedBody):
 
 
 class DistanceSort(ClosedBody):
-    """Order of hits by their distance from a point. The metadata field has points with `lat` and `lon`."""
+    """Order of hits by the distance of the point in their metadata `field` from the point `near`.
+
+    A point in metadata is an object with `lat` and `lon`. If the field has several points, the nearest one counts.
+    """
 
     field: Path = Field(examples=["place"])
     near: PointRequest

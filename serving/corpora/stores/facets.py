@@ -148,10 +148,10 @@ def posted_kinds(reader: sqlite3.Connection, field: int) -> set[str]:
 
 
 def _unposted(reader: sqlite3.Connection, field: int, path: str) -> tuple[list[Any], bool]:
-    """Return all values at `path` in documents that have the posting `OPAQUE` for the field or the whole document.
+    """Return all values at `path` in the documents whose values there may be missing in the metadata index.
 
-    `OPAQUE` replaces values that can't be posted. At most `OPEN` of these documents are read. Also return whether all
-    of them were read.
+    Such a document has the posting `OPAQUE`, either for `field` or for all its fields (`WHOLE`). At most `OPEN`
+    of these documents are read. Also return whether all of them were read.
     """
     select = "SELECT DISTINCT document AS number FROM postings WHERE field IN (?, ?) AND value = ? LIMIT ?"
     left_open = numbers(reader, select, field, WHOLE, OPAQUE, OPEN + 1)

@@ -72,7 +72,8 @@ def remove(writer: sqlite3.Connection, rows: Iterable[IndexedRow], rules: Rules 
 def clear(writer: sqlite3.Connection) -> None:
     """Delete all content of the index and of the vocabulary.
 
-    This also deletes FTS5's records of removals, which would stay until FTS5 merges them.
+    FTS5 keeps a record of each earlier removal until it merges the segments of the index. These records are deleted,
+    too.
     """
     writer.execute("INSERT INTO words (words) VALUES ('delete-all')")
     writer.execute("DELETE FROM vocabulary")
@@ -140,7 +141,11 @@ def search(
 
 
 def having(reader: sqlite3.Connection, asked: Asked, allowed: Keys | None) -> Keys:
-    """Return the sorted keys of all passages that `search` chooses from."""
+    """Return the sorted keys of all passages that match the query `asked`.
+
+    A passage matches if it has every quoted phrase, and at least one of the terms or their corrections. If
+    `allowed` is given, only passages with these sorted keys are returned.
+    """
     if asked.phrases:
         allowed = _common(allowed, _having(reader, asked.phrases, "AND"))
     return _common(allowed, _having(reader, asked.matching, "OR")) if asked.terms else np.empty(0, np.int64)

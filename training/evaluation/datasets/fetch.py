@@ -42,8 +42,8 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
 def provide(name: str, dataset: Dataset, folder: Path, stream: TextIO, *, download: Download | None) -> None:
     """Put the complete dataset into `folder` and record its checksums.
 
-    Complete datasets are not fetched again. The user can put files of the hub into `downloads/` in `folder`. The
-    function `download` fetches all other files. If `download` is None, nothing is fetched, and a missing
+    A complete dataset is not fetched again. Files that the user has put into `downloads/` in `folder` are used. The
+    function `download` fetches all other files from the hub. If `download` is None, nothing is fetched, and a missing
     file is an error. Existing files of the dataset are never replaced. Progress goes to `stream`.
 
     Raises:

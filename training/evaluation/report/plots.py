@@ -52,7 +52,7 @@ Extra = Callable[[Frame], Sequence[Element]]
 
 @dataclass(frozen=True)
 class Plane:
-    """The axes of a plot, with further elements."""
+    """The axes of a plot, and the function `extra`, which draws further elements in the plot."""
 
     x: Axis
     y: Axis

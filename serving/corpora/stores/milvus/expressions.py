@@ -128,7 +128,10 @@ def expression(where: Filter, several: Several) -> str:  # noqa: PLR0911
 
 
 def paths(where: Filter) -> Iterator[str]:
-    """Yield the paths of the conditions that a document without a value at the path can't meet."""
+    """Yield the path of each condition that only documents with a value at this path can meet.
+
+    Conditions within `Not` are skipped.
+    """
     match where:
         case All(parts) | AnyOf(parts):
             for part in parts:
