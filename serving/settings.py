@@ -355,7 +355,8 @@ def _split(origins: str) -> tuple[str, ...]:
 def read_settings(arguments: Sequence[str], others: Iterable[str] = ()) -> Settings:
     """Read the settings. Command-line options have priority over environment variables.
 
-    The error message for an unknown option suggests the most similar option among the settings and `others`.
+    `others` are options that the command accepts besides the settings. The error message for an unknown option suggests
+    the most similar setting or option of `others`.
 
     Raises:
         SettingsError: an option is unknown, or its value is not valid; the message names the option.

@@ -418,16 +418,16 @@ def _trained_teacher(planned: RunConfig, corpus: Corpus, devices: Devices, strea
 
 
 def replay(config: RunConfig, file: Path) -> tuple[int, dict[str, float], list[str]]:
-    """Repeat a diverged step.
+    """Repeat the diverged step that a run stored in `file`.
 
-    Return the step's number, the loss and other values by name, and the sentences with a view that is not finite. If
-    the loss is finite, the sentences with a view whose gradient is not finite are returned, too.
+    Return the step's number, the loss and other values by name, and the sentences with a view (a vector in this step)
+    that is not finite. If the loss is finite, also return the sentences with a view whose gradient is not finite.
 
     The replay uses one process. If the run used several processes, the replay has other dropout masks than the run. If
-    the run used one process, the result is the same, except that a teacher's vectors may differ in the last digits.
+    the run used one process, the replay equals the step, except that a teacher's vectors may differ in the last digits.
 
     Raises:
-        CheckpointError: the file is not of this run.
+        CheckpointError: `file` is missing, damaged or from another run, or the backbone has changed.
         SourceError: the teacher that the run trained no longer exists.
     """
     devices = Devices(config.device)

@@ -112,9 +112,9 @@ class Hub:
             self._look_again(made.oid)
 
     def _begun(self) -> Collection[str]:
-        """Create the branch of the revision, if a revision is given. Return the names of the branch's files.
+        """Create the branch to upload to, unless it is the default branch. Return the names of the files in it.
 
-        These files are those of the default branch, because a new branch begins as a copy of the default branch.
+        A created branch begins with the files of the default branch, because it is a copy of the default branch.
 
         Raises:
             RemoteError: someone else created the branch in the meantime, so it is not a copy of the default branch.

@@ -237,8 +237,8 @@ async def add(
 ) -> Response:
     """Store documents.
 
-    Up to 256 documents (`--max-upload-documents`) are stored before the answer. Either all of them are stored or none.
-    After the answer 200, the documents are durable and searchable. A larger upload becomes a job. A document with a
+    An upload of up to 256 documents (`--max-upload-documents`) is stored at once, either completely or not at all. When
+    the answer 200 arrives, its documents are durable and searchable. A larger upload becomes a job. A document with a
     known id replaces the old document. A document without an id gets a new id.
 
     The content type names the format of the body. In multipart/form-data, the name of the file shows the format. The

@@ -301,8 +301,8 @@ def _messages(errors: Iterable[Mapping[str, Any]], count: int) -> list[str]:
 def _form(file: BinaryIO, media: str) -> tuple[Iterable[bytes], str]:
     """Return the body of a form that contains `file`, and the content type of the form.
 
-    Text files are sent in a form, because a text file may begin like JSON. The server refuses such a file as a body of
-    the type text/plain. In a form, the server stores each line of the file as a text.
+    Text files are sent in a form, so that the server stores each line as a text, even if the file begins like JSON. As
+    a body of the type text/plain, a file that begins like JSON would be refused.
     """
     mark = uuid.uuid4().hex
     head = f'--{mark}\r\ncontent-disposition: form-data; name="file"; filename="a.txt"\r\ncontent-type: {media}\r\n\r\n'

@@ -186,8 +186,9 @@ class Library:
         """Check that `chunking` and `embedded_by` of an upload fit the corpus. Return the rule for uploaded vectors.
 
         Raises:
-            Conflict: the corpus has own vectors, but `embedded_by` names an encoder.
-            Invalid: passages would be longer than the encoder reads, or documents with a vector would be split.
+            Conflict: `embedded_by` names an encoder, but the corpus's vectors are not from an encoder.
+            Invalid: the passages of `chunking` are longer than the encoder reads, or `chunking` would split documents
+                that have a vector.
             Stale: the corpus's encoder is not served.
         """
         rule = replace(await self.vector_rule(corpus), embedded_by=embedded_by)

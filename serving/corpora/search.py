@@ -431,10 +431,10 @@ class _Search:
         return [self._fused(query, ranking, depth) for query, ranking in zip(queries, dense, strict=True)]
 
     def _fused(self, query: Query, dense: Ranking, depth: int) -> _Ranked:
-        """Fuse the dense and the lexical ranking.
+        """Fuse the dense and the lexical ranking of a query into one of up to `depth` hits.
 
-        Passages that are in at least one ranking come first. If more passages are needed, other passages follow in
-        order of their cosine.
+        Passages that are in at least one of the two rankings come first. If they are fewer than `depth`, passages of
+        neither ranking follow in order of their cosine.
 
         Every hit gets its cosine, even if only the lexical ranking contains the hit.
         """

@@ -422,7 +422,7 @@ class Progress:
         self._token.cancel()
 
     def left(self) -> bool:
-        """Let short requests of other API keys run first (see `CancelToken.give_way`). Then return whether to stop."""
+        """Return whether the work was cancelled. Before the check, let short requests of other API keys run."""
         self._token.give_way()
         return self._token.cancelled
 

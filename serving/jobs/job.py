@@ -129,9 +129,9 @@ class Pace:
         self._samples: deque[tuple[float, int]] = deque()
 
     def add(self, done: int) -> None:
-        """Record the total amount of work that is done.
+        """Record that `done` units of work are done in total.
 
-        `rate` counts time only from the last call before the first progress, so that an initial wait is left out.
+        Until `done` first grows, each call replaces the last one, so that `rate` does not count an initial wait.
         """
         now = time.monotonic()
         if len(self._samples) == 1 and self._samples[0][1] == done:

@@ -19,10 +19,10 @@ UPLOAD, RESTORE = "ingest", "restore"
 
 
 class UploadOrder:
-    """Recorder of accepted uploads (see `Store.accept`). Its methods block.
+    """Recorder that notes in each corpus which uploads were accepted. Its methods block.
 
-    If another request writes or deletes a document after the acceptance of an upload, the upload does not overwrite
-    this change.
+    The job of an upload stores the documents later. The record lets the job skip documents that other requests have
+    written or deleted since the acceptance.
     """
 
     def __init__(self, store: NamedCorpora) -> None:

@@ -118,8 +118,8 @@ class Metrics:
     The counters of text-embeddings-inference (TEI) have no suffix `_total`, but prometheus_client adds this suffix to
     every counter. TEI's counters are therefore exported as gauges that only increase.
 
-    At most `corpora` corpora have their own label. Otherwise callers who create many corpora could fill Prometheus. The
-    label of a deleted corpus becomes free.
+    At most `corpora` corpora have their own label, and the rest share the label `OTHERS`. Without this limit, callers
+    who create many corpora could fill Prometheus. When a corpus is deleted, another corpus can get a label of its own.
     """
 
     def __init__(self, corpora: int = NAMED_CORPORA) -> None:

@@ -61,8 +61,8 @@ def _documents(reader: PdfReader, options: dict[str, Any]) -> Records:
 def _headings(reader: PdfReader) -> dict[int, list[str]]:
     """Return the headings that apply to each page, from the outermost to the innermost.
 
-    The innermost heading of a page is the last entry of the outline that begins on this page or before it. If the
-    outline is damaged, there are no headings.
+    Of the outline's entries that point to this page or an earlier one, the last entry is the innermost heading. If the
+    outline is damaged, the result is empty.
     """
     try:
         with damage("PDF"):

@@ -66,7 +66,7 @@ class LabelledFiles:
 def opposites(positive: Path, negative: Path) -> Labelled:
     """Read two files of sentences, one for each class.
 
-    CR has four empty lines and MPQA has three. SentEval and the published counts treat these lines as sentences.
+    Empty lines are examples, too, as in SentEval and in the published counts. CR has four, and MPQA has three.
     """
     return Labelled(
         [Example((_single(line),), label) for label, file in ((1, positive), (0, negative)) for line in lines(file)]

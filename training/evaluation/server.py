@@ -152,7 +152,12 @@ class Server:
                 raise EvaluationError(f"{self.url}/embed: no vector for {text[:50]!r}: {error}") from error
 
     def _described(self, info: object) -> dict[str, Any]:
-        """Check that `info` is an object whose `INFO` fields have the right types, and return `info`."""
+        """Check `info`, the server's answer to `/info`, and return it.
+
+        Raises:
+            EvaluationError: `info` is not an object, a field has another type than in `INFO`, or the description of the
+                embedding in `model_type` is malformed.
+        """
         where = f"{self.url}/info"
         if not isinstance(info, dict):
             raise EvaluationError(f"{where}: expected an object, got {json.dumps(info)[:50]}")

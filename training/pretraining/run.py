@@ -266,7 +266,8 @@ class Pretraining:
     def speed(self, steps: Sequence[tuple[int, Batch]], seconds: float) -> dict[str, float]:
         """Compute sentences, tokens and operations per second, and the utilisation of the devices.
 
-        A part of a sentence counts as a sentence. A backward pass counts as two forward passes.
+        If a sentence is divided, each part counts as a sentence. A backward pass counts as many operations as two
+        forward passes.
         """
         lengths = [length for _, batch in steps for length in batch.lengths]
         operations = 3 * self.work.forward(lengths) / seconds

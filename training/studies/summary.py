@@ -321,11 +321,13 @@ def summarise(
     Results with the same label are the seeds of one arm.
 
     Args:
-        study: folder with the per-example scores of the runs, or None to compare the arms over seeds only.
+        study: folder with the per-example scores of the runs. If it is None, only the means of the arms' seeds are
+            compared.
 
     Raises:
-        StudyError: the results share no task, or the stored arrays do not match the results.
-        EvaluationError: see `training.evaluation.bootstrap`.
+        StudyError: the results share no task, or a file of per-example scores is damaged, lacks a task, or has other
+            human judgements than the first file.
+        EvaluationError: per-example scores are not valid, or their number differs between runs.
     """
     groups: dict[str, list[Result]] = {}
     for result in results:

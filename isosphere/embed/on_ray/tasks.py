@@ -100,5 +100,5 @@ class Writer:
 
 
 def digest(folder: Folder, name: str) -> str:
-    """Return the SHA-256 of a part, in hex."""
+    """Return the SHA-256, in hex, of the file `name`, which is a part of the output."""
     return hashlib.sha256(folder.read(name)).hexdigest()

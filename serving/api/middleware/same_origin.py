@@ -25,8 +25,9 @@ class SameOrigin:
     such protection, because browsers never send API keys by themselves.
 
     The middleware recognises foreign requests as Go's `http.CrossOriginProtection` does: by `Sec-Fetch-Site`, or by
-    `Origin` and `Host`. DNS rebinding can make a browser treat a foreign page as a page of the same origin. With
-    `local`, a request to a loopback address must therefore have a local name or address as its `Host`.
+    `Origin` and `Host`. DNS rebinding can make a browser treat a foreign page as a page of the same origin. If
+    `local` is true, requests to a loopback address are therefore refused if their `Host` is not a local name or
+    address.
     """
 
     def __init__(self, app: ASGIApp, origins: tuple[str, ...], *, local: bool) -> None:

@@ -112,8 +112,8 @@ def document_of(row: Row, settings: Settings, number: int, naming: Naming, rule:
     """Return the document of a row. `number` is the number of the row, from which `naming` computes a missing id.
 
     Raises:
-        Invalid, TooLarge, Malformed, Conflict: the row is not a valid document of the corpus. The error's field begins
-            with the row's place.
+        Invalid, TooLarge, Malformed, Conflict: the row is not a valid document of the corpus. The error's `field`
+            begins with the place of the row in the upload.
     """
     if isinstance(row.value, ServiceError):
         raise type(row.value)(row.value.message, field=row.place)

@@ -74,9 +74,12 @@ class Columns(NamedTuple):
         inferred type is used only if the header has no type. The default type is string. An unknown suffix stays part
         of the name.
 
-        Text, id and time of expiry are strings. The names of their columns may differ in upper and lower case. White
-        space around a name is removed. Columns without a name are left out, because spreadsheets write empty columns at
-        the end, and pandas writes its index at the beginning. `place` is the place of the header in error messages.
+        Text, id and time of expiry are strings. Their columns are `text_column` or `text`, `id_column` or `id`, and
+        `expires_at`. If no column has exactly this name, upper and lower case are not distinguished.
+
+        White space around a name is removed. Columns without a name are left out, because spreadsheets write empty
+        columns at the end, and pandas writes its index at the beginning. `place` is the place of the header in error
+        messages.
 
         Raises:
             Invalid: a column occurs twice, the text column or the requested id column is missing, or `types` has a

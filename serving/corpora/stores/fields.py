@@ -122,7 +122,7 @@ def posted(metadata: Mapping[str, Any]) -> KeysView[tuple[str | None, Value]]:
 
 
 def posted_date(date: bytes) -> bytes:
-    """Return the blob that represents a point in time in postings. `date` is a result of `filters.instant`."""
+    """Return the blob by which postings represent a point in time. `date` is the result of `filters.instant` for it."""
     return DATES + date
 
 

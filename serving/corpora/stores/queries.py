@@ -94,8 +94,11 @@ class Asked(NamedTuple):
 def parse(query: str, rules: Rules = PLAIN) -> Asked:
     """Parse any text as a query. Words in double quotes must occur as a phrase. All other words are optional.
 
-    Only the first `MAX_WORDS` words count, and only the first of several terms with the same stems is used. Synonyms
-    are further terms. Stop words are left out, unless the query has no other word.
+    Each phrase and each other word is a term. The synonyms of the other words are added as optional terms. Of several
+    terms with the same stems, only the first is used.
+
+    Only the first `MAX_WORDS` words count. Stop words outside of phrases are left out, unless the query has no other
+    word.
     """
     terms: dict[Term, Term] = {}
     required: set[Term] = set()

@@ -393,7 +393,10 @@ def accepted(reader: sqlite3.Connection) -> list[str]:
 
 
 def accept(writer: sqlite3.Connection, job: str) -> None:
-    """Begin to record the ids of documents that other requests write or remove. The upload `job` must skip them."""
+    """Begin to record the ids of documents that other requests write or remove, for the upload `job`.
+
+    The job must skip its documents with these ids.
+    """
     writer.execute("INSERT OR IGNORE INTO uploads (job) VALUES (?)", (job,))
 
 

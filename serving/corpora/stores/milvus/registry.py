@@ -104,9 +104,9 @@ class Record:
         return replace(self, generation=secrets.token_hex(8), **changes)
 
     def with_table(self, table: Table) -> Record:
-        """Return the record with `table` as the corpus's rows, and with a new generation.
+        """Return the record with `table` in place of the earlier table, and with a new generation.
 
-        The collection of the earlier rows is added to `spent`, so that it will be deleted.
+        The Milvus collection of the earlier table is added to `spent`, the collections to delete.
         """
         spent = (*self.spent, self.table.collection) if self.table else self.spent
         return self.renewed(table=table, fingerprint=table.fingerprint, dim=table.dim, spent=spent, measured=None)
