@@ -41,7 +41,7 @@ REST = "The options of `isosphere serve` are also accepted, such as --data, --bu
 
 
 def parser_of(verb: str) -> argparse.ArgumentParser:
-    """Return the parser of a command. `serve` is the command that runs the server."""
+    """Return the parser of the command `verb`, such as `ingest`, or `serve`, which runs the server."""
     if verb in CORPUS_VERBS:
         return corpus_parser(verb)
     if verb == "openapi":

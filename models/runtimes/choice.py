@@ -35,10 +35,10 @@ class Choice:
     """Measurements of all pairs of this machine. Empty if there was only one candidate."""
 
     def next_best(self, bundle: Bundle, error: Exception, *, among: Sequence[Pair]) -> Choice | None:
-        """Return the choice of the next fastest pair in `among`, because the chosen pair failed with `error`.
+        """Return a new choice after the chosen pair failed with `error`: the fastest of the other pairs in `among`.
 
-        In the new choice, the failed pair's measurement contains the error. Return None if no other pair may serve the
-        bundle.
+        In the new choice, the measurement of the failed pair is replaced by the error. Return None if no other pair in
+        `among` may serve the bundle.
         """
         broken = Measured(*self.pair, error=error_line(error, bundle))
         measured = [broken if row.pair == self.pair else row for row in self.measured]
@@ -286,7 +286,7 @@ def cpu(cpuinfo: Path = CPUINFO) -> str:
 def instruction_sets(cpuinfo: Path = CPUINFO) -> str:
     """Return a hash of the CPU's instruction sets, or "" if they are unknown.
 
-    The hash distinguishes CPUs where the system does not name the CPU's model: on virtual machines and on ARM.
+    On virtual machines and on ARM, the system does not name the CPU's model, so only this hash distinguishes CPUs.
     """
     found = re.search(r"^(?:flags|Features)\s*:.*$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
     return hashlib.sha256(found[0].encode()).hexdigest()[:16] if found else ""

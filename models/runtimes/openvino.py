@@ -94,10 +94,13 @@ class OpenVino:
             requests.put(request)
 
     def _without_gathers(self) -> SimpleQueue[Any] | None:
-        """Return a queue of requests to a graph for batches without padding, or None if this graph is not compiled.
+        """Return the inference requests of a second graph, which is only for batches without padding.
 
-        For these batches, the graph computes the same bits as the graph of `_concurrent`, but a little faster. Only a
-        long-lived runtime compiles the graph. The first call of this method starts the compilation in the background.
+        For such batches, this graph computes the same bits as the graph of `_concurrent`. It is a little faster,
+        because it does not gather the tokens that are not padding.
+
+        Return None if the second graph is not compiled. Only a long-lived runtime compiles it: the first call of this
+        method starts the compilation in the background.
         """
         if not self._long_lived:
             return None

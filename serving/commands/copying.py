@@ -81,12 +81,10 @@ class Sum(NamedTuple):
 
 
 class Sums:
-    """Sums of documents, grouped by the hour in which the documents expire.
+    """The `Sum` of a corpus's documents for each hour in which documents expire, and for those that never expire.
 
-    Documents that never expire have their own group.
-
-    Documents that have expired can't be read any more. Two corpora that were read at different times are therefore
-    compared without the documents that expired meanwhile.
+    These sums show whether two corpora have the same documents. Expired documents can't be read any more, so the corpus
+    that is read later may lack some. `after` leaves these documents out of the comparison.
     """
 
     def __init__(self) -> None:

@@ -114,8 +114,8 @@ class Unplaced(NamedTuple):
 def unplaced(store: Store, name: str) -> Unplaced:
     """Return the vectors of a corpus for a new map. For a large corpus, return a uniform random sample of its vectors.
 
-    The caller reads the vectors from the returned blocks. If the generation of the corpus changes meanwhile, the blocks
-    may have vectors of several encoders. `Store.keep_map` then refuses the map.
+    The vectors are read only when the caller iterates over `Unplaced.blocks`. If the generation of the corpus changes
+    during this iteration, the vectors may come from several encoders. `Store.keep_map` refuses a map of such vectors.
     """
     corpus, created, keys = store.corpus(name), time.time(), _keys(store, name)
     dim = corpus.dim or 1
@@ -125,7 +125,10 @@ def unplaced(store: Store, name: str) -> Unplaced:
 
 
 class Placed(NamedTuple):
-    """Passages on the stored map, oldest first, with their coordinates and the state of the map."""
+    """Sampled passages of the stored map, oldest first, with their coordinates.
+
+    The other fields describe the whole map, and how the corpus has changed since the map was computed.
+    """
 
     passages: list[Sampled]
     places: NDArray[np.float64]

@@ -254,8 +254,8 @@ class FairQueue:
     def _leading(self, owner: Hashable, line: _Line) -> int:
         """Return the index of the request that leads the owner's next batch.
 
-        Normally, the owner's first request leads. A request is new until a batch contains one of its texts. If any new
-        request of the owner has reached the limit on its wait, the first of the owner's new requests leads instead.
+        A request is new until a batch contains one of its texts. Normally, the owner's first request leads, new or not.
+        But if one of the owner's new requests would otherwise wait longer than its limit, the first of them leads.
         """
         own = self._places(owner)
         newcomers = [place for place in own if self._requests[place].new]

@@ -56,8 +56,10 @@ class UploadOrder:
         """Correct the records of accepted uploads when the server starts.
 
         Delete the records of ended uploads, and record the unfinished uploads that have no record. `unfinished` returns
-        the ids of a corpus's unfinished uploads. The records are wrong if a server was killed between its write to the
-        ledger and its write to the corpus. Errors are logged.
+        the ids of a corpus's unfinished uploads. Errors are logged.
+
+        The start and the end of an upload are written both to the ledger of jobs and to the corpus. If a server was
+        killed between these two writes, the corpus's records are wrong.
         """
         for name in self._store.names():
             try:

@@ -208,7 +208,7 @@ class CorpusThreads:
     """
 
     def __init__(self, each: int = CORPUS_THREADS) -> None:
-        """Create the pool. At most `each` threads work for a name at the same time."""
+        """Create the pool. At most `each` threads work at the same time for one name, such as the name of a corpus."""
         self._each = each
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="corpora")
         self._corpora: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()

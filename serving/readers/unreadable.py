@@ -46,6 +46,9 @@ def damage(called: str) -> Iterator[None]:
 
 
 def check_begins(start: bytes, marks: tuple[bytes, ...], called: str) -> None:
-    """Raise `Unreadable` unless the file begins with one of the `marks` of its format."""
+    """Raise `Unreadable` unless `start`, the beginning of a file, begins with one of `marks`.
+
+    `marks` are the possible first bytes of a format, and `called` is the name of this format.
+    """
     if not start.startswith(marks):
         raise Unreadable(f"not {called}: it begins with {start[:8]!r}" if start else "the file is empty")

@@ -59,7 +59,7 @@ class OperationCount:
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedMeter:
-    """Meter for the logged speeds of a run."""
+    """Meter that computes the speeds that a run logs, such as tokens per second."""
 
     needs: Needs
     work: OperationCount

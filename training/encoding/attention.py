@@ -177,10 +177,10 @@ def mask(*places: Any, **named: Any) -> Tensor | None:
 
 
 def use_fast_operations(encoder: Encoder) -> Encoder:
-    """Replace the encoder's attention in place, and on the CPU also dropout, residuals and word embeddings.
+    """Make the encoder's attention faster in place, and on the CPU also dropout, residuals and word embeddings.
 
-    Without autocast, results in evaluation mode are bit-identical. In training mode, dropout draws different random
-    numbers.
+    In evaluation mode without autocast, the results do not change by a single bit. In training mode, dropout draws
+    other random numbers than before.
     """
     if encoder.backbone.config.model_type in FAMILIES:
         use_attention(encoder.backbone)

@@ -98,9 +98,9 @@ class GroupWhitening(nn.Module):
 class MomentumWhitening(nn.Module):
     """Whitening of all channels together, by running statistics over the rows of all views and all batches so far.
 
-    The statistics start with mean 0 and identity covariance, because the covariance of a batch with fewer rows than
-    channels is singular. They are float64, because at the start the eigenvalues are too close for float32 to separate
-    the axes.
+    The statistics start with mean 0 and identity covariance. They do not start with those of the first batch, because
+    the covariance of a batch with fewer rows than channels is singular. The statistics are float64, because at the
+    start the eigenvalues are too close for float32 to separate the axes.
     """
 
     host = True

@@ -184,7 +184,11 @@ def _check_one(
 
 
 def _bar(cosine: float, drifts: Mapping[str, float], limits: Mapping[str, float]) -> str | None:
-    """Return the reason why a pair must not serve the bundle, or None. A cosine or drift of NaN is also a reason."""
+    """Return the reason why a runtime in a precision must not serve the bundle, or None if there is no reason.
+
+    The reason is that `cosine`, the lowest to a golden vector, is below `GOLDEN_COSINE`, or that the score of a metric
+    differs from float32 by more than its limit. `drifts` are these differences. NaN is also a reason.
+    """
     if not cosine >= GOLDEN_COSINE:
         return f"cosine {cosine:.5f} to a golden vector, below {GOLDEN_COSINE}"
     far = [metric for metric, drift in drifts.items() if not abs(drift) <= limits[metric]]

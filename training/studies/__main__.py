@@ -15,8 +15,9 @@ from training.studies.work import run_trial
 def main() -> int:
     """Carry out the run in the folder FOLDER, and return the exit code of this process.
 
-    The code is 0, `STOPPED` or `LOCKED_ELSEWHERE`. All other errors are raised. Their traceback goes to the run's log,
-    so the last line of the log is the error.
+    The code is 0 if the run is finished, `STOPPED` if it was interrupted, and `LOCKED_ELSEWHERE` if another process
+    works on it. If the run fails, the error is raised. Its traceback goes to the run's log, so the last line of the log
+    is the error.
     """
     reuse_memory()
     folder, parent = sys.argv[1:]

@@ -147,14 +147,15 @@ class Rebuild:
         return [*found.values()]
 
     def trials(self, data: Path, corpus: Sequence[str], to_come: Collection[Path] = ()) -> list[Trial]:
-        """Return this recipe's training runs, with the evaluation data `data` and the files `corpus` as their corpus.
+        """Return this recipe's training runs, which are evaluated on `data`.
 
-        If the recipe has an `excerpt`, the runs' corpus is this excerpt of the files. If `corpus` is empty, the runs
-        have the corpus that the recipe names. `to_come` are folders of encoders that may not exist yet.
+        The runs train on the files `corpus` or, if the recipe has an `excerpt`, on this excerpt of the files. If
+        `corpus` is empty, they train on the corpus that the recipe names. `to_come` are folders of encoders that may
+        not exist yet.
 
         Raises:
             StudyError: see `Study.trials`; or a run has a setting that recipes do not allow, such as `fraction`; or the
-                soup has weights, but their number is not the number of runs; or the recipe has an `excerpt`, but
+                recipe gives soup weights, but not exactly one for each run; or the recipe has an `excerpt`, but
                 `corpus` is empty.
             CorpusError: the excerpt can't be made.
         """

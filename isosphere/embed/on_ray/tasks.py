@@ -82,7 +82,8 @@ class Writer:
     def __call__(self, part: dict[str, Any]) -> dict[str, list[Any]]:
         """Embed the rows of a part, and write them with their vectors to the part's file.
 
-        Return the part's name, its number of rows, the number of newly truncated texts, and the digest of the file.
+        Return the part's name, its number of rows, the digest of the file, and how many texts the encoder has truncated
+        since this number was last returned. With several threads, some of these texts may belong to other parts.
         """
         name, rows = str(part["part"][0]), pickle.loads(part["rows"][0])
         vectors = vectors_of(self._encoder, [row.text for row in rows], self._options)

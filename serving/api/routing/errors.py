@@ -56,7 +56,7 @@ Answering = Callable[[Request, Exception], Response]
 
 
 class Family(Enum):
-    """An API that determines the error format of its routes."""
+    """One of the APIs that the server offers. The routes of an API answer errors in the format of this API."""
 
     NATIVE = "text-embeddings-inference"
     OPENAI = "OpenAI"

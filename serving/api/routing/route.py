@@ -97,7 +97,10 @@ class Route(APIRoute):
 
 
 class StreamedRoute(APIRoute):
-    """Route whose endpoint reads a long body itself, and then works within `while_connected`."""
+    """Route whose endpoint reads a long body itself.
+
+    After that, the endpoint works within `while_connected`, which cancels the work if the caller disconnects.
+    """
 
     def get_route_handler(self) -> Handler:
         return _in_time(super().get_route_handler())

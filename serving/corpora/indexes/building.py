@@ -260,7 +260,7 @@ def most_queries(count: int) -> int:
 
 
 def held_out(count: int) -> Rows:
-    """Choose the vectors that are held out as queries. Return the sorted rows of these vectors among `count` rows."""
+    """Choose which of `count` vectors are held out as queries. Return their sorted row numbers."""
     return np.sort(np.random.default_rng(0).choice(count, most_queries(count), replace=False))
 
 

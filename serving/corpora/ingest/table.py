@@ -203,7 +203,8 @@ def types_of(found: Iterable[Row]) -> dict[str, str]:
 def read_column_types(text: str) -> ColumnTypes:
     """Parse the requested column types: `header`, `auto`, or a JSON object with the types of some columns.
 
-    The case of `header`, `auto` and types is ignored.
+    With `header`, the types are those in the table's header. With `auto`, types that the header lacks are inferred from
+    the values. The two words and the names of types may have upper-case letters.
 
     Raises:
         Invalid: `text` is none of these, or a type is unknown.

@@ -338,7 +338,10 @@ class CorpusFile(Connections):
         return words.highlights(texts, terms, rules.stemming)
 
     def vectors(self, keys: Sequence[int] | None = None, after: int = 0) -> Blocks:
-        """Implement `Store.vectors`. Between two blocks, no transaction is open."""
+        """Yield vectors in blocks, in order of keys, as `Store.vectors` describes.
+
+        Each block is read in its own transaction, so a write between two blocks can change the later blocks.
+        """
         if keys is not None:
             for block in blocks(sorted(set(keys))):
                 with self.reading() as reader:

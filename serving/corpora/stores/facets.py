@@ -121,9 +121,9 @@ def counted_in(
 
 
 def _ordered(counter: Counter[tuple[type, Scalar]]) -> list[tuple[tuple[type, Scalar], int]]:
-    """Sort values by count, greatest first. Values of equal count are in the order of postings in SQLite.
+    """Sort values by count, greatest first. Sort values of equal count as SQLite sorts the values in postings.
 
-    This order is: numbers, strings, false, true and null.
+    SQLite puts numbers first, in ascending order. Then come strings in ascending order, false, true and null.
     """
     kinds = {float: 0, str: 1, bool: 2, NoneType: 3}
     return sorted(

@@ -122,10 +122,10 @@ def _joined(parent: str | None, path: str | None) -> str:
 
 
 def _wanted(where: In | Compares | Exists | Element | Near) -> Set[str] | None:
-    """Return the kinds of values that may match `where`. Return None if `where` must not give a warning.
+    """Return the kinds of values that may match the condition `where`. For `$exists`, these are all kinds.
 
-    There is no warning if `where` accepts null, because a missing field then matches. There is also no warning if
-    `where` accepts no value at all (an empty `$in`). For `$exists`, all kinds may match.
+    Return None if `where` never gives a warning, even if no document has such a value. This is so if `where` accepts
+    null, because documents without the field then match, or if it accepts no value at all (an empty `$in`).
     """
     match where:
         case Exists():
