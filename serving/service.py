@@ -184,7 +184,7 @@ class Service:
         return True
 
     def remedy(self, corpus: str) -> str:
-        """Return a message about a corpus whose encoder is not served: how to make the corpus searchable."""
+        """Return a message that tells users how to make a corpus searchable whose encoder is not served."""
         if job := self.jobs.under_way(REEMBED, corpus):
             return f"Job {job.id} embeds the corpus again: {progress_of(job, 'passages')} (GET /jobs/{job.id})"
         return f"POST /corpora/{corpus}/reembed embeds the corpus again. Or start the server with that encoder"

@@ -288,13 +288,13 @@ TEACHER_FIELDS = (
 
 
 def teacher_config(config: RunConfig) -> RunConfig:
-    """Return the configuration of the teacher's run, with folders beside those of `config`.
+    """Return the configuration of the run that trains the teacher for `config`, with folders beside those of `config`.
 
-    The run's preset can name the teacher's backbone. For example, DCLR's presets for large models name a base model of
-    the same family. The teacher then has SimCSE's default preset for this backbone.
+    The preset of `config` can name the teacher's backbone. For example, DCLR's presets for large models name a base
+    model of the same family. The teacher then has SimCSE's default preset for this backbone.
 
-    If the preset names no backbone, the teacher has the run's backbone. If SimCSE has a preset of the same name as the
-    run's preset, the teacher gets that preset. Otherwise, it gets SimCSE's default preset for the backbone.
+    If the preset of `config` names no backbone, the teacher has the backbone of `config`. If SimCSE has a preset with
+    the same name, the teacher gets that preset. Otherwise, it gets SimCSE's default preset for the backbone.
 
     Raises:
         ConfigError: the objective has no default teacher, so the user must name one.

@@ -136,7 +136,10 @@ class Step:
         values: dict[str, Tensor] = {}
 
         def gradient_of_views(pooled: Tensor) -> list[Tensor]:
-            """Compute the loss of the whole batch, and return its gradient with respect to the views of each pass."""
+            """Compute the loss of the whole batch, and its gradient with respect to the views.
+
+            Return one tensor for each pass of this process: the gradient with respect to the views from this pass.
+            """
             views = self._devices.gather(in_batch_order(passes, pooled.detach()), placed.sentences).requires_grad_()
             if on_views is not None:
                 on_views(views)

@@ -146,8 +146,8 @@ class NamedCorpora(Protocol):
     ) -> Counts:
         """Count the passages that match, and the values at `paths` in the documents of these passages.
 
-        A passage matches if it contains any word of `query`, and if its document matches `where`. If `query` or `where`
-        is None, this condition does not apply. Return up to `values` values for each path, most frequent first.
+        A passage matches if it contains any word of `query`, and if its document matches `where`. A `query` or `where`
+        that is None matches all passages. Return up to `values` values for each path, most frequent first.
         """
 
     def keep_map(self, name: str, found: Map, generation: str) -> None:

@@ -223,7 +223,8 @@ class Change(NamedTuple):
 class Sort(NamedTuple):
     """An order by the value at a dotted path.
 
-    With `near`, the order is by the distance from `near` to the nearest point at the path.
+    With `near`, the order is by the distance in metres from `near` to the point at the path. If the path has several
+    points, the nearest one counts.
     """
 
     path: str

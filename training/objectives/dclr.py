@@ -35,9 +35,10 @@ def instance_weights(anchors: Tensor, sentences: Tensor, noise: Tensor, threshol
 
 
 def removed_share(weights: Tensor) -> Tensor:
-    """Return the share of the N (N - 1) in-batch negatives that have weight 0 in alpha (N, N + M).
+    """Return the share of in-batch negatives that have weight 0.
 
-    For a single sentence, the share is 0.
+    `weights` is alpha (N, N + M), the result of `instance_weights`. Its M columns for noise are ignored. If N is 1,
+    there are no in-batch negatives, and the share is 0.
     """
     n = len(weights)
     return (weights[:, :n] == 0).to(weights.dtype).sum() / max(n * (n - 1), 1)

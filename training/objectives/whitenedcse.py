@@ -56,9 +56,10 @@ def multi_positive_loss(logits: Tensor, weights: Sequence[float], reading: Multi
 
 
 def positive_log_shares(logits: Tensor) -> Tensor:
-    """Compute s - log Z (P, N) of (P, N, N) logits, where s is on the diagonal and Z is the sum of exp over a row.
+    """Compute s - log Z for each row of `logits` (P, N, N).
 
-    The result is also precise near 0, where the logarithm of a rounded softmax would be exactly 0.
+    s is the row's entry on the diagonal, and Z is the sum of exp over the row. The result (P, N) is also
+    precise near 0, where the logarithm of a rounded softmax would be exactly 0.
     """
     itself = torch.eye(logits.shape[-1], dtype=torch.bool, device=logits.device)
     others = logits.masked_fill(itself, -torch.inf).logsumexp(dim=2)

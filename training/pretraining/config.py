@@ -77,7 +77,10 @@ class PretrainConfig(Configuration):
             raise ConfigError(f"out: {self.out} is the backbone, which would be replaced")
 
     def rate(self, step: int) -> float:
-        """Return the learning rate of a step: linear warm-up, then linear decay to zero. The first step is 0."""
+        """Return the learning rate of a step. It rises linearly during warm-up, then falls linearly to zero.
+
+        Steps are counted from 0.
+        """
         rising = round(self.warmup * self.steps)
         share = (step + 1) / rising if step < rising else (self.steps - step) / (self.steps - rising)
         return self.learning_rate * share

@@ -103,7 +103,10 @@ class Place:
             self._clear_aside()
 
     def remove_copies(self, keep: Collection[str]) -> None:
-        """Remove all copies except `keep`, and the temporary folders that a crash left. Other files are not touched."""
+        """Remove the copies of bundles whose names are not in `keep`, and the temporary folders that a crash left.
+
+        Everything else in the folder of copies stays.
+        """
         ours = re.compile(rf"[0-9a-f]{{{SHORT}}}(-\d+)?|\..*\.draft-bundle-.*|\..*\.previous-bundle")
         for path in self.copies.iterdir():
             if ours.fullmatch(path.name) and path.name not in keep:

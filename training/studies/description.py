@@ -187,12 +187,13 @@ class Study:
         """Return every run, arm by arm.
 
         A run with the setting `untrained` evaluates an encoder without training. Two such runs are merged if only
-        settings of training differ. `to_come` are folders of encoders that do not exist yet.
+        settings of training differ. Encoders whose folders are in `to_come` need not exist yet, because they are
+        identified by path.
 
         Raises:
             StudyError: a setting is unknown, out of range or of the wrong type; settings contradict each other; a
-                corpus is not a file; an encoder's folder is missing; or runs with the same label differ by more than
-                their seed.
+                corpus is not a file; the folder of another encoder is missing; or runs with the same label differ by
+                more than their seed.
         """
         contents = InputDigests(to_come)
         found: dict[tuple[str, str], Trial] = {}

@@ -183,7 +183,7 @@ def _sweep(
     spreads = [(x, row.interval, mark) for x, row, mark in arms if row.interval and not task]
 
     def behind(frame: Frame) -> list[Element]:
-        """Draw the intervals, and a dot for the score of each seed. The means are drawn on top of both."""
+        """Draw the interval of each mean, and a dot for the score of each seed. The means are later drawn on top."""
         upright = [(frame.across(x), frame.up(low), frame.up(high), mark) for x, (low, high), mark in spreads]
         return [svg.line((x, low), (x, high), f"spread {mark}") for x, low, high, mark in upright] + [
             svg.dot((frame.across(x), frame.up(y)), "paper", f"{row.label}: {y:.2f}")
@@ -226,7 +226,7 @@ def _by_size(found: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[f
 
 
 def _scale(name: str, values: Sequence[float]) -> Axis:
-    """Return an axis that is linear or, if the values span a large ratio, logarithmic with the values as ticks."""
+    """Return a logarithmic axis with ticks at `values` if these are positive and far apart, else a linear axis."""
     ticks = sorted(set(values))
     if ticks[0] > 0 and ticks[-1] / ticks[0] >= LOGARITHMIC_FROM:
         shown = [f"{100 * tick:g} %" if name == "fraction" else f"{tick:g}" for tick in ticks]

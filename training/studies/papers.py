@@ -421,10 +421,10 @@ def _differences(compared: Sequence[Line]) -> list[Element]:
 
 
 def _earlier(study: Study, results: Path) -> list[str]:
-    """Return the Markdown table of a study's earlier results, with a row for each file of results in `EARLIER`.
+    """Return a Markdown table of the results that were recorded before the study existed.
 
-    Only a study that compares SimCSE with one method can have earlier results. The list is empty if the study has no
-    earlier results.
+    Each row has the results of one file in `EARLIER`. Only a study that compares SimCSE with one method can have such
+    results. The list is empty if there are none.
     """
     labels = list(dict.fromkeys(trial.label for trial in study.cached_trials))
     if labels[:1] != [BASELINE] or len(labels) != 2 or not study.reported or _by_transfer(study):

@@ -138,8 +138,8 @@ class Ingredient:
         """Check that the weights of the two encoders can be averaged.
 
         Raises:
-            SoupError: this encoder has a transform, or the two encoders differ in a property of `facts`; the message
-                names the transform or the property.
+            SoupError: this encoder has a transform, or the `facts` of the two encoders differ; the message names the
+                transform or the first property that differs.
         """
         if self.encoder.transform is not None:
             raise SoupError(

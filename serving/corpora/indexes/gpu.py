@@ -75,11 +75,12 @@ def trouble() -> str | None:
 
 
 class OnGpu:
-    """A kind of CPU index that is copied to the first CUDA device. It may be used only if `trouble` returned None.
+    """A kind of index that consists of a CPU index and its copy on the first CUDA device.
 
-    The CPU index stays memory-mapped. It answers searches that the device does not support: narrow filters, and more
-    than `MOST_CANDIDATES` candidates. If the device fails, or has no room for the copy, the CPU index answers all
-    searches.
+    This kind may be used only if `trouble` returned None. The copy answers most searches. The CPU index, which stays
+    memory-mapped, answers searches with a narrow filter or with more than `MOST_CANDIDATES` candidates, because the
+    device does not support them. If the device fails, or has no room for the copy, the CPU index answers all searches.
+    Only a build fails in this case.
     """
 
     def __init__(self, kind: Kind, number: int) -> None:

@@ -69,7 +69,7 @@ class Tuning:
 
 
 class Approximate(NamedTuple):
-    """An approximate index over the vectors of a built part (see `Main`)."""
+    """An approximate index over the vectors of a `Main`, with the kind and parameters of its build."""
 
     kind: Kind
     parameters: Parameters

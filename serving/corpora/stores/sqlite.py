@@ -373,7 +373,7 @@ def prepare(name: str, file: Path, bounds: Bounds = BOUNDS, stop: Stop = never) 
 
 
 def vectors(file: Path, stop: Stop = never) -> Blocks:
-    """Yield all vectors of the corpus in `file`. After the last block, the write-ahead log of `file` is empty."""
+    """Yield all vectors of the corpus in `file`. After the last block, close the file and empty its write-ahead log."""
     with closing(CorpusFile(file, stop=stop)) as opened:
         yield from opened.vectors(None, 0)
 

@@ -336,7 +336,7 @@ def stale(reader: sqlite3.Connection, fingerprint: str, limit: int) -> list[tupl
 
 
 def refresh(writer: sqlite3.Connection, fingerprint: str, keys: Keys, matrix: Floats) -> None:
-    """Implement `Store.refresh`. Skip passages that were removed meanwhile."""
+    """Implement `Store.refresh`. Keys of passages that no longer exist are skipped."""
     (fresh,) = writer.execute("SELECT fresh FROM corpora").fetchone()
     if fresh != fingerprint:
         writer.execute("DELETE FROM fresh")

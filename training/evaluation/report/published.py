@@ -172,9 +172,10 @@ def _own_name(backbone: str) -> str:
 
 
 def papers(backbones: Iterable[str]) -> dict[str, Any]:
-    """Return the papers' results for the given backbones as JSON, for STS and for transfer.
+    """Return the papers' results for the given backbones as JSON, with one part for STS and one for transfer.
 
-    Each part has the names of the tasks, the rows from `nearest_rows`, and the backbones from `unreported`.
+    Each part has the names of the tasks, the rows of the most similar backbones (see `nearest_rows`), and the names of
+    the given backbones for which these rows have no results.
     """
     backbones = list(backbones)
 
@@ -196,6 +197,6 @@ def nearest_rows(rows: Sequence[Row], backbones: Iterable[str]) -> list[Row]:
 
 
 def unreported(backbones: Iterable[str], rows: Iterable[Row]) -> list[str]:
-    """Return the names of the backbones that have no row of their own in `rows`."""
+    """Return the names of the `backbones` for which `rows` have no results. Similar backbones do not count."""
     known = {row.backbone for row in rows}
     return sorted({name or "an unnamed backbone" for name in backbones if reported(name) not in known})
