@@ -55,9 +55,9 @@ def read(file: Path) -> float:
 
 
 def int8(unit: Floats, limit: float) -> NDArray[np.int8]:
-    """Return int8 vectors (N, D) with components from -127 to 127.
+    """Return int8 vectors (N, D), scaled so that a component equal to `limit` becomes 127.
 
-    Zero stays zero. Components beyond `limit` are clipped.
+    Zero stays zero. Components above `limit` also become 127, and components below -`limit` become -127.
     """
     codes: NDArray[np.int8] = np.rint(unit * (GREATEST / limit)).clip(-GREATEST, GREATEST).astype(np.int8)
     return codes

@@ -191,7 +191,7 @@ The version is part of the cache key, so measurements in older formats are not f
 
 
 def recall(bundle: Bundle, options: Options) -> list[Measured]:
-    """Return the cached measurements, or an empty list if there are none or the file is damaged."""
+    """Return this host's measurements from the cache, or an empty list if the cache has none or its file is damaged."""
     key = _key(bundle, options)
     if not (file := _file(key)):
         return []

@@ -130,9 +130,10 @@ def measure(bundle: Bundle, options: Options) -> Sequence[Measured]:
 
 
 def graphs(bundle: Bundle, options: Options) -> dict[Pair, Open]:
-    """Return a loading function for every available pair.
+    """Return a function that loads the graph, for each pair of runtime and precision that this machine supports.
 
-    The reference comes first. Reduced precisions come next, because they are usually faster than other float32 pairs.
+    The reference, float32 on ONNX Runtime, comes first. Pairs of reduced precision come next, because they are usually
+    faster than the remaining float32 pairs.
 
     Raises:
         RuntimeUnavailable: no runtime works on this machine.

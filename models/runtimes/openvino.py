@@ -155,9 +155,9 @@ def _report(compiled: Future[Any]) -> None:
 def halve(graph: Any) -> None:
     """Store weights in float16, as OpenVINO's own converter does.
 
-    This saves memory, because OpenVINO keeps the original graph beside the compiled graph. Accuracy does not suffer,
-    because matrix products in bfloat16 have even fewer digits. If float16 can't represent the weights, the check of
-    golden vectors fails.
+    This saves memory, because OpenVINO keeps the original graph beside the compiled graph. Only graphs that compute in
+    bfloat16 are changed. Their accuracy does not suffer, because bfloat16 has even fewer digits than float16. If
+    float16 can't represent the weights, the check of golden vectors fails.
     """
     from openvino._offline_transformations import compress_model_transformation
 

@@ -92,7 +92,8 @@ class Library:
 
         `embedded_by` is the fingerprint of the encoder that computed the documents' vectors. This encoder must be the
         corpus's encoder. As a check, the first document is embedded again, and the two vectors are compared. If
-        documents have vectors and `embedded_by` is empty, the corpus must have own vectors.
+        documents have vectors and `embedded_by` is empty, the corpus must have own vectors, which means that callers
+        compute all its vectors, and that it has no encoder.
 
         When this method returns, the documents survive a power failure, and every later search finds them.
 
@@ -102,8 +103,8 @@ class Library:
         prevent the commit, `after_commit` is still called.
 
         Raises:
-            Conflict: the corpus's encoder did not compute the documents' vectors. Or the documents have no vectors, but
-                the corpus has own vectors.
+            Conflict: the corpus has an encoder, which did not compute the documents' vectors. Or the corpus has own
+                vectors, but the documents have no vectors.
             Stale: the corpus's encoder is not served.
         """
 

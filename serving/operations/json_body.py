@@ -39,14 +39,14 @@ _LONG_INTEGER = re.compile(rb"[0-9](?=[0-9]{18})")
 
 
 def parse_json(body: bytes, tokens: int = 0) -> Any:
-    """Parse `body`, which may contain up to `tokens` token ids.
+    """Parse `body`. It may contain up to `tokens` token ids in addition to `MAX_VALUES` other values.
 
     orjson refuses NaN, Infinity and lone surrogates, but Python's `json` accepts them. A body that orjson refuses is
     therefore parsed again by `json`, so that validation can name the field with the wrong value. A body is malformed
     only if both parsers refuse it.
 
     Raises:
-        TooLarge: the body has more than `MAX_CONTAINERS` lists and objects, or too many values (see `MAX_VALUES`).
+        TooLarge: the body has more than `MAX_CONTAINERS` lists and objects, or more values than that.
         Malformed: the body is not JSON, or is nested too deeply.
     """
     return _parsed(body, _read_fast, tokens)

@@ -143,9 +143,10 @@ def for_others() -> AbstractContextManager[None]:
 
 
 def without_waiting() -> AbstractContextManager[None]:
-    """Do not wait for requests of other API keys in the `with` block.
+    """Let the work in the `with` block continue without a pause, even if its API key has used more than its CPU share.
 
-    In the block, this thread holds a lock that these requests may need.
+    Otherwise, the work would wait for short requests of other API keys. These requests may need the lock that the work
+    holds in the block.
     """
     return holding(_HURRIED, True)
 

@@ -130,7 +130,9 @@ class Corpus:
 def open_corpus(
     files: Sequence[str], *, column: str | None = None, held_out: int = HELD_OUT, passages: bool = False
 ) -> Corpus:
-    """Open files, folders or glob patterns as a corpus. If `files` is empty, open CPython's documentation.
+    """Open files, folders, glob patterns or data sets on the hub as a corpus.
+
+    If `files` is empty, open CPython's documentation. A data set on the hub is named by a URL, `hf://datasets/…`.
 
     Text (plain, .gz or .xz) has a sentence per line. A table has sentences in `column`, by default `text` or
     `sentence`. With `passages`, a table's column `title` is read too, the documentation is not split into sentences,
@@ -139,7 +141,8 @@ def open_corpus(
     Raises:
         CorpusError: a file is missing, damaged, a pipe, not UTF-8 or not text; a table lacks the column; `column` is
             given without `files`; or there are too few sentences.
-        Refused, RemoteError: see `download_from_hub`.
+        Refused: a URL does not name a data set, or the data set has no such file.
+        RemoteError: the hub can't be reached or refuses the request, or the local cache lacks a part of the data.
     """
     is_long_enough = is_passage if passages else bool
     if not files and column is not None:

@@ -147,7 +147,8 @@ def _tensors(given: Any) -> list[Tensor]:
 def no_garbage_collection() -> Iterator[None]:
     """Disable Python's garbage collector inside the `with` block.
 
-    Freeing a CUDA tensor or graph would end a recording.
+    The collector may free a CUDA tensor or CUDA graph. If this happens while a CUDA graph is recorded, the recording
+    fails.
     """
     collecting = gc.isenabled()
     gc.collect()

@@ -187,10 +187,13 @@ def ascend(
 def _steepest(noise: Tensor, anchors: Tensor, log_shares: Tensor) -> Tensor:
     """Return unit vectors (M, D) along the gradient of the non-uniformity loss with respect to the noise (M, D).
 
-    The loss is the sum over anchors h_i of -log (exp s(h_i, h'_i) / sum_m exp s(h_i, n_m)). Its gradient with respect
-    to n_m is the sum over i of p_im (u_i - cos(h_i, n_m) v_m) / (tau |n_m|), where u_i and v_m are h_i and n_m, scaled
-    to unit length. p_im is the exponential of `log_shares` (N, M), the share of n_m in the denominator of anchor i. For
-    each m, a softmax over i divides p_im by its sum over i. The division keeps the direction, and prevents underflow.
+    The loss is the sum over anchors h_i of -log (exp s(h_i, h'_i) / sum_m exp s(h_i, n_m)), where s is the cosine
+    divided by the temperature tau, and h'_i is the positive. The gradient with respect to n_m is the sum over i of
+    p_im (u_i - cos(h_i, n_m) v_m) / (tau |n_m|), where u_i and v_m are h_i and n_m, scaled to unit length. p_im is the
+    share of n_m in the denominator of anchor i.
+
+    `log_shares` (N, M) has the logarithms of p_im. Their softmax over i replaces p_im, so that small shares do not
+    underflow. It equals p_im divided by the sum of p_im over i, so the direction of the gradient is the same.
     """
     unit_anchors, unit_noise = F.normalize(anchors, dim=1), F.normalize(noise, dim=1)
     shares = log_shares.softmax(dim=0)

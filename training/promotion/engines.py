@@ -93,10 +93,11 @@ class Engines:
         return [candidate.graphs[precision].relative_to(candidate.folder).as_posix() for precision in slow]
 
     def documents(self, candidate: Bundle) -> dict[str, bytes]:
-        """Return the table of engines, which `models.runtimes` reads, as {file name in the bundle: content}.
+        """Return the table of the engines in the promoted copy, as {file name in the bundle: content}.
 
-        The result is empty if no pair is kept. Another machine may have barred (excluded from serving) a pair that this
-        machine can't check. Such a pair stays barred.
+        `models.runtimes` reads this table. The result is {} if the copy keeps no engine (pair of runtime and
+        precision). The candidate's own table may bar (exclude from serving) an engine that this machine has not
+        checked. The new table bars it, too.
         """
         kept = [engine for engine in self.engines if engine.kept]
         if not kept:

@@ -35,7 +35,7 @@ class Place:
 
     @property
     def copies(self) -> Path:
-        """Return the folder of the copies."""
+        """Return the folder of the copies of promoted bundles."""
         return self._beside(COPIES)
 
     @property

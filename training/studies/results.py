@@ -233,12 +233,13 @@ class RunRecord:
     def find(self, trials: Iterable[Trial]) -> dict[str, Line]:
         """Return the recorded lines of `trials`, as {id of the trial: line}. Trials without a line are left out.
 
-        A trial with evaluation data is found by its id. A trial without evaluation data can't be carried out, so no
-        line has its id. Such a trial is found by the hash `Trial.settings`, which does not depend on data.
+        A trial with evaluation data is found by its id, which depends on the data. A trial whose evaluation data are
+        unknown has another id than its recorded run. It is found by the hash `Trial.settings`, which depends neither on
+        the corpus nor on the evaluation data.
 
         Raises:
-            StudyError: see `lines`; or a trial without evaluation data has the settings of several recorded runs, which
-                differ only in their data.
+            StudyError: a line is broken, or the file can't be read. Or the evaluation data of a trial are unknown, and
+                several recorded runs have its settings, but different data.
         """
         known: dict[str, dict[str, Line]] = {}
         for line in self.lines():

@@ -68,7 +68,8 @@ class Metric:
     def shared(self, results: Sequence[Result]) -> tuple[str, ...]:
         """Return the metric's tasks that all results have.
 
-        If there are none, return the dev task if all results have it, and otherwise no task.
+        If the results share none of these tasks, return the metric's dev task if all results have it. Otherwise, return
+        an empty tuple.
         """
         found = set.intersection(*(set(result.scores) for result in results))
         stand_in = (self.dev,) if self.dev is not None and self.dev in found else ()

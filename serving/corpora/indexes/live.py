@@ -306,10 +306,11 @@ class LiveIndex:
     # The following methods open the index: from vectors that were already read, from its folder, or from its source.
 
     def _open(self, beside: Read | None) -> None:
-        """Open the index from `beside`, from the newest valid build in the folder, or from the source, in this order.
+        """Open the index from vectors that were already read, from its folder, or from its source.
 
-        A build for another corpus or encoder is not valid. If `beside` is not used, delete all builds in the folder,
-        except for the build that is opened.
+        `beside` has the vectors that were already read. If it is None or does not belong to the source, open the newest
+        valid build in the folder, and delete all other builds. If no build is valid, read all vectors of the source. A
+        build is valid if it fits the corpus, its encoder and the server's options.
         """
         if not ((beside and self._taken(beside)) or self._kept()):
             self._read_anew()

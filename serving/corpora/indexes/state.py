@@ -166,10 +166,10 @@ class Main:
         exact: bool = False,
         threads: int = 1,
     ) -> list[Ranking]:
-        """Return the best `k` of the rows in `marks` for each query.
+        """Return the best `k` hits for each query, among the rows in the set `marks`.
 
-        If `allowed` is given, only these sorted keys are searched. A ranking has fewer than `k` hits only if fewer rows
-        may be searched.
+        If `allowed` is given, only rows with these keys are searched. The keys must be sorted. A ranking has fewer than
+        `k` hits only if fewer than `k` rows may be searched.
         """
         if allowed is not None:
             marks = marks.only(self.rows(allowed))

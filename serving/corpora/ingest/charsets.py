@@ -60,10 +60,10 @@ def codec(charset: str) -> str:
 
 
 def meta_charset(page: BinaryIO) -> str:
-    """Return the name of Python's codec for the charset that an HTML page names in its first bytes. See `codec`.
+    """Return the name of Python's codec for the charset that an HTML page names in its first bytes.
 
-    If the page names no supported charset, return an empty string, as for UTF-8. If the page names UTF-16, do the same,
-    as browsers do: the name is written in ASCII, so the page is not UTF-16.
+    An empty string stands for UTF-8. It is also returned if the page names ASCII, no charset or an unsupported charset.
+    A page that names UTF-16 is read as UTF-8, as in browsers: the name is written in ASCII, so the page is not UTF-16.
     """
     found = _META.search(page.read(META_BYTES))
     try:

@@ -189,7 +189,8 @@ class Connections:
     def close(self) -> None:
         """Close the connections permanently, even if the disk fails.
 
-        When the file is opened the next time, SQLite applies the write-ahead log.
+        If it fails, committed changes may remain in the write-ahead log. SQLite applies them when the file is opened
+        the next time.
         """
         with self._writing:
             with self._turn:

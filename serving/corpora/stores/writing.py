@@ -401,7 +401,10 @@ def accept(writer: sqlite3.Connection, job: str) -> None:
 
 
 def release(writer: sqlite3.Connection, job: str) -> None:
-    """Delete the ids that were recorded for `job`, and record no more. Call this function when the job has ended."""
+    """Stop recording the ids of documents that an upload `job` must skip, and delete the recorded ids.
+
+    Call this function when the job has ended.
+    """
     writer.execute("DELETE FROM uploads WHERE job = ?", (job,))
 
 
