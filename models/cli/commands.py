@@ -128,8 +128,9 @@ def _export_by_torch(
 def _origin(arguments: argparse.Namespace, encoder: Encoder) -> dict[str, Any]:
     """Return arguments for `export` that describe the origin of the encoder.
 
-    If the source has a manifest, the arguments repeat its facts. All scores are left out if the pooling or the maximum
-    length of `encoder` differs from the manifest. Retrieval scores are also left out if the prompts differ.
+    If the source has a manifest, the arguments repeat its facts, including its scores. If the pooling or the maximum
+    length of `encoder` differs from the manifest, the scores are left out. If only the prompts differ, only the
+    retrieval scores are left out.
     """
     said = sources.manifest_of(arguments.source)
     if said is None:

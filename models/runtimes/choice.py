@@ -106,9 +106,10 @@ def choose(bundle: Bundle, options: Options, *, runtime: str | None = None, prec
 def open_fastest(
     bundle: Bundle, options: Options, *, runtime: str | None = None, precision: str | None = None
 ) -> tuple[Choice, Runtime]:
-    """Load the fastest pair that works on this machine.
+    """Load the bundle with the fastest pair of runtime and precision that works on this machine.
 
-    If a pair does not load, the next fastest pair is tried, because cached measurements may be out of date.
+    If `runtime` or `precision` is given, only its pairs are considered. If a pair does not load, the next fastest pair
+    is tried, because cached measurements may be out of date.
 
     Raises:
         RuntimeUnavailable, BundleError: see `choose`.
@@ -128,7 +129,9 @@ def open_fastest(
 
 
 def candidates(bundle: Bundle, options: Options, *, runtime: str | None, precision: str | None) -> Sequence[Pair]:
-    """Return the pairs that run on this machine, limited to a runtime and a precision if they are given.
+    """Return the pairs of runtime and precision that can run `bundle` on this machine.
+
+    If `runtime` or `precision` is given, only its pairs are returned.
 
     Raises:
         RuntimeUnavailable: no such pair runs here.

@@ -101,7 +101,7 @@ def _accepted(job: Job) -> Answer:
 
 
 def response_of(answer: Answer) -> Response:
-    """Convert an `Answer` to a response. An `Answer` can be stored for repetitions of its request."""
+    """Convert an `Answer`, the form in which answers are stored for repeated requests, to a response."""
     return Response(answer.body, answer.status, dict(answer.headers), media_type=JSON)
 
 

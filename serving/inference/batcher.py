@@ -311,7 +311,8 @@ class Batcher:
     def _counted(self, batch: Sequence[Item]) -> AbstractContextManager[None]:
         """Return a context manager that registers the owners (API keys) of the batch's texts while the batch runs.
 
-        Without `overtaking`, the context manager does nothing.
+        `_overtake` starts no batch with texts of registered owners. If the batcher was created without `overtaking`,
+        the context manager does nothing.
         """
         return self._shared.running(item.request.owner for item in batch) if self._overtaking else nullcontext()
 

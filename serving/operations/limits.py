@@ -74,7 +74,7 @@ class Keyring:
         The comparison takes constant time.
 
         Raises:
-            Unhealthy: the key file could not be read for too long.
+            Unhealthy: the key file has been unreadable for more than `grace` seconds.
         """
         now = self._clock()
         if now - self._looked >= LOOK_AGAIN:
@@ -365,9 +365,9 @@ def current_caller() -> Caller | None:
 
 
 async def loop_turn() -> None:
-    """Wait for an iteration of the event loop in which no other step of the current API key runs.
+    """Wait for an iteration of the event loop in which no other waiting request of the current API key continues.
 
-    Without an API key, return immediately.
+    A key with many requests thus leaves time for the requests of other keys. Without an API key, return immediately.
     """
     if caller := _CALLER.get():
         await caller.loop_turn.take()

@@ -86,12 +86,16 @@ def classify(encode: Encode, tasks: Mapping[str, Labelled]) -> dict[str, Classif
     """Return each task's score, predictions and labels, with the same classifiers as SentEval's scikit-learn option.
 
     The classifier is multinomial logistic regression by L-BFGS, with L2 penalty 1/C on the weights and none on the
-    intercept. Features are not scaled. Validation accuracies are percentages, rounded to two decimals. C is the value
-    of the grid with the best validation accuracy. If several values have this accuracy, the lowest one is chosen.
-    Validation uses the dev split if it exists, else ten-fold cross-validation on the training rows. If there is no test
-    split, the training split is divided into ten folds. Each fold is tested once, by a classifier that is trained on
-    the other nine folds. Folds depend on the order of the rows. So rows are sorted as in SentEval, by number of words
-    and then by label.
+    intercept. Features are not scaled.
+
+    The values of C in `C_GRID` are tried. For tasks with a test split and no dev split, `C_GRID_TESTED` is used
+    instead. The value with the best validation accuracy is chosen. Accuracies are compared as percentages, rounded to
+    two decimals. If several values have the best accuracy, the lowest one is chosen. Validation uses the dev split if
+    it exists, else ten-fold cross-validation on the training rows.
+
+    If there is no test split, the training split is divided into ten folds. Each fold is tested once, by a classifier
+    that is trained on the other nine folds. The order of the rows determines the folds, so rows are sorted as in
+    SentEval: by number of words, and then by label.
 
     Raises:
         EvaluationError: a vector is not finite, or a class has fewer examples than there are folds.

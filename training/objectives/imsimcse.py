@@ -109,7 +109,7 @@ class ImSimCSE(Objective):
     def needs(self) -> Needs:
         """Return the encoder passes that the active terms need.
 
-        With Barlow Twins, the result's `host` is true: the rank of the cross-correlation is computed on the host.
+        With Barlow Twins, the result's `host` is true, because the host computes the rank of the cross-correlation.
         """
         pairs, samples = self._kinds, self.params.samples
         views = max(2, 2 * samples * ("mean-sampling" in pairs), samples * ("shared-mean" in pairs))

@@ -54,7 +54,10 @@ class MaskedTokens(NamedTuple):
 
 
 class MaskedLM(nn.Module):
-    """A BERT with a masked language modelling head. Each sentence of a sequence attends only to itself."""
+    """A BERT with a masked language modelling head.
+
+    A token sequence contains several sentences. Tokens attend only to tokens of their own sentence.
+    """
 
     def __init__(
         self,

@@ -117,8 +117,8 @@ def not_worse(
     Args:
         incumbent: served bundle, or None if it fails verification or nothing is served.
         broken: True if the served bundle fails verification. This check then fails, too.
-        best: best score of all served bundles by the same yardstick, or None. The comparison with this score prevents a
-            gradual decline over several promotions.
+        best: highest recorded score of the current and earlier served bundles, with the same metric and test data, or
+            None. The comparison with this score prevents a gradual decline over several promotions.
     """
     yardstick = judges.yardstick
     ours = yardstick.judge(judges.with_progress(Graph(candidate).encode), candidate.manifest.prompts)

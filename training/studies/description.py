@@ -332,7 +332,12 @@ def _unreadable(error: Exception) -> str:
 
 
 def _config(settings: Mapping[str, Any]) -> RunConfig:
-    """Build the configuration of a run, without folders, from settings."""
+    """Build the configuration of a run from `settings`. The fields in `FOLDERS` are left empty.
+
+    Raises:
+        ValueError: the objective is missing, or a setting is unknown, out of range or of the wrong type.
+        SourceError: the backbone is a folder without a supported encoder.
+    """
     chosen = {key: check_named(key, settings[key], str) for key in START if key in settings}
     if "objective" not in chosen:
         raise ConfigError("objective: missing, in [base], in [grid] or in the arm")

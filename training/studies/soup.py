@@ -352,9 +352,9 @@ class SoupSearch:
         return self.encoder
 
     def score(self, shares: Shares) -> float:
-        """Return the score of the average with these shares.
+        """Return the score of the encoder whose weights are the ingredients' average with these shares.
 
-        Each average is evaluated only once.
+        If the same shares were scored before, the encoder is not evaluated again.
 
         Raises:
             SoupError: there is no evaluation data.

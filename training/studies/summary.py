@@ -212,7 +212,12 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """The verdict on the gain, in words. A gain with a bootstrap interval is also compared with `noise`."""
+        """The verdict on the gain, in words: whether its interval is above 0, is below 0, or contains 0.
+
+        A bootstrap interval does not show the differences between seeds. If such an interval does not contain 0, the
+        verdict therefore also says when the gain is smaller than `noise`, or when `noise` is None. The baseline has no
+        gain, and its verdict is empty.
+        """
         if self.gain is None:
             return ""
         if self.undecided:

@@ -61,8 +61,9 @@ def embed(
     Args:
         address: address of a Ray cluster. None means the address in `RAY_ADDRESS`. If this variable is not set, Ray
             is started on this machine.
-        force: replace `out`, also if it is complete, or if a command with other options or inputs wrote it. Parts of an
-            unfinished run of the same command are kept.
+        force: replace `out` if it is complete, or if a command with other options or inputs wrote it. Without `force`,
+            the complete output of the same command is returned unchanged. Parts of an unfinished run of the same
+            command are always kept.
         stream: receives the progress.
 
     Raises:
@@ -141,9 +142,9 @@ def _manifest(folder: Folder) -> dict[str, Any]:
 
 
 def _wanted(description: Description, options: Options, states: list[list[Any]]) -> dict[str, Any]:
-    """Return everything that determines the output: encoder, options, and `states`, a list for each input file.
+    """Return everything that determines the output: the encoder, the options, and the states of the input files.
 
-    Each list has the file's name, its size, and a value that changes with its content.
+    `states` has a list for each input file: the file's name, its size, and a value that changes with its content.
     """
     return {**description.metadata, **asdict(options), "inputs": states}
 

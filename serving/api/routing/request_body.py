@@ -43,9 +43,9 @@ class BytesInFlight:
 
     @contextmanager
     def body(self) -> Iterator[Callable[[int], None]]:
-        """Count one body while the `with` block runs.
+        """Count the bytes of one request body towards the limits while the `with` block runs.
 
-        The `with` block calls the yielded function with the size of the body so far.
+        The `with` block must call the yielded function with the size of the body so far, each time the body grows.
 
         Raises:
             Overloaded: the yielded function raises this error if all bodies together exceed the limit, or if the bodies

@@ -109,7 +109,8 @@ class OnGpu:
     def complete(self, index: faiss.Index, vectors: Floats) -> faiss.Index:
         """Add the rows of `vectors` that the CPU index lacks, and delete the copy on the device.
 
-        The next copy is made by `read`, so the device never has two copies of one build.
+        The returned index has no copy on the device. After the index is written, `read` makes a copy of the complete
+        index. The old copy is deleted before, so that the device needs room for one copy only.
         """
         index.release()
         return _Pair(self._kind.complete(index.cpu, vectors))

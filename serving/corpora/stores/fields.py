@@ -134,7 +134,10 @@ def text_after(prefix: str) -> str:
 
 
 def stored(value: Any) -> Value:
-    """Return the value or blob that represents a JSON value in postings. Equal JSON values give equal results."""
+    """Return what the table `postings` stores for a JSON value: a number, a string or a blob.
+
+    Equal JSON values give equal results.
+    """
     if value is None:
         return NULL
     if isinstance(value, bool):

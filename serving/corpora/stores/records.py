@@ -344,10 +344,10 @@ WORDS = "synonyms, stop_words, searched_fields"
 
 
 def corpus(reader: sqlite3.Connection) -> Corpus:
-    """Return the corpus in the file.
+    """Return the name, settings and other attributes of the corpus in the database of `reader`.
 
     Raises:
-        DamageError: the file has no corpus, or the corpus's stemming is unknown.
+        DamageError: the database has no corpus, or the corpus's stemming is unknown.
     """
     row = _stored(reader, f"{CORPUS}, {WORDS}")
     stemming, name, description, recall_target, created, fingerprint, dim, generation, *settings = row

@@ -352,10 +352,12 @@ def keep(path: Path) -> None:
 
 
 def prepare(name: str, file: Path, bounds: Bounds = BOUNDS, stop: Stop = never) -> None:
-    """Check the corpus in `file`, migrate it to the current format, rename it to `name`, and empty its log.
+    """Check the corpus in `file`, migrate it to the current format, and rename the corpus to `name`.
+
+    Afterwards, the write-ahead log of `file` is empty.
 
     Raises:
-        StoreError: `file` is missing, not a corpus, damaged, from a later version, or exceeds `bounds`.
+        StoreError: `file` is missing, damaged, not a corpus, or from a later version, or it exceeds `bounds`.
         StoreError: the disk fails, or `stop` interrupted the work.
         InsufficientStorage: the disk is full.
     """

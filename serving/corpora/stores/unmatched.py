@@ -55,7 +55,7 @@ class _Fields:
         self._meant: dict[str, str] = {}
 
     def warnings(self, where: Filter, parent: str | None = None) -> Iterator[str]:
-        """Yield warnings about `where`.
+        """Yield a warning for each condition in `where` that no document can meet.
 
         If `where` is a condition on the elements of a list, `parent` is the path of the list.
         """
