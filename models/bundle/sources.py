@@ -100,7 +100,8 @@ def local(name: str) -> Path | None:
     """Return the folder whose path is `name`, or None for `minilm`, `minilm+NAME` and hub ids.
 
     Raises:
-        SourceError: the folder does not exist and `name` can't be a hub id, or the folder has no encoder.
+        SourceError: the folder does not exist and `name` can't be a hub id, or the folder has neither an encoder nor
+            an adapter.
     """
     if name == MINILM or _is_shipped(name):
         return None

@@ -84,7 +84,10 @@ def _key(text: str) -> str:
 
 
 def near_option(message: str, options: Iterable[str]) -> str:
-    """Return a suggestion if `message` is about an unrecognized option, or else an empty text."""
+    """Return a suggestion with the name most similar to the unrecognized option that `message` names.
+
+    If `message` is not about such an option, or no name in `options` is similar, return an empty text.
+    """
     found = UNRECOGNIZED.search(message)
     return did_you_mean(found["option"], options) if found else ""
 

@@ -32,10 +32,10 @@ Output = Any
 
 
 def gather_indices(mask: Ids) -> dict[str, NDArray[np.int32]]:
-    """Return the values of the two inputs that the rewriting adds to a graph, for a mask (N, L).
+    """Return the values of the two inputs that `unpadded` adds to a graph, for an attention mask (N, L).
 
-    `UNPAD` (T,) has the index of each real token in the flat batch, followed by zeros up to a multiple of `STEP`. `PAD`
-    (N, L) has the index of each token among the real tokens, and 0 for padding.
+    The input `UNPAD` (T,) lists the positions of the real tokens among all N L tokens of the batch. Zeros follow, so
+    that T is a multiple of `STEP`. The input `PAD` (N, L) has each real token's index in this list, and 0 for padding.
     """
     real = np.flatnonzero(mask)
     pad = np.zeros(mask.size, np.int32)

@@ -154,7 +154,8 @@ async def rerank(body: RerankRequest, service: ServiceDep) -> Response:
     """Rank texts by their relevance to a query, best first.
 
     By default, the query gets the encoder's prompt for queries, and each text gets the encoder's prompt for documents.
-    The request can give another prompt. A cross-encoder reads each text together with the query.
+    The request can give one prompt that replaces both. A cross-encoder reads each text together with the query, and
+    does not support prompts.
     """
     found = await service.relevance(
         body.query, body.texts, body.options(), "texts", method=body.method, model=body.model

@@ -245,8 +245,8 @@ def _all(parts: Iterable[Filter]) -> Filter:
 def _of_one_value(path: FieldPath, parts: Sequence[Filter], field: str) -> list[Filter]:
     """Merge the conditions `parts` on the value at `path`. Return the merged conditions.
 
-    All bounds become one range. All `$eq` and `$in` become one `$in` with the values that all of them accept and that
-    are within the range. Other conditions stay unchanged.
+    If `parts` have an `$eq` or `$in`, all `$eq`, `$in` and bounds become one `$in` with the values that meet all of
+    them. Otherwise, all bounds become one range. Other conditions stay unchanged.
 
     Raises:
         Invalid: the bounds mix numbers and strings.

@@ -361,7 +361,7 @@ class Batcher:
         """Retry a failed batch in halves until only faulty requests fail. Return whether any request succeeded.
 
         After `CULPRITS` separate requests have failed and none has succeeded, the other requests fail without a retry.
-        If the engine was already failing before this batch, one failed request is enough.
+        If the engine was already failing before this batch, this happens after one failed request.
         """
         works, tries = False, 1 if self.failing else CULPRITS
         parts = [(list(batch), error)]

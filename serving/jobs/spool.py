@@ -48,7 +48,8 @@ class Spool:
         """Append bytes.
 
         Raises:
-            InsufficientStorage, Unhealthy: the disk fails.
+            InsufficientStorage: the disk is full.
+            Unhealthy: the disk fails.
         """
         self._memory += piece
         self.size += len(piece)
@@ -73,7 +74,8 @@ class Spool:
         """Move the upload's bytes to the file `path`, so that they survive a crash of the machine. This call blocks.
 
         Raises:
-            InsufficientStorage, Unhealthy: the disk fails.
+            InsufficientStorage: the disk is full.
+            Unhealthy: the disk fails.
         """
         self._flush()
         assert self._file is not None

@@ -271,8 +271,13 @@ class CorpusThreads:
     async def read(self, name: str, work: Callable[[], T], *, charged: bool = False) -> T:
         """Run `work`, which calls `check_cancelled` and changes nothing.
 
-        If the caller is cancelled, the call ends immediately. The work may still run, and counts towards the limits
-        until it has ended. In all other respects, this method is like `stoppable`.
+        If the caller is cancelled, the call ends immediately. The work may still run until its next call of
+        `check_cancelled`, and counts towards the limits until it has ended. The limits and `charged` are those of
+        `stoppable`.
+
+        Raises:
+            Unhealthy: the server is stopping.
+            Overloaded: `WAITING` reads of the API key already wait for a thread.
         """
         reading = asyncio.create_task(self.stoppable(name, work, charged=charged))
         try:

@@ -40,7 +40,8 @@ def make_passes(
 ) -> list[Pass]:
     """Divide sentences into passes on the encoder's device, with at most `most` sentences each.
 
-    `firsts` are the tokens of the first view, if the first view has different texts.
+    If the first view of each sentence is computed from another text than the other views, `firsts` are the tokens of
+    these texts.
     """
     groups = group_by_length([len(sentence) for sentence in tokens], device=encoder.device.type, most=most)
     passes = [_padded(encoder, tokens, rows) for rows in groups]

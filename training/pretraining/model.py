@@ -49,7 +49,7 @@ class MaskedTokens(NamedTuple):
 
     @property
     def answered(self) -> int:
-        """Return the number of masked tokens, without padding."""
+        """Return the number of masked tokens. Entries of `labels` that are padding are not counted."""
         return int((self.labels != IGNORED).sum())
 
 

@@ -26,9 +26,11 @@ SHORT = 12
 
 @dataclass(frozen=True)
 class Place:
-    """Paths of one promotion place: the served path `default`, and beside it the folder of copies and the ledger.
+    """Paths of a place to which bundles are promoted.
 
-    A folder can contain several independent places, for example `default` and `staging`.
+    `default` is the served path, a link to a copy of a bundle. Beside it are the folder of all copies of promoted
+    bundles, and the ledger of decisions. A folder can contain several independent places, if their served paths have
+    different names, such as `default` and `staging`.
     """
 
     default: Path

@@ -444,9 +444,9 @@ def _earlier(study: Study, results: Path) -> list[str]:
 
 
 def _relabelled(results: Sequence[Result], labels: Mapping[str, str]) -> list[Result]:
-    """Return the results whose labels are values of `labels`, as results of new arms.
+    """Replace the arm of each result by the arm whose label in `labels` is the result's label.
 
-    `labels` maps the name of each new arm to the label of its results.
+    `labels` maps names of arms to labels. Results with a label that `labels` lacks are left out.
     """
     arms = {label: arm for arm, label in labels.items()}
     return [replace(each, arm=arms[each.label], axes={}) for each in results if each.label in arms]

@@ -96,7 +96,8 @@ def plan_of(source: Path, folder: Path) -> Plan:
     A plan from the file lacks the options of `study run`, such as the corpus and the evaluation data.
 
     Raises:
-        StudyError: see `Plan.load`, `Study.read` and `Study.trials`; or there is no study with this name.
+        StudyError: `source` is neither a file nor the name of a study; or see `Plan.load`, `Study.read` and
+            `Study.trials`.
     """
     if source.is_dir() or (folder / PLAN).exists():
         return Plan.load(folder)

@@ -140,8 +140,8 @@ def finished(
 ) -> Iterator[dict[str, Any]]:
     """Yield the fields of each finished run's result, in the order of `trials`.
 
-    `recorded` has lines of a record by run id. If a run has no result in the study's folder, its line in `recorded`
-    is used.
+    `recorded` has lines of a `RunRecord` by run id. If a run has no result in the study's folder, its line in
+    `recorded` is used instead.
     """
     for trial in trials:
         values = result_or_none(run_folder(trial, study)) or recorded.get(trial.id)

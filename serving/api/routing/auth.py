@@ -62,7 +62,7 @@ class Authentication:
 
 
 def key_of(request: Request) -> Key | None:
-    """Return the API key of the request. None for public paths, and for servers that require no keys."""
+    """Return the API key of the request, or None if its path is public or the server requires no keys."""
     return getattr(request.state, "key", None)
 
 

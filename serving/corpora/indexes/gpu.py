@@ -84,7 +84,10 @@ class OnGpu:
     """
 
     def __init__(self, kind: Kind, number: int) -> None:
-        """Create a kind whose copy on the device has `number` bytes per component of a vector."""
+        """Create the GPU variant of the CPU kind `kind`.
+
+        The copy of an index on the device takes `number` bytes per component of a vector.
+        """
         self.name = f"gpu-{kind.name}"
         self.knob = kind.knob
         self.refined = kind.refined
@@ -131,7 +134,7 @@ class OnGpu:
         return index
 
     def efforts(self, parameters: Parameters) -> Sequence[int]:
-        """Return those efforts of the CPU kind that the device supports."""
+        """Return the efforts of the CPU kind up to `MOST_CANDIDATES`. An effort is a value of the parameter `knob`."""
         return [effort for effort in self._kind.efforts(parameters) if effort <= MOST_CANDIDATES]
 
     def search(self, index: faiss.Index, queries: Floats, wanted: Candidates) -> NDArray[np.int64]:

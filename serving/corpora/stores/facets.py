@@ -79,9 +79,10 @@ def facets(reader: sqlite3.Connection, values: int) -> Facets:
 def counts(
     reader: sqlite3.Connection, chosen: Numbers | None, paths: Sequence[str], values: int
 ) -> tuple[dict[str, list[FacetValue]], bool]:
-    """Return up to `values` values at each path in the `chosen` documents, most frequent first.
+    """Count how many of the `chosen` documents have each value at each path. None chooses all documents.
 
-    If `chosen` is None, all documents are counted. Also return whether the counts are complete; see `Counts`.
+    Return the `values` most frequent values at each path with their counts, and whether all counts are complete (see
+    `Counts.complete`). A path with too many index entries to count gets no values.
     """
     if chosen is not None and len(chosen) <= READ:
         return counted_in(documents(reader, chosen), paths, values), True

@@ -111,7 +111,8 @@ def documents(reader: sqlite3.Connection, chosen: Numbers) -> Iterator[tuple[int
 def posted(metadata: Mapping[str, Any]) -> KeysView[tuple[str | None, Value]]:
     """Return the distinct postings of a document as pairs of path and value.
 
-    If the document exceeds `MAX_FIELDS` or `MAX_PATH`, return only the pair of None and `OPAQUE`.
+    If the document exceeds `MAX_FIELDS` or `MAX_PATH`, its values have no postings. The result is then the single pair
+    (None, `OPAQUE`), which makes filters read the document.
     """
     found: dict[str, list[Any]] = {}
     for path, value in _fields(metadata, ""):

@@ -356,7 +356,11 @@ def corpus(reader: sqlite3.Connection) -> Corpus:
 
 
 def word_rules(reader: sqlite3.Connection) -> Rules:
-    """Return the rules of word search in the corpus. The errors are those of `corpus`."""
+    """Return the rules of word search in the corpus.
+
+    Raises:
+        DamageError: the file has no corpus, or the corpus's stemming is unknown.
+    """
     return rules(*_stored(reader, f"stemming, {WORDS}"))
 
 

@@ -195,7 +195,10 @@ class Reader(Backend):
         return self._registry.fingerprints.get(name)
 
     def verify(self, name: str) -> list[str]:
-        """Return a line for each document with missing or superfluous passages. Milvus checks its own files."""
+        """Return a line for each document with missing or superfluous passages.
+
+        Nothing else is checked, because Milvus checks its own files.
+        """
         record = self._registry.read(name)
         wrong: list[str] = []
         expected, last = 0, ""

@@ -267,7 +267,10 @@ class Writer(Reader):
 
 
 def _missing(table: Rows, fresh: Rows | None, after: str, limit: int) -> list[Mapping[str, Any]]:
-    """Return up to `limit` rows of `table` that are missing in `fresh`, beginning after the key `after`."""
+    """Return up to `limit` rows of `table` that are missing in `fresh`, beginning after the key `after`.
+
+    If `fresh` is None, all rows are missing.
+    """
     found: list[Mapping[str, Any]] = []
     for block in table.each(WHOLE, after=after):
         there = {row["id"] for row in fresh.get([row["id"] for row in block], ["id"])} if fresh else set()
