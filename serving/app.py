@@ -48,7 +48,7 @@ def create_app(
 
     Raises:
         KeysError: the file of API keys can't be used.
-        TracingError: traces are configured but can't be exported.
+        TracingError: traces are configured, but the extra `otel` is not installed.
     """
     settings = service.settings
     keyring = (

@@ -91,7 +91,7 @@ class Sums:
         self._by_hour = defaultdict[float, Sum](Sum)
 
     def add(self, content: Content) -> None:
-        """Add the documents of `content`, with their passages and vectors, to the sums of their groups."""
+        """Add each document of `content`, with its passages and vectors, to the sum of the hour in which it expires."""
         vectors = iter(content.vectors)
         for i, document in enumerate(content.documents):
             spans: Sequence[Span | None] = content.spans[i] if content.spans else [None]

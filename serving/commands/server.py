@@ -124,7 +124,7 @@ class Server(uvicorn.Server):
 
     Raises:
         KeysError: the file of API keys can't be used.
-        TracingError: traces are configured but can't be exported.
+        TracingError: traces are configured, but the extra `otel` is not installed.
     """
 
     def __init__(self, service: Service) -> None:

@@ -426,7 +426,7 @@ class Corpora(Backend):
         return index
 
     def _generation(self, name: str, index: LiveIndex | None, options: SearchOptions) -> str:
-        """Return the current generation of the corpus (see `Corpus.generation`).
+        """Return the generation of `index` or, if it is None, of the corpus (see `Corpus.generation`).
 
         Raises:
             Invalid: the cursor in `options` is from another generation.

@@ -36,8 +36,8 @@ class DiskQuota:
     def check(self, job: str = "", restored: str = "", unpacked: int = 0) -> None:
         """Raise an error if the key of the current request has used up its quota. The upload of `job` does not count.
 
-        If `restored` is not empty, also check whether the quota has room for a restore. The restore replaces the corpus
-        with the name `restored` by a snapshot of `unpacked` bytes.
+        If `restored` is not empty, also check whether the quota has room for a restore, in which a snapshot of
+        `unpacked` bytes replaces the corpus `restored`.
 
         Raises:
             NoRoom: the key has used its whole quota, or the restored corpus would exceed the quota.

@@ -164,7 +164,10 @@ class Compares(_Named):
 
     @cached_property
     def placed(self) -> list[tuple[str, int | float | str | bytes]]:
-        """The `bounds` with comparable operands. If `kind` is "date", `instant` converts them to points in time."""
+        """The `bounds`, with operands in the form in which they are compared with values.
+
+        If `kind` is "date", `instant` converts the operands to points in time. Otherwise, they stay as they are.
+        """
         return [(name, _placed(operand, self.kind)) for name, operand in self.bounds]
 
 

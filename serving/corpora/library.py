@@ -104,7 +104,7 @@ class Library:
 
         Raises:
             Conflict: the corpus has an encoder, which did not compute the documents' vectors. Or the corpus has own
-                vectors, but the documents have no vectors.
+                vectors, but the documents have no vectors, or `embedded_by` is given.
             Stale: the corpus's encoder is not served.
         """
 

@@ -259,7 +259,8 @@ class IndexedCorpus:
 class Indexes:
     """Opener of indexes. Each index has its own folder in `folder`.
 
-    The minimum number of vectors for an approximate index is `least` or `FEWEST`, whichever is greater.
+    With `approximate`, the minimum number of vectors for an approximate index is `least` or `FEWEST`, whichever is
+    greater.
 
     Raises:
         StoreError: `gpu` is set, but FAISS can't search on a GPU; the message says why.
@@ -306,7 +307,7 @@ class Indexes:
     def open(self, store: Store, corpus: Corpus, beside: Read | None = None) -> LiveIndex:
         """Open the index of `corpus`, whose dimension must be known.
 
-        `beside` is a result of `read` for this corpus. With it, the vectors are not read again.
+        `beside` is a result of `read` for this corpus. If it still fits the corpus, the vectors are not read again.
 
         Raises:
             Damaged: the file of the corpus is damaged.

@@ -233,7 +233,8 @@ class Store(NamedCorpora, VectorSource, Protocol):
 
         Return for each write its change, or the error that refused the write. The error is `Conflict` if the vectors of
         the write have another encoder or dimension than the corpus. A corpus without documents takes the encoder and
-        the dimension of the write, unless the vectors of the corpus or of the write come with the documents.
+        the dimension of the write instead. However, it never changes from an encoder to vectors that come with the
+        documents (`OWN`) or back. With `OWN`, it never changes its dimension either.
 
         Raises:
             Damaged: an earlier read or write has found the corpus damaged.

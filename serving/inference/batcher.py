@@ -291,8 +291,8 @@ class Batcher:
     def _overtake(self) -> None:
         """Start an interactive batch in the thread that `overtaking` adds, if all streams are busy.
 
-        If this thread is busy, too, nothing happens. The batch has only texts of API keys that have no text in a
-        running batch.
+        If any encoder with the same `EngineSlots` already runs such an extra batch, nothing happens. The batch has only
+        texts of API keys that have no text in a running batch.
         """
         if not self._overtaking or self._closed or self._shared.idle or self._shared.overtaken:
             return

@@ -255,7 +255,7 @@ class FairQueue:
         """Return the index of the request that leads the owner's next batch.
 
         A request is new until a batch contains one of its texts. Normally, the owner's first request leads, new or not.
-        But if one of the owner's new requests would otherwise wait longer than its limit, the first of them leads.
+        But if any new request of the owner would then wait longer than its limit, the owner's first new request leads.
         """
         own = self._places(owner)
         newcomers = [place for place in own if self._requests[place].new]

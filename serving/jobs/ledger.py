@@ -255,7 +255,7 @@ class Keyed(NamedTuple):
 
     @property
     def space(self) -> uuid.UUID:
-        """UUID namespace for the ids that this request's documents get.
+        """UUID namespace for the ids of this request's documents that have no id of their own.
 
         If the request runs twice because of a crash, both runs create the same ids.
         """

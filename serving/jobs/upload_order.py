@@ -58,8 +58,8 @@ class UploadOrder:
         Delete the records of ended uploads, and record the unfinished uploads that have no record. `unfinished` returns
         the ids of a corpus's unfinished uploads. Errors are logged.
 
-        The start and the end of an upload are written both to the ledger of jobs and to the corpus. If a server was
-        killed between these two writes, the corpus's records are wrong.
+        The acceptance and the end of an upload are each written both to the ledger of jobs and to the corpus. If a
+        server was killed between these two writes, the corpus's records are wrong.
         """
         for name in self._store.names():
             try:

@@ -46,7 +46,8 @@ def parse_json(body: bytes, tokens: int = 0) -> Any:
     only if both parsers refuse it.
 
     Raises:
-        TooLarge: the body has more than `MAX_CONTAINERS` lists and objects, or more values than that.
+        TooLarge: a body of at least `LARGE` bytes has more than `MAX_CONTAINERS` lists and objects, or more than
+            `MAX_VALUES` + `tokens` values.
         Malformed: the body is not JSON, or is nested too deeply.
     """
     return _parsed(body, _read_fast, tokens)

@@ -74,7 +74,8 @@ class Keyring:
         The comparison takes constant time.
 
         Raises:
-            Unhealthy: the key file has been unreadable for more than `grace` seconds.
+            Unhealthy: the key file can't be read, and the last check without an error was more than `grace` seconds
+                ago.
         """
         now = self._clock()
         if now - self._looked >= LOOK_AGAIN:
@@ -365,7 +366,7 @@ def current_caller() -> Caller | None:
 
 
 async def loop_turn() -> None:
-    """Wait for an iteration of the event loop in which no other waiting request of the current API key continues.
+    """Wait for an iteration of the event loop in which no other step of the current API key runs (see `LoopTurn`).
 
     A key with many requests thus leaves time for the requests of other keys. Without an API key, return immediately.
     """

@@ -40,10 +40,10 @@ def configure(form: LogFormat) -> None:
 
 
 def loop_failed(loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:  # noqa: ARG001 - asyncio calls it
-    """Log an exception that no task awaits.
+    """Log an exception that no task awaits, or that a callback raised.
 
-    This function replaces asyncio's own handler, which would also log the exception's message. The message may quote a
-    caller's data.
+    This function replaces asyncio's own handler, which would also log the exception's message and the callback's
+    arguments. Both may quote a caller's data.
     """
     said, callback, _ = str(context["message"]).partition("callback")
     log.error("%s", said + callback, exc_info=context.get("exception"))

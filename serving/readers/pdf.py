@@ -61,8 +61,8 @@ def _documents(reader: PdfReader, options: dict[str, Any]) -> Records:
 def _headings(reader: PdfReader) -> dict[int, list[str]]:
     """Return the headings that apply to each page, from the outermost to the innermost.
 
-    Of the outline's entries that point to this page or an earlier one, the last entry is the innermost heading. If the
-    outline is damaged, the result is empty.
+    The innermost heading of a page is the last entry of the outline that points to this page. If there is none, the
+    page has the same headings as the page before it. If the outline is damaged, the result is empty.
     """
     try:
         with damage("PDF"):

@@ -38,8 +38,8 @@ class UnreadLimit:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle the request.
 
-        The head of an answer is held back until the route sends the first piece of the body. If this piece is the whole
-        body and exceeds the limit, an error can still replace the answer. A body in several pieces is always sent.
+        The head of an answer is held back until the route sends the first piece of the body. An error can
+        replace the answer only if this piece is the whole body. A body in several pieces is always sent.
         """
         if scope["type"] != "http":
             await self._app(scope, receive, send)

@@ -45,9 +45,9 @@ def written(content: Any) -> bytes:
 
 
 def encoded(embeddings: Embeddings, encoding: Encoding, *, packed: bool = False) -> list[str] | NDArray[Any]:
-    """Return the vectors as an array with the number type of `encoding`.
+    """Return the N vectors as an array with the number type of `encoding`, in the shape of `Embeddings.numbers`.
 
-    If `packed` is set, or for the encoding `base64`, return one base64 string for each vector instead. The string
+    If `packed` is set, or for the encoding `base64`, return N base64 strings instead, one for each vector. A string
     contains the vector's numbers in little-endian order.
     """
     numbers = embeddings.numbers(encoding)

@@ -85,7 +85,7 @@ class BytesInFlight:
 class BoundedRequest(Request):
     """A request that limits the size and the duration of its body while the server reads the body.
 
-    This class returns the body as bytes. The module `json_body` parses these bytes as JSON.
+    The methods `json` and `taken_json` parse the body with the module `json_body`.
     """
 
     held: AsyncExitStack

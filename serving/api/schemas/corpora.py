@@ -121,7 +121,7 @@ class AliasesAnswer(BaseModel):
 
 
 class IndexAnswer(BaseModel):
-    """Index of a corpus for dense search. Its recall, size and build time were measured on this corpus."""
+    """Index of a corpus for dense search. If `queries` is 0, `recall` and `build_seconds` may be unmeasured."""
 
     kind: str
     parameters: dict[str, int]

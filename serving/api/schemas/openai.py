@@ -33,7 +33,7 @@ def _role(value: Any) -> Any:
 
 
 def _only(value: Any) -> Any:
-    """Return the requested encoding of vectors in lower case. Jina's clients may send a list of one encoding."""
+    """Return the requested vector encoding, in lower case. Jina's clients may send a list of one encoding."""
     return lower(value[0] if isinstance(value, list) and len(value) == 1 else value)
 
 

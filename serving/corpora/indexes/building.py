@@ -181,7 +181,7 @@ class Builder:
 
 @dataclass(frozen=True)
 class Plan:
-    """Conditions for building an index, and the kinds of index to try."""
+    """Thresholds at which an index is built, the kinds of index to try, and limits of a build."""
 
     least: int = INDEXED_FROM
     """Minimum number of vectors for an approximate index. With fewer vectors, search is exact."""
@@ -220,10 +220,10 @@ class Plan:
         The tail contains the vectors that are in no built part, and is searched exactly. `tail` is the number of these
         vectors, and `built` is the number of vectors in the built parts.
 
-        After the first build, the tail may have up to `least` / 2 vectors. Before the first build, it may have up to
-        1.5 `least` vectors. The first build begins at `least` vectors anyway, and takes no more time than a graph of
-        the tail. A graph always needs more than `FEWEST` vectors, because some vectors stay outside the graph as
-        queries that measure its recall. If the plan does not have the kind "hnsw", return False.
+        If `built` is not 0, the tail may have up to `least` / 2 vectors. If `built` is 0, it may have up to 1.5 `least`
+        vectors. The first build begins at `least` vectors anyway, and takes no more time than a graph of the tail. A
+        graph always needs more than `FEWEST` vectors, because some vectors stay outside the graph as queries that
+        measure its recall. If the plan does not have the kind "hnsw", return False.
         """
         return "hnsw" in self.kinds and tail > max(FEWEST, self.least // 2 if built else 3 * self.least // 2)
 

@@ -310,7 +310,8 @@ class LiveIndex:
 
         `beside` has the vectors that were already read. If it is None or does not belong to the source, open the newest
         valid build in the folder, and delete all other builds. If no build is valid, read all vectors of the source. A
-        build is valid if it fits the corpus, its encoder and the server's options.
+        build is not valid if it is damaged, was written by another version of FAISS, or does not fit the corpus, its
+        encoder or the server's options.
         """
         if not ((beside and self._taken(beside)) or self._kept()):
             self._read_anew()
@@ -418,7 +419,7 @@ def grown(before: Main | None, keys: Keys, vectors: Floats, *, queries: Floats, 
     with `queries` (Q, D), which are recent vectors that are not in the graph.
 
     Raises:
-        BuildError: the recall is below `target` at every search effort.
+        BuildError: the recall does not certainly reach `target` at any search effort (see `building.CONFIDENCE`).
     """
     begin = perf_counter()
     faiss.omp_set_num_threads(1)

@@ -157,9 +157,9 @@ def load(folder: Path, identity: Identity, kinds: Mapping[str, Kind], threads: i
 def remove(folder: Path) -> None:
     """Remove the folder of a build.
 
-    The manifest is removed first, so that a crash leaves no folder with a manifest. Meanwhile, a cancelled build may
-    still write to the folder or remove it, so files may remain without an error. They are removed when the index is
-    opened again.
+    The manifest is removed first, so that a crash leaves no folder with a manifest. A cancelled build may still write
+    to the folder or remove it at the same time. This raises no error, but files may remain. They are removed when the
+    index is opened again.
     """
     with suppress(FileNotFoundError):
         (folder / MANIFEST).unlink(missing_ok=True)

@@ -344,10 +344,10 @@ class IndexState(NamedTuple):
         return IndexState((Part(main, Marks(len(main.keys))), *(part for part in beside if part.marks.count)), tail)
 
     def copy(self, last: Rows) -> Iterator[tuple[Keys, Floats]]:
-        """Yield all live vectors with their keys, in blocks.
+        """Yield all live vectors with their keys, in blocks. The vectors in `last` come after all other vectors.
 
-        `last` has the sorted numbers of the vectors to yield after all other vectors. The numbers count the live
-        vectors from 0, in the order of their keys. Within each of the two groups, vectors are in the order of keys.
+        `last` has the vectors' numbers, sorted. The numbers count the live vectors from 0, in the order of their keys.
+        The vectors in `last`, and also the other vectors, are yielded in the order of their keys.
         """
         sources = [
             (main.keys, main.vectors, np.flatnonzero(marks.live)[np.argsort(main.keys[marks.live])])

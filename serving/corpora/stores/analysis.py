@@ -127,7 +127,7 @@ def has_unspaced(token: str) -> bool:
 
 
 def ends_run(tokens: Sequence[str], at: int) -> bool:
-    """Return whether `tokens[at]` is the single character that `indexed` adds after the pairs of a run.
+    """Return whether `tokens[at]` is a character that `indexed` has added after pairs, such as the C in AB BC C.
 
     A run is a sequence of characters of a script without spaces, such as Chinese. `indexed` replaces each run by its
     overlapping pairs and its last character. For example, a run ABC becomes AB BC C.

@@ -216,7 +216,8 @@ def _passages(reader: sqlite3.Connection, _: Bounds) -> Iterator[str]:
 
     Each passage is a part of the document's text, with a start and an end. If the document has only one passage, the
     passage may be the whole text instead, without start and end. All passages of a document together have at most
-    `MAX_TIMES` times the length of its text. The number of the document is the key of its first passage.
+    `MAX_TIMES` times the length of its text. The number of the document is the key of its first passage. Lengths of
+    texts are in UTF-8 bytes here, so with texts beyond ASCII, some passages that are too long are not found.
     """
     if ("passages", "document") in _columns(reader):
         wrong = reader.execute(

@@ -94,8 +94,8 @@ class Asked(NamedTuple):
 def parse(query: str, rules: Rules = PLAIN) -> Asked:
     """Parse any text as a query. Words in double quotes must occur as a phrase. All other words are optional.
 
-    Each phrase and each other word is a term. The synonyms of the other words are added as optional terms. Of several
-    terms with the same stems, only the first is used.
+    Each phrase is a term, and each word outside of phrases is a term. Synonyms of these words, and of sequences of
+    them, are added as optional terms. Of several terms with the same stems, only the first is used.
 
     Only the first `MAX_WORDS` words count. Stop words outside of phrases are left out, unless the query has no other
     word.
@@ -149,8 +149,8 @@ def _open_phrase(text: str, stemming: Stemming) -> tuple[Term, Term]:
     """Return the words and the stems of `text`, without the single last character of a run at the end of `text`.
 
     A run is a sequence of characters of a script without spaces, such as Chinese. For example, the run ABC has the
-    tokens AB BC C (see `analysis.ends_run`), and the run ABCD has the tokens AB BC CD D. The phrase AB BC C would not
-    find ABCD. The phrase AB BC finds both runs.
+    tokens AB BC C (see `analysis.ends_run`), and the run ABCD has the tokens AB BC CD D. As a key of synonyms, AB BC C
+    would not be found in the query ABCD. AB BC is found in both runs.
     """
     words, stems = _words_and_stems(text, stemming)
     end = len(words) - analysis.ends_run(words, len(words) - 1)

@@ -256,7 +256,10 @@ def numbers_of(reader: sqlite3.Connection, keys: Keys) -> Numbers:
 
 
 def passages_of(reader: sqlite3.Connection, numbers: Sequence[int]) -> Iterator[PassageRow]:
-    """Yield the passages of the documents with these document numbers, in order of keys."""
+    """Yield the passages of the documents with these document numbers.
+
+    Up to `BLOCK` documents are read at once, and their passages are yielded in order of keys.
+    """
     for block in blocks(numbers):
         select = f"SELECT {PASSAGE} FROM passages WHERE document IN ({marks(block)}) ORDER BY key"
         yield from map(PassageRow._make, reader.execute(select, block))

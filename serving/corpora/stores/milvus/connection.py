@@ -47,7 +47,7 @@ class Address:
     lite: Path | None = None
 
     def __str__(self) -> str:
-        """Return the address without the password."""
+        """Return the address for messages, without user name and password."""
         if self.lite:
             return f"Milvus Lite in {self.lite}"
         return f"Milvus at {self.uri.partition('://')[2]}{self.database and '/'}{self.database}"

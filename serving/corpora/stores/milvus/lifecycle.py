@@ -38,10 +38,10 @@ class Collections:
         """Sizes of the corpora as they were last counted."""
 
     def check_free(self, name: str) -> None:
-        """Check that no other program has a collection with the alias of this corpus as its name.
+        """Check that the alias of this corpus is not the name of another program's collection.
 
         Raises:
-            Conflict: another program has such a collection.
+            Conflict: the alias is the name of such a collection.
         """
         with self._connection.errors():
             if not self._client.has_collection(alias(name), timeout=TIMEOUT):

@@ -63,9 +63,9 @@ class Recall:
         """Count `passages` as written to a corpus. If enough were written, measure its recall in the background.
 
         The count is enough when it reaches both `exact_below` and the size that the corpus had at its last measurement.
-        It begins at 0 again with each measurement in the background. If a corpus was never measured, the passages that
-        are stored when the server starts count as written, too. If the type of the index has no search effort, nothing
-        happens.
+        It begins at 0 again with each measurement in the background. If the current vectors of a corpus were never
+        measured, callers also count the passages that are already stored: when the server starts, and at the end of a
+        re-embedding. If the type of the index has no search effort, nothing happens.
         """
         if record.table is None or not KINDS[record.table.index].effort:
             return

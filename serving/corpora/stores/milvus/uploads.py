@@ -56,7 +56,7 @@ class Uploads:
     def note(self, corpus: str, ids: Sequence[str]) -> None:
         """Record that a request outside of any upload's job writes or deletes the documents `ids`.
 
-        The jobs of all uploads accepted so far must then skip these documents (see `overtaken`).
+        The jobs of the corpus's accepted uploads must then skip these documents (see `overtaken`).
         """
         insert = "INSERT OR IGNORE INTO overtaken SELECT corpus, job, ? FROM uploads WHERE corpus = ?"
         self._write(insert, [(id, corpus) for id in ids])
