@@ -102,7 +102,7 @@ class Run(Protocol[B]):
         """Check that the values of a step are finite. Return a remark to print for the user, or None if there is none.
 
         Raises:
-            DivergedError: a value is not finite, and the run can't continue. It may continue after an fp16 overflow.
+            DivergedError: a value is not finite. After an fp16 overflow, a run may continue without this error.
         """
 
     def evaluate(self, record: WriteMetrics, progress: Progress) -> None:

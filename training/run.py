@@ -350,8 +350,9 @@ def _load_named_teacher(
     run from these folders that has another configuration or corpus.
 
     Raises:
-        ConfigError: the objective uses no teacher, but the run names one; or the teacher's vectors have the wrong
-            width; or the backbone of the SimCSE run does not exist.
+        ConfigError: the objective uses no teacher, but the run names one; the objective has no default teacher, and the
+            run names none; the teacher's vectors have the wrong width; or the backbone of the SimCSE run does not
+            exist.
         RunError: the folders of the SimCSE run can't be used.
     """
     if not state.objective.needs.teacher:

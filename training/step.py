@@ -322,9 +322,8 @@ def can_record(config: RunConfig, state: State, devices: Devices) -> bool:
 
     All work of a recorded step must run on one CUDA device. Each of the following prevents recording: several
     processes, a gradient scaler, an augmentation, an objective that waits for the device, torch.compile, and gradient
-    caching. With gradient caching, the work differs between steps, because a batch is split into a number of parts that
-    depends on the lengths of the sentences.
-    The model type must be in `RECORDABLE_TYPES`.
+    caching. With gradient caching, each part of a batch is padded to a length of its own, so two steps seldom have the
+    same shapes. The model type must be in `RECORDABLE_TYPES`.
     """
     whole = config.chunk_size is None and config.augmentation == "none" and not config.compile
     asks_nobody = not state.scaler.is_enabled() and not state.objective.needs.host

@@ -169,8 +169,8 @@ class Adapter:
     def updates(self, base: Weights) -> dict[str, NDArray[np.float32]]:
         """Return the merged value of each weight and bias that the adapter changes, by its name in `base`.
 
-        If the merged encoder keeps only some layers of its base, `base` must contain only these layers, renumbered from
-        0. Weights are merged in float64 and rounded to float32.
+        If the merged encoder keeps only some of the layers, `base` must contain only these layers, renumbered from 0.
+        Weights are merged in float64 and rounded to float32.
 
         Raises:
             AdapterError: `base` lacks a weight that the adapter changes, or has this weight in another shape.

@@ -55,8 +55,8 @@ def assemble(
 ) -> Bundle:
     """Write the bundle of `source` to `folder`, atomically. `source` is the encoder `minilm` or an adapter for it.
 
-    With `measure_with`, the runtimes of this machine are compared under these options, and the bundle contains the
-    measurements. `on_choice` is called with the chosen runtime.
+    With `measure_with`, the runtimes of this machine are compared under these options, `on_choice` is called with the
+    result, and the bundle contains the measurements.
 
     Raises:
         SourceError, AdapterError: `minilm` or the adapter can't be read, or the adapter does not fit `minilm`.
@@ -150,7 +150,10 @@ def shorten(graph: onnx.GraphProto, layers: int) -> None:
 
 
 def fill(graph: onnx.ModelProto, weights: Weights) -> None:
-    """Put the weights into `graph`, whose tensors are empty and have the names of their weights.
+    """Put the weights into `graph`, whose tensors are empty.
+
+    Each tensor has the name of its weight. If this name is followed by the suffix `TRANSPOSED`, the tensor gets the
+    transposed weight.
 
     Raises:
         Failed: a weight is missing, or its shape differs from the shape of its tensor.

@@ -91,12 +91,12 @@ def export(
     encoder's origin. `exporter` is one of `models.export.exporters.EXPORTERS`. If the weights were merged from a base
     and an adapter, `adapter` describes both (`models.bundle.adapter`). `fp16_graph` adds a float16 graph.
 
-    `previous` is an earlier bundle of the same encoder. If the encoder reproduces the golden vectors of `previous`, the
-    new bundle gets the config.json of `previous`, and so has the same fingerprint. A new config.json would change the
-    fingerprint with each version of transformers, because each version writes different defaults.
+    `previous` is an earlier bundle of the same encoder. The encoder must reproduce its golden vectors. The new bundle
+    gets the config.json of `previous`, and so has the same fingerprint. A new config.json would change the fingerprint
+    with each version of transformers, because each version writes different defaults.
 
-    With `measure_with`, the runtimes of this machine are compared under these options, and the bundle contains the
-    measurements. `on_choice` is called with the chosen runtime.
+    With `measure_with`, the runtimes of this machine are compared under these options, `on_choice` is called with the
+    result, and the bundle contains the measurements.
 
     Raises:
         ExportError: ONNX Runtime's vectors differ from torch's by more than `PARITY`, torch's vectors differ from the
@@ -264,8 +264,9 @@ def check_parity(encoder: Encoder, file: Path) -> float:
 def _torch_and_onnx(encoder: Encoder, file: Path) -> Iterator[tuple[str, Embedded, Embedded, float]]:
     """Encode several batches of test texts, with torch and with the graph `file` in ONNX Runtime.
 
-    For each batch, yield its name, torch's result, ONNX Runtime's result, and the difference of the token vectors. This
-    difference is the largest one of any component, relative to the norm of torch's vector of the same token.
+    For each batch, yield its name, torch's result, ONNX Runtime's result, and the difference of the token vectors. To
+    compute it, divide each component's difference by the norm of torch's vector of the same token, and take the largest
+    absolute value.
     """
     session, graph = Session(file, [CPU], cpus.available()), UnitVector(encoder)
     long = " ".join(GOLDEN_SENTENCES * (encoder.max_length // 40 + 1))

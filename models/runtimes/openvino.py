@@ -58,7 +58,7 @@ class OpenVino:
             halve(self._graph)
         without_padding = unpadded(self._graph)
         self._unpads = without_padding is not None
-        """True if the graph of `_concurrent` computes padding only in attention."""
+        """True if most operators in the graph of `_concurrent` skip padding (see `unpadded`)."""
         self._lock = threading.Lock()
         self._compiled: Future[SimpleQueue[Any]] | None = None
         """Inference requests for batches without padding, after the compilation. See `_without_gathers`."""

@@ -226,7 +226,7 @@ def _is_fixed(output: Output) -> bool:
 
 
 def _is_vector(output: Output) -> bool:
-    """Return whether an output is a constant that applies to each token: a number, or a vector of H numbers."""
+    """Return whether an output is the same constant for every token: one number, or a vector of H numbers."""
     return _is_fixed(output) and len(output.get_partial_shape()) < 2
 
 

@@ -73,7 +73,7 @@ def with_progress(encode: Encode, stream: TextIO, *, parts: int = 50) -> Encode:
     """Return `encode` with a progress display.
 
     The texts are sorted by length, shortest first, and encoded in up to `parts` calls of `encode`. On a terminal, the
-    display is a bar, except for a single text. Otherwise plain lines are printed.
+    display is a bar, except for a single text. Otherwise, a plain line is printed every few seconds.
     """
 
     def visibly(texts: Sequence[str]) -> NDArray[np.float32]:

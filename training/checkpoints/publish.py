@@ -109,8 +109,11 @@ def teacher_identity(source: str) -> dict[str, Any]:
     """Return the name, backbone, fingerprint and licence of the teacher `source`, for the run's record.
 
     The name alone does not identify the teacher, because the folder of this name may later contain a different encoder.
-    If the teacher is missing or damaged, return only its name. This is not an error, because a finished run does not
-    need its teacher.
+    If the teacher is missing, or is a damaged bundle, return only its name. This is not an error, because a finished
+    run does not need its teacher. The backbone and fingerprint are None for a teacher without a manifest.
+
+    Raises:
+        AdapterError: the teacher is a damaged adapter.
     """
     try:
         found, origin = manifest_of(source), read(source, resolve(source))

@@ -85,7 +85,7 @@ class SpeedMeter:
         return dict(zip(FIGURES, figures, strict=True))
 
     def _lengths(self, batch: Batch) -> list[int]:
-        """Return the lengths in tokens of all texts that the trained encoder reads in a step, in all its passes.
+        """Return the lengths in tokens of all texts that this process's trained encoder reads in a step, in all passes.
 
         With positive pairs, each pass with dropout encodes one text of every pair. If the objective also needs a pass
         without dropout (`Needs.clean`), that pass encodes both texts.

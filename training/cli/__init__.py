@@ -15,7 +15,11 @@ from training.machine.interrupt import InterruptedRun
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Exit codes: 0 for success, 1 for a failure, 2 for bad input, 130 after Ctrl-C."""
+    """Run one command, and return its exit code.
+
+    The exit code is 0 for success, 1 for a failure, 2 for bad input, 130 after Ctrl-C, and 141 if the reader closed
+    stdout.
+    """
     quieten()
     try:
         options = parse(sys.argv[1:] if arguments is None else arguments)

@@ -100,6 +100,7 @@ def _check_passages(options: argparse.Namespace) -> None:
     Raises:
         ConfigError: the objective does not meet these conditions, or the corpus has no passages.
         CorpusError: a file of the corpus can't be read.
+        Refused, RemoteError: data on the hub can't be read (see `resolve_files`).
     """
     if OBJECTIVES[options.objective].needs_named_teacher:
         raise ConfigError(f"--objective {options.objective} needs a teacher: use isosphere train with --teacher")

@@ -74,12 +74,12 @@ def attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Compute attended values (N, L, heads, d) and weights (N, heads, L, L) of query, key, value (N, heads, L, d).
 
-    For `packed` sentences N is 1, L is the total number of tokens T, and no weights are returned. On devices other than
-    CPUs, a fused kernel computes attention, and returns no weights either.
+    In evaluation, the architecture's own eager attention is used, except under autocast and for packed sentences. In
+    all other cases, `_attend` is used. On devices other than CPUs, `_attend` uses a fused kernel, which returns no
+    weights. For `packed` sentences, N is 1, L is the total number of tokens T, and no weights are returned either.
 
     Under bf16 autocast the scores stay bf16, and the softmax computes in float32 internally. Transformers' eager
-    attention would write the scores in float32 and convert them back. In evaluation the architecture's own eager
-    attention is used, except under autocast and for packed sentences.
+    attention would write the scores in float32 and convert them back.
     """
     if packed is None and not (module.training or torch.is_autocast_enabled(value.device.type)):
         eager = sys.modules[type(module).__module__].eager_attention_forward
@@ -247,7 +247,7 @@ INTEGER_TYPES = {
 
 
 class Dropout(nn.Dropout):
-    """A faster replacement for `torch.nn.Dropout`, which can exempt some rows from dropout."""
+    """A faster replacement for `torch.nn.Dropout` that draws from the same generator, and can exempt some rows."""
 
     exempt: int | None = None
     """If set to n, dropout leaves the last 1/n of the rows (..., T, D) unchanged. None applies it to all rows."""

@@ -43,7 +43,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Resampled:
-    """Mean score of some encoders on a test set of pairs or examples, and on each resample of the test set."""
+    """Mean score over encoders and tasks, on the test data and on each resample of the test data."""
 
     mean: float
     """Mean of Spearman, accuracy or another score over tasks and encoders, x 100."""

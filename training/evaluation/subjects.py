@@ -40,7 +40,7 @@ class SubjectError(Refused):
 
 @dataclass(frozen=True)
 class OtherGraph:
-    """The encoder of a `Subject`, run in another precision or by another runtime than by `Subject.encode`."""
+    """The encoder of a `Subject`, run in another precision or by another runtime than in `Subject.encode`."""
 
     encode: Encode
     """Function that encodes texts. It loads the graph at the first call."""

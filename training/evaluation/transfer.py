@@ -77,7 +77,8 @@ def evaluate(encode: Encode, tasks: Mapping[str, Labelled]) -> dict[str, Transfe
     """Train and test a classifier on the vectors of each task, as `classify` does, and return the tasks' scores.
 
     Raises:
-        EvaluationError: a vector is not finite, or a class has fewer examples than there are folds.
+        EvaluationError: a vector is not finite, a class has fewer examples than there are folds, or the fit of a
+            classifier does not converge.
     """
     return {name: found.score for name, found in classify(encode, tasks).items()}
 
@@ -98,7 +99,8 @@ def classify(encode: Encode, tasks: Mapping[str, Labelled]) -> dict[str, Classif
     SentEval: by number of words, and then by label.
 
     Raises:
-        EvaluationError: a vector is not finite, or a class has fewer examples than there are folds.
+        EvaluationError: a vector is not finite, a class has fewer examples than there are folds, or the fit of a
+            classifier does not converge.
     """
     return {name: _classified(encode, labelled, name) for name, labelled in tasks.items()}
 

@@ -67,7 +67,7 @@ def positive_log_shares(logits: Tensor) -> Tensor:
 
 
 def _log_weighted_sum(weights: Sequence[float], exponents: Tensor) -> Tensor:
-    """Compute log sum_p lambda_p exp x_p (N), with the weights lambda_p and the exponents x (P, N)."""
+    """Compute log sum_p lambda_p exp x_p (N,), with the weights lambda_p and the exponents x (P, N)."""
     return torch.stack([math.log(w) + x for w, x in zip(weights, exponents, strict=True)]).logsumexp(dim=0)
 
 

@@ -90,7 +90,7 @@ class MaskedLM(nn.Module):
         return F.cross_entropy(logits, labels, reduction="sum"), (logits.argmax(dim=1) == labels).sum()
 
     def work(self, share: float) -> OperationCount:
-        """Return the number of operations per token of the input.
+        """Return the model's `OperationCount`, with the head's number of weights multiplied by `share`.
 
         `share` is the fraction of the tokens for which the language-modelling head is computed.
         """

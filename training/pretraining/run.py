@@ -190,7 +190,8 @@ class Step:
     def _backward(self, chunk: MaskedTokens, hidden: Tensor) -> Tensor:
         """Backpropagate the loss of a chunk, and return its contributions to the batch's loss and accuracy, (2,).
 
-        `hidden` is the number of masked tokens in the whole batch. The contributions are divided by this number.
+        `hidden` is the number of masked tokens in the whole batch. The contributions are divided by this number. They
+        are multiplied by the number of processes, because the caller averages them over the processes.
         """
         loss, right = _answered(self._model, self._state.model, chunk, self._precision)
         # The average over processes divides by their number, so the loss is multiplied by this number.

@@ -93,11 +93,13 @@ class Engines:
         return [candidate.graphs[precision].relative_to(candidate.folder).as_posix() for precision in slow]
 
     def documents(self, candidate: Bundle) -> dict[str, bytes]:
-        """Return the table of the engines in the promoted copy, as {file name in the bundle: content}.
+        """Return the table of the promoted copy's engines, as {file name in the bundle: content}.
 
-        `models.runtimes` reads this table. The result is {} if the copy keeps no engine (pair of runtime and
-        precision). The candidate's own table may bar (exclude from serving) an engine that this machine has not
-        checked. The new table bars it, too.
+        An engine is a pair of runtime and precision. `models.runtimes` reads the table. If `engines` is empty, the
+        result is {}, and the copy keeps the candidate's own table, if there is one.
+
+        The candidate's own table may bar (exclude from serving) an engine that this machine has not checked. The new
+        table bars it, too.
         """
         kept = [engine for engine in self.engines if engine.kept]
         if not kept:

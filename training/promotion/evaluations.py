@@ -115,7 +115,7 @@ def _check_showable(evaluations: Sequence[Evaluation], files: str) -> None:
 def _scores(evaluation: Evaluation) -> Iterator[tuple[str, float]]:
     """Yield the name and value of each score that is a finite number.
 
-    Any other value is skipped, because evaluations come from JSON files whose scores were not checked.
+    Any other value is skipped. For example, a score may be missing or null.
     """
     collections = evaluation.get("retrieval") or {}
     places = {

@@ -77,7 +77,7 @@ def rollback(place: Place, *, stream: TextIO) -> dict[str, Any]:
 def _recorded_decision(place: Place, copy: str) -> dict[str, Any]:
     """Return the decision to promote a copy, from the report in its folder, or {} if no decision is recorded there.
 
-    No decision is recorded if a user, without a promotion, made the served path a link to the copy.
+    No decision is recorded if no promotion made the copy, for example if a user made the folder and linked it by hand.
     """
     file = place.copies / copy / REPORT
     report = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

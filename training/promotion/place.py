@@ -42,7 +42,7 @@ class Place:
 
     @property
     def ledger(self) -> Ledger:
-        """Return the ledger, which records for each candidate whether it was promoted to this place."""
+        """Return the ledger of all promotions, refusals and rollbacks at this place."""
         return Ledger(self._beside(LEDGER, ".jsonl"))
 
     @contextmanager

@@ -256,10 +256,10 @@ def name_of(file: Path) -> str:
 
 
 def file_of(named: Path) -> Path:
-    """Return the path of a study's file, given this path or a name such as `dclr/table-2`.
+    """Return the path of a study's file. `named` is this path, or the name of a study, such as `dclr/table-2`.
 
     Raises:
-        StudyError: neither a file nor a study has this name.
+        StudyError: `named` does not end in `.toml`, and is neither an existing file nor the name of a study.
     """
     if named.suffix == ".toml" or named.is_file():
         return named

@@ -421,7 +421,7 @@ def _differences(compared: Sequence[Line]) -> list[Element]:
 
 
 def _earlier(study: Study, results: Path) -> list[str]:
-    """Return a Markdown table of the results that were recorded before the study existed.
+    """Return a Markdown table of results that were recorded before the papers' tables had studies (see `EARLIER`).
 
     Each row has the results of one file in `EARLIER`. Only a study that compares SimCSE with one method can have such
     results. The list is empty if there are none.
@@ -444,7 +444,7 @@ def _earlier(study: Study, results: Path) -> list[str]:
 
 
 def _relabelled(results: Sequence[Result], labels: Mapping[str, str]) -> list[Result]:
-    """Replace the arm of each result by the arm whose label in `labels` is the result's label.
+    """Replace the arm of each result by the arm whose label in `labels` is the result's label, and clear `axes`.
 
     `labels` maps names of arms to labels. Results with a label that `labels` lacks are left out.
     """

@@ -190,11 +190,11 @@ def rebuild(plan: Rebuild, data: Path, corpus: Sequence[str], stream: TextIO) ->
     For each rebuild, train the missing ingredients (encoders), average all ingredients to a soup, and evaluate the
     soup. If a rebuild that `plan` depends on already has a bundle with the same ingredients and the expected scores,
     this bundle is reused. All inputs are checked before training. If a recipe leaves the shares of its ingredients
-    open, they are chosen by the score on STS-B dev. Progress goes to `stream`.
+    open, only the score on STS-B dev decides them. Progress goes to `stream`.
 
     Raises:
         StudyError: a recipe is wrong (see `Rebuild.steps` and `Rebuild.trials`), or lacks an encoder that it needs.
-        CorpusError: the excerpt of the corpus can't be made.
+        CorpusError: the corpus can't be read or has too few texts, or the excerpt of the corpus can't be made.
         DataError: the data are broken, or lack STS-B dev or a task with an expected score.
         BundleError: the folder of a rebuild contains files that are not part of a bundle, or a bundle can't be read
             or written.

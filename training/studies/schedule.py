@@ -40,7 +40,7 @@ LAST_LINES = 5
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that ended without a result."""
+    """A failed attempt to carry out a run. The run itself may be active in another process (see `elsewhere`)."""
 
     trial: Trial
     log: Path
@@ -174,7 +174,7 @@ def _add(trial: Trial, study: Path, record: RunRecord) -> None:
 
 
 def _unfinished(trials: Sequence[Trial], study: Path, stream: TextIO) -> list[Trial]:
-    """Return the runs without a usable result, each once, even if `trials` has several trials with the run's id.
+    """Return a trial for each run that has no usable result. If several trials have the same id, return only one.
 
     A damaged result is not usable, and is reported to `stream`.
     """

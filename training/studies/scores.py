@@ -115,7 +115,8 @@ def evaluate(encoder: Encoder, given: EvaluationData, stream: TextIO) -> TrialSc
 
     Raises:
         EvaluationError: a vector is not finite, all cosines of a subset are equal, no pair of STS-B dev has a human
-            score above 4, or a class of a transfer task has fewer examples than there are folds.
+            score above 4, a class of a transfer task has fewer examples than there are folds, or the fit of a
+            classifier does not converge.
     """
     tasks: dict[str, Subsets] = {**given.sts, **({DEV: given.geometry} if given.geometry else {})}
     encode = cached(with_progress(encoder.encode, stream))

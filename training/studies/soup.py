@@ -428,8 +428,8 @@ def make_soup(sources: Sequence[str], mixing: SoupRecipe, selection: Selection |
     shares are chosen by the scores of `selection`. Scores are reported to `stream`.
 
     Raises:
-        SoupError: the encoders can't be averaged or have different initial weights, or `mixing` does not fix all
-            shares and `selection` is None.
+        SoupError: `mixing` has weights, but not one for each encoder; the encoders can't be averaged or have different
+            initial weights; or `mixing` does not fix all shares and `selection` is None.
         SourceError, BundleError, AdapterError: an encoder can't be read.
     """
     mixing.shares(len(sources))  # This call reports errors in the weights before any encoder is loaded.

@@ -68,8 +68,8 @@ class Metric:
     def shared(self, results: Sequence[Result]) -> tuple[str, ...]:
         """Return the metric's tasks that all results have.
 
-        If the results share none of these tasks, return the metric's dev task if all results have it. Otherwise, return
-        an empty tuple.
+        If there is no such task, return the metric's dev task. If the metric has no dev task, or a result lacks it,
+        return an empty tuple.
         """
         found = set.intersection(*(set(result.scores) for result in results))
         stand_in = (self.dev,) if self.dev is not None and self.dev in found else ()
@@ -215,8 +215,8 @@ class Row:
         """The verdict on the gain, in words: whether its interval is above 0, is below 0, or contains 0.
 
         A bootstrap interval does not show the differences between seeds. If such an interval does not contain 0, the
-        verdict therefore also says when the gain is smaller than `noise`, or when `noise` is None. The baseline has no
-        gain, and its verdict is empty.
+        verdict therefore also says when the gain is smaller than `noise`, or when `noise` is None. If `gain` is None,
+        as for the baseline, the verdict is empty.
         """
         if self.gain is None:
             return ""

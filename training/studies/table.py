@@ -102,9 +102,9 @@ def _signed(value: float) -> str:
 
 
 def task_grid(summary: Summary) -> list[list[str]]:
-    """Return a table with a row for each arm and a column for each task of the metric, with a header.
+    """Return a table with a row for each arm and a column for each task of the summary, with a header.
 
-    If the metric has only one task, return [].
+    If the summary has only one task, return [].
     """
     if len(summary.tasks) < 2:
         return []

@@ -162,7 +162,8 @@ def load_data(trial: Trial) -> EvaluationData:
     Raises:
         StudyError: the run names no evaluation data, or the corpus has fewer sentences than the run requests.
         CorpusError: the run requests sentences, and the corpus can't be read.
-        DataError: a requested transfer task or collection, or with `trial.sts` STS-B dev, is missing or broken.
+        DataError: a requested transfer task or collection is missing or broken. With `trial.sts`, also if STS-B dev is
+            missing, or if any STS task in the data folder is broken or incomplete.
     """
     if trial.config.eval_data is None:
         raise StudyError("eval_data: a study needs evaluation data: name their folder with --data or in [base]")

@@ -62,8 +62,8 @@ def embed(
         address: address of a Ray cluster. None means the address in `RAY_ADDRESS`. If this variable is not set, Ray
             is started on this machine.
         force: replace `out` if it is complete, or if a command with other options or inputs wrote it. Without `force`,
-            the complete output of the same command is returned unchanged. Parts of an unfinished run of the same
-            command are always kept.
+            the complete output of the same command is kept, and only missing parts are written. Parts of an unfinished
+            run of the same command are always kept.
         stream: receives the progress.
 
     Raises:
@@ -123,8 +123,8 @@ def embed(
 def _model_name(name: str) -> str:
     """Return the name or path by which the cluster's processes load the encoder `name`.
 
-    The name of a shipped encoder is returned unchanged, even if a folder has the same name. Any other existing path
-    becomes absolute.
+    The name of a shipped adapter, such as `default`, is returned unchanged, even if a folder has the same name. Any
+    other existing path becomes absolute.
     """
     return name if f"{MINILM}+{name}" in shipped() else _absolute(name)
 

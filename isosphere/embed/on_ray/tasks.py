@@ -42,7 +42,7 @@ def check_files(files: Sequence[File], options: Options, output: Parquet) -> tup
     Return the row counts, and the schema of the columns that are copied to the output.
 
     Raises:
-        CorpusError: a row is bad and `options.on_error` is "fail", or a file can't be read.
+        CorpusError: a row is bad and `options.on_error` is "fail", or a file can't be read or lacks a column.
         Refused: no type fits all values of a column.
     """
     return check(files, options, output.learn), output.learned

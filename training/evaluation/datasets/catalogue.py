@@ -66,7 +66,7 @@ def untarred(target: str, folders: Sequence[str]) -> Unpack:
 
 
 def _top(fetched: Path, members: Sequence[tarfile.TarInfo], folders: Sequence[str]) -> PurePosixPath:
-    """Return the path within the archive of the folder whose subfolders `folders` are to be extracted.
+    """Return the folder that contains the `folders` to be extracted, as a path within the archive.
 
     This is the uppermost folder that contains the first of `folders`.
 

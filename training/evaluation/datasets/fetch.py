@@ -191,7 +191,7 @@ def downloaded_by_hand(dataset: Dataset, folder: Path) -> dict[Source, Path]:
 def instructions(name: str, dataset: Dataset, folder: Path, brought: Collection[Source]) -> str:
     """Return instructions for the user: which files to fetch on another machine, where to put them, and how to verify.
 
-    The sources `brought` are left out, because the user has already put their files into `folder`.
+    The sources `brought` are left out, because the user has already put their files into `downloads/` in `folder`.
     """
     wanted: dict[tuple[str, str], list[str]] = {}
     for source in dataset.sources:

@@ -247,7 +247,8 @@ def _points(judged: Evaluated, name: str) -> list[tuple[float, float]]:
 def _said(chosen: Sequence[tuple[Evaluated, int]]) -> str:
     """Return the sentence of a plot's caption about the dashed lines, which mark the chosen steps.
 
-    The sentence names the steps only if there are several. A single step is labelled in the plot.
+    The sentence names the steps only if there are several. A single step is labelled in the plot. Without a chosen
+    step, the result is "".
     """
     if len(chosen) < 2:
         return "Dashed: the chosen step. " if chosen else ""
