@@ -18,3 +18,9 @@ def test_one_that_is_gone_keeps_no_run_from_its_end(tmp_path: Path, caplog: pyte
     gone = str(tmp_path / "gone")
     assert teacher_identity(gone) == {"name": gone}
     assert gone in caplog.text
+
+
+def test_neither_does_a_damaged_adapter(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"damaged")
+    assert teacher_identity(str(tmp_path)) == {"name": str(tmp_path)}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from models.bundle.adapter import AdapterError
 from models.bundle.bundle import Bundle, BundleError
 from models.bundle.disk import replacing_folder
 from models.bundle.origin import read
@@ -109,15 +110,12 @@ def teacher_identity(source: str) -> dict[str, Any]:
     """Return the name, backbone, fingerprint and licence of the teacher `source`, for the run's record.
 
     The name alone does not identify the teacher, because the folder of this name may later contain a different encoder.
-    If the teacher is missing, or is a damaged bundle, return only its name. This is not an error, because a finished
-    run does not need its teacher. The backbone and fingerprint are None for a teacher without a manifest.
-
-    Raises:
-        AdapterError: the teacher is a damaged adapter.
+    If the teacher is missing or damaged, return only its name. This is not an error, because a finished run does not
+    need its teacher. The backbone and fingerprint are None for a teacher without a manifest.
     """
     try:
         found, origin = manifest_of(source), read(source, resolve(source))
-    except (SourceError, BundleError) as error:
+    except (SourceError, BundleError, AdapterError) as error:
         log.warning("teacher: %s; the record contains only its name", error)
         return {"name": source}
     return {
