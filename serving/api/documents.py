@@ -76,14 +76,13 @@ async def listing(
         lambda corpora: corpora.page(name, after, limit, where, orders), of=name, charged=bool(where or orders)
     )
     following = found.following
-    missing = [order.path for order in orders if all(sort_value(one, order) is None for one in found.documents)]
+    first = next(iter(found.documents), None)
+    unused = [order.path for order in orders if not first or sort_value(first, order) is None]
     return DocumentsAnswer(
         documents=[_answer(document) for document in found.documents],
         cursor=None if following is None else f"{following.generation}.{following.key}",
         count=found.total,
-        **warnings_of(
-            filter=found.warnings, sort=await service.library.missing_fields(name, missing) if missing else ()
-        ),
+        **warnings_of(filter=found.warnings, **await service.library.missing_fields(name, {"sort": unused})),
     )
 
 

@@ -199,18 +199,16 @@ async def _warnings(
     """Return the field `warnings` of the answer.
 
     The warnings name conditions of the filter that no document can meet, and metadata fields that no document has. A
-    field of `sort` or `group_by` is looked up only if no hit has a value for the field. A field of `facets` is looked
-    up only if no value was counted. Most searches therefore need no lookup.
+    field of `sort` or `group_by` is looked up only if the first hit has no value for the field. A field of `facets` is
+    looked up only if no value was counted. Most searches therefore need no lookup.
     """
-    hits = [hit for of_query in found.hits for hit in of_query]
+    first = next((hit for of_query in found.hits for hit in of_query), None)
     unused = {
-        "sort": [
-            one.path for one in options.sort if all(sort_value(hit.passage.document, one) is None for hit in hits)
-        ],
-        "group_by": [options.group_by] if options.group_by and all(hit.group is None for hit in hits) else [],
+        "sort": [one.path for one in options.sort if not first or sort_value(first.passage.document, one) is None],
+        "group_by": [options.group_by] if options.group_by and (not first or first.group is None) else [],
         "facets": [path for path, values in counts.values.items() if not values] if counts else [],
     }
-    missing = {option: await service.library.missing_fields(name, paths) for option, paths in unused.items() if paths}
+    missing = await service.library.missing_fields(name, unused)
     return warnings_of(filter=found.warnings, **missing) if found.warnings or missing else {}
 
 

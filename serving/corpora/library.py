@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -16,13 +16,13 @@ from models.bundle.bundle import CROSS_ENCODER
 from models.bundle.tokenizer import Piece
 from models.runtimes.base import Floats
 from serving.corpora.backend import Backend, Stale
-from serving.corpora.filters import AnyOf, Exists
+from serving.corpora.filters import ID, AnyOf, Exists
 from serving.corpora.ingest.chunking import cut
 from serving.corpora.ingest.vectors import VectorRule
 from serving.corpora.reranking import Reranking, first_stage, reranked
 from serving.corpora.search import Query, SearchOptions, SearchResult, merged
 from serving.corpora.values import OWN, Chunking, Content, Corpus, Document, KnownText, Span
-from serving.errors import Conflict, Invalid, Overloaded
+from serving.errors import Conflict, Invalid, Overloaded, ServiceError
 from serving.inference.embedder import Embedder, check_kind
 from serving.inference.embeddings import AS_DOCUMENTS, AS_QUERIES, Embeddings
 from serving.inference.encoders import Encoders
@@ -319,10 +319,28 @@ class Library:
         with self._admitted():
             return await self.threads.read(of, lambda: work(self.corpora), charged=charged)
 
-    async def missing_fields(self, name: str, paths: Sequence[str]) -> Sequence[str]:
-        """Return a warning for each of the dotted `paths` at which no document of the corpus has a value."""
-        where = AnyOf(tuple(map(Exists, paths)))
-        return await self.read(lambda corpora: corpora.unmatched(name, where), of=name)
+    async def missing_fields(self, name: str, paths: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+        """Return a warning for each dotted path at which no document of the corpus has a value.
+
+        `paths` has the paths of each option of a request, and the warnings are under the same keys. The answer to the
+        request is complete without the warnings. Therefore, there are no warnings after an error, for example if the
+        corpus was deleted meanwhile.
+        """
+        wanted = {
+            option: AnyOf(tuple(Exists(path) for path in asked if path != ID))
+            for option, asked in paths.items()
+            if asked
+        }
+        if not wanted:
+            return {}
+        try:
+            return await self.read(
+                lambda corpora: {option: corpora.unmatched(name, where) for option, where in wanted.items()},
+                of=name,
+                charged=True,
+            )
+        except ServiceError:
+            return {}
 
     async def prepare(self, work: Callable[[], T], of: str, *, large: bool) -> T:
         """Run `work`, which prepares a request to the corpus `of`. If the request is `large`, run `work` in a thread.

@@ -163,6 +163,7 @@ def test_a_field_that_no_document_has_is_told_for_sort_groups_and_facets(books: 
     assert options == ["sort", "group_by", "facets"] and all("Did you mean 'year'?" in told[i] for i in (0, 2))
     assert "warnings" not in search(books, query="a", sort=["year:asc"], group_by="by.name", facets=["year"])
     assert "warnings" not in search(books, query="a", filter={"year": 1}, sort=["year:asc"], facets=["year"])
+    assert "warnings" not in search(books, query="a", k=1, offset=9, sort=["$id:asc"], group_by="$id")
     (listed,) = books.get(DOCUMENTS, params={"sort": "yaer:asc"}).json()["warnings"]
     assert listed.startswith("sort: ") and "'yaer'" in listed
     assert "warnings" not in books.get(DOCUMENTS, params={"sort": "year:asc"}).json()

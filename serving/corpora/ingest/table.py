@@ -280,9 +280,10 @@ class _Feed:
         if isinstance(line, ServiceError) or self._bytes > self._limit:
             message = f"more than the {self._limit} bytes of one row: is a quote left open?"
             raise TooLarge(message, field=f"line {self.begins}")
-        text = utf8(line, CHARSET_ADVICE)
+        place = "" if self.number == self.begins else f" (of line {self.number})"
+        text = utf8(line, place + CHARSET_ADVICE)
         if isinstance(text, ServiceError):
-            self.bad = text if self.number == self.begins else Malformed(f"{text.message} (of line {self.number})")
+            self.bad = text
             return line.decode(errors="replace")
         return text
 

@@ -241,7 +241,7 @@ def test_bad_rows_of_csv_are_told_by_the_line_they_begin_in() -> None:
     assert "has 1 fields, but the header has 2" in str(found["line 4"])
     assert "not CSV" in str(found["line 5"])
     assert str(found["line 6"]).startswith("not UTF-8: byte 2 is 0xff")
-    assert "not UTF-8: byte 1 is 0xfe" in str(found["line 8"]) and "(of line 9)" in str(found["line 8"])
+    assert "not UTF-8: byte 1 is 0xfe (of line 9)" in str(found["line 8"])
     assert found["line 10"]["text"] == "good"
 
 
