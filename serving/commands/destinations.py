@@ -10,7 +10,8 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -52,7 +53,8 @@ from serving.service import Service
 
 PIECE = 1 << 20
 PAGE = 1000
-POLL_SECONDS = 0.2
+POLL_SECONDS, MAX_POLL_SECONDS = 0.2, 2.0
+"""Seconds between two requests for the state of a job, at first and at most."""
 PATIENCE = 600.0
 """Maximum seconds to wait for an answer of the server. After temporary errors, requests for a job are repeated for up
 to the same time."""
@@ -61,8 +63,8 @@ REFUSED = (Malformed, Empty, TooLarge, UnsupportedMedia, Invalid, Overloaded, In
 """Errors after which certainly no document of a file is stored, and no job stores one later."""
 RETRIED = (Conflict, Overloaded, Unhealthy, InsufficientStorage, Expired, TooSlow)
 """Temporary errors. The same request may succeed later."""
-Body = Mapping[str, Any] | Iterable[bytes]
-"""Body of a request: an object that is sent as JSON, or the bytes of the body."""
+Body = Mapping[str, Any] | Callable[[], Iterable[bytes]]
+"""Body of a request: an object that is sent as JSON, or a function that returns the bytes, also for a repetition."""
 _ERRORS: dict[int, type[ServiceError]] = {
     one.status: one
     for one in reversed(vars(errors).values())
@@ -220,21 +222,38 @@ class Remote:
         media = next(media for media, format in MEDIA.items() if format == options.format)
         media += f"; charset={options.charset}" if options.charset else ""
         path = f"{self._path}/documents?{urlencode({'async': str(whole).lower(), **query})}"
-        content, media = _form(file, media) if options.format == "text" else (file, media)
+        boundary = uuid.uuid4().hex
+        begun: Callable[[], Iterable[bytes]] = partial(_begun, file)
+        if options.format == "text":
+            begun, media = partial(_form, file, media, boundary), f"multipart/form-data; boundary={boundary}"
         headers = {"content-type": media, **({"idempotency-key": key} if key else {})}
         try:
-            status, body = await self._ask("POST", path, content, headers)
+            status, body = await self._ask("POST", path, begun, headers, repeatable=file.seekable())
         except Duplicate as duplicate:
             _tell_followed(duplicate)
             status, body = ACCEPTED, await self._job(duplicate.job)
         if status != ACCEPTED:
             return Added(body["count"], errors=[error["error"] for error in body.get("errors", ())])
-        while body["state"] in ("queued", "running"):
-            await asyncio.sleep(POLL_SECONDS)
-            body = await self._job(body["id"])
+        try:
+            body = await self._followed(body)
+        except asyncio.CancelledError:  # by Ctrl-C
+            print(f"isosphere ingest: DELETE /jobs/{body['id']} cancels the job of this file", file=sys.stderr)
+            raise
         cut = (body["result"] or {}).get("truncated", 0)
         found = _messages(body["errors"], body["error_count"])
         return Added(body["done"], cut, found, body["state"], body["total"])
+
+    async def _followed(self, job: Any) -> Any:
+        """Wait until a job ends, and return it."""
+        pause = POLL_SECONDS
+        with tqdm(unit="doc", disable=not sys.stderr.isatty()) as bar:
+            while job["state"] in ("queued", "running"):
+                await asyncio.sleep(pause)
+                pause = min(1.2 * pause, MAX_POLL_SECONDS)
+                job = await self._job(job["id"])
+                bar.total = job["total"]
+                bar.update(job["done"] - bar.n)
+        return job
 
     async def _job(self, id: str) -> Any:
         """Return a job. After a temporary error, try again for up to `PATIENCE` seconds, because the job continues."""
@@ -261,22 +280,38 @@ class Remote:
             query["cursor"] = page["cursor"]
 
     async def _ask(
-        self, method: str, path: str, body: Body | None = None, headers: Mapping[str, str] = {}
+        self,
+        method: str,
+        path: str,
+        body: Body | None = None,
+        headers: Mapping[str, str] = {},
+        *,
+        repeatable: bool = True,
     ) -> tuple[int, Any]:
         """Send a request. Return the status and the body of the answer.
+
+        If the server refuses a `repeatable` request for the moment (`Overloaded`), and says when to repeat it, the
+        request is repeated then, for up to `PATIENCE` seconds.
 
         Raises:
             ServiceError: the server answered with this error.
             Unhealthy: the server can't be reached, or its answer is not valid.
         """
-        return await asyncio.to_thread(self._asked, method, path, body, headers)
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return await asyncio.to_thread(self._asked, method, path, body, headers)
+            except Overloaded as error:
+                if not repeatable or error.retry_after is None or time.monotonic() + error.retry_after > until:
+                    raise
+                await asyncio.sleep(error.retry_after)
 
     def _asked(self, method: str, path: str, body: Body | None, headers: Mapping[str, str]) -> tuple[int, Any]:
-        data = json.dumps(body).encode() if isinstance(body, Mapping) else body
+        data = json.dumps(body).encode() if isinstance(body, Mapping) else body and body()
         headers = {"content-type": "application/json", **self._headers, **headers}
         request = urllib.request.Request(self._url + path, data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            with OPENER.open(request, timeout=PATIENCE) as answer:
                 return answer.status, json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             raise _error_of(error) from None
@@ -298,16 +333,51 @@ def _messages(errors: Iterable[Mapping[str, Any]], count: int) -> list[str]:
     return kept if count == len(kept) else [*kept, f"and {count - len(kept)} more errors"]
 
 
-def _form(file: BinaryIO, media: str) -> tuple[Iterable[bytes], str]:
-    """Return the body of a form that contains `file`, and the content type of the form.
+def _begun(file: BinaryIO) -> BinaryIO:
+    if file.seekable():
+        file.seek(0)
+    return file
+
+
+def _form(file: BinaryIO, media: str, boundary: str) -> Iterable[bytes]:
+    """Return the body of a form that contains `file`.
 
     Text files are sent in a form, so that the server stores each line as a text, even if the file begins like JSON. As
     a body of the type text/plain, a file that begins like JSON would be refused.
     """
-    mark = uuid.uuid4().hex
-    head = f'--{mark}\r\ncontent-disposition: form-data; name="file"; filename="a.txt"\r\ncontent-type: {media}\r\n\r\n'
-    pieces = chain([head.encode()], iter(partial(file.read, PIECE), b""), [f"\r\n--{mark}--\r\n".encode()])
-    return pieces, f"multipart/form-data; boundary={mark}"
+    disposition = 'form-data; name="file"; filename="a.txt"'
+    head = f"--{boundary}\r\ncontent-disposition: {disposition}\r\ncontent-type: {media}\r\n\r\n"
+    pieces = iter(partial(_begun(file).read, PIECE), b"")
+    return chain([head.encode()], pieces, [f"\r\n--{boundary}--\r\n".encode()])
+
+
+class _Connection(http.client.HTTPConnection):
+    """Connection whose answer can be read even if the server did not read the whole request.
+
+    A server that refuses a request, for example with the status 429, may close the connection before it has received
+    the whole body.
+    """
+
+    def request(self, *arguments: Any, **options: Any) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):
+            super().request(*arguments, **options)
+
+
+class _SecureConnection(_Connection, http.client.HTTPSConnection):
+    """The same over TLS."""
+
+
+class _Handler(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_Connection, req)
+
+
+class _SecureHandler(urllib.request.HTTPSHandler):
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_SecureConnection, req)
+
+
+OPENER = urllib.request.build_opener(_Handler, _SecureHandler)
 
 
 def _error_of(answer: urllib.error.HTTPError) -> ServiceError:
@@ -326,4 +396,6 @@ def _error_of(answer: urllib.error.HTTPError) -> ServiceError:
         return Duplicate(body["job"])
     if answer.code == HTTPStatus.UNAUTHORIZED:
         message = f"{message}. The command sends the key in ISOSPHERE_API_KEY"
-    return _ERRORS.get(answer.code, Unhealthy if answer.code > 500 else Backend)(str(message))
+    wait = answer.headers.get("retry-after", "")
+    kind = _ERRORS.get(answer.code, Unhealthy if answer.code > 500 else Backend)
+    return kind(str(message), retry_after=float(wait) if wait.isdecimal() else None)

@@ -28,13 +28,16 @@ class Proxy:
 
     def __init__(self, client: TestClient) -> None:
         self._client = client
-        self._beginning, self._status = "", 0
+        self._beginning, self._status, self._headers = "", 0, Message()
         self.asked = list[str]()
         """Method and path of each request."""
 
-    def fail(self, beginning: str, status: int = 0) -> None:
+    def fail(self, beginning: str, status: int = 0, *, retry_after: str | None = None) -> None:
         """Fail the next request that begins so. Without a status, the answer of the server is lost."""
         self._beginning, self._status = beginning, status
+        self._headers = Message()
+        if retry_after is not None:
+            self._headers["retry-after"] = retry_after
 
     def open(self, request: urllib.request.Request, **_: Any) -> Any:
         asked = f"{request.get_method()} {request.full_url.removeprefix(URL)}"
@@ -43,7 +46,7 @@ class Proxy:
         if fails:
             self._beginning = ""
         if fails and self._status:
-            raise HTTPError(request.full_url, self._status, "Bad", Message(), io.BytesIO(b"<html>"))
+            raise HTTPError(request.full_url, self._status, "Bad", self._headers, io.BytesIO(b"<html>"))
         sent: Any = request.data
         body = sent.read() if hasattr(sent, "read") else sent
         answer = self._client.request(*asked.split(" ", 1), content=body, headers=dict(request.headers))
@@ -59,7 +62,7 @@ class Proxy:
 @pytest.fixture
 def proxy(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Proxy:
     proxy = Proxy(client)
-    monkeypatch.setattr(urllib.request, "urlopen", proxy.open)
+    monkeypatch.setattr(destinations.OPENER, "open", proxy.open)
     monkeypatch.setattr(destinations, "POLL_SECONDS", 0.01)
     return proxy
 
@@ -80,6 +83,15 @@ def test_a_job_is_followed_although_a_request_for_it_fails(
     proxy.fail("GET /jobs/", status)
     assert command("ingest", rows(tmp_path / "a.jsonl", 300), "--corpus", "c", "--url", URL) == 0
     assert documents(client) == 300
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.txt"])
+def test_a_request_that_is_refused_for_the_moment_is_repeated_when_the_server_says(
+    client: TestClient, proxy: Proxy, command: Command, tmp_path: Path, name: str
+) -> None:
+    proxy.fail("POST", 429, retry_after="0")
+    assert command("ingest", rows(tmp_path / name, 3), "--corpus", "c", "--url", URL) == 0
+    assert documents(client) == 3 and len([one for one in proxy.asked if one.startswith("POST")]) == 2
 
 
 def test_the_same_command_again_follows_the_job_that_the_server_runs(

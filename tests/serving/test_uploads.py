@@ -125,8 +125,10 @@ def test_lines_of_json_are_texts_in_a_file_that_is_called_so(client: TestClient)
 
 
 def test_a_command_sends_lines_of_json_as_texts(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    def asked(_: Remote, method: str, path: str, body: Iterable[bytes], headers: dict[str, str]) -> tuple[int, Any]:
-        answer = client.request(method, path, content=body, headers=headers).raise_for_status()
+    def asked(
+        _: Remote, method: str, path: str, body: Callable[[], Iterable[bytes]], headers: dict[str, str]
+    ) -> tuple[int, Any]:
+        answer = client.request(method, path, content=body(), headers=headers).raise_for_status()
         return answer.status_code, answer.json()
 
     monkeypatch.setattr(Remote, "_asked", asked)

@@ -312,7 +312,7 @@ def hold(folder: Path) -> int:
         os.close(held)
         raise StoreError(
             f"{folder}: in use by another server or command: stop it, choose another folder with --data, or send "
-            "requests to the running server, as `isosphere ingest --url` does"
+            "requests to the running server (by HTTP, or by `isosphere ingest --url`)"
         ) from None
     return held
 
