@@ -170,8 +170,9 @@ $(TOOLS): constraints-tools.txt | .venv-tools/bin/pip
 
 # One of ours (models/adapters), or minilm as it is published; anything else is trained or exported first.
 artifacts/%/manifest.json: | $(STAMP)
-	@test $* = minilm -o -d models/adapters/$* || { echo "artifacts/$* is no bundle: \
-	make train MODEL=<objective> or make export MODEL=$* BACKBONE=<folder> makes it" >&2; exit 2; }
+	@test $* = minilm -o -d models/adapters/$* || { echo "artifacts/$* is no bundle. MODEL can be minilm, \
+	$(foreach one,$(notdir $(wildcard models/adapters/*)),$(one),) or a bundle that \
+	make train MODEL=<objective> or make export MODEL=$* BACKBONE=<folder> has made" >&2; exit 2; }
 	@echo "building artifacts/$* …"
 	@$(BIN)/python -m models export $(if $(filter minilm,$*),minilm,minilm+$*) --out artifacts/$* --name $*
 

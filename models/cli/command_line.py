@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import re
 import select
@@ -89,7 +90,9 @@ def near_option(message: str, options: Iterable[str]) -> str:
     If `message` is not about such an option, or no name in `options` is similar, return an empty text.
     """
     found = UNRECOGNIZED.search(message)
-    return did_you_mean(found["option"], options) if found else ""
+    names = {option.lstrip("-"): option for option in options}  # equal dashes would make all options similar
+    near = difflib.get_close_matches(found["option"].lstrip("-"), names, n=1) if found else []
+    return f"; did you mean {names[near[0]]}?" if near else ""
 
 
 def verbs(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
