@@ -58,7 +58,7 @@ def parser_of(name: str) -> argparse.ArgumentParser:
     """Return the parser of a command. Modules that are only needed to run the command are not imported."""
     command = COMMANDS[name]
     if command.program == "serving":
-        return import_module("serving.options").parser_of(command.verb or name)  # type: ignore[no-any-return]
+        return import_module("serving.commands.options").parser_of(command.verb or name)  # type: ignore[no-any-return]
     module = "training.cli.options" if command.program == "training" else f"{command.program}.__main__"
     program: argparse.ArgumentParser = import_module(module).parser()
     return verbs(program).get(name, program)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from models.cli import command_line
 from models.cli.ending import leave
+from serving.commands.options import CORPUS_VERBS, corpus_parser, openapi_parser
 from serving.operations import failpoints
-from serving.options import CORPUS_VERBS, corpus_parser, openapi_parser
 
 if TYPE_CHECKING:
     from serving.settings import Settings
@@ -98,7 +98,7 @@ def run(arguments: Sequence[str]) -> int:
         print(f"isosphere: {error}", file=sys.stderr)
         return 2
     if settings.on == "ray":
-        from serving.on_ray import deployment
+        from serving.commands.on_ray import deployment
 
         return deployment.serve(settings)
     return _serve(settings)

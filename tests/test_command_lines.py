@@ -8,7 +8,7 @@ import pytest
 
 from models.__main__ import main as models
 from serving.commands.keys import keys
-from serving.options import corpus_parser, openapi_parser
+from serving.commands.options import corpus_parser, openapi_parser
 from serving.settings import SettingsError, read_settings
 from training.cli import main as training
 

@@ -46,6 +46,9 @@ def test_packages_have_few_files_and_files_are_short() -> None:
             assert len(files) <= 15, package.parent
             for file in files:
                 assert len(file.read_text().splitlines()) <= 500, file
+    for room, limit in (("serving", 12), ("training", 16), ("models", 14)):
+        entries = [*(ROOT / room).glob("*.py"), *(package.parent for package in (ROOT / room).glob("*/__init__.py"))]
+        assert len([entry for entry in entries if entry.name != "__init__.py"]) <= limit, room
 
 
 def _pins(file: str) -> dict[str, str]:

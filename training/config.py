@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from models.bundle.sources import path
+from models.cli.fields import check_finite, check_value, field_types, parse_settings
 from models.encoder.config import read_config
 from models.encoder.pooling import parts
 from models.errors import Refused, none_of
 from training.data.augment import Augmentation
 from training.data.positives import POSITIVES, Positives
-from training.fields import check_finite, check_value, field_types, parse_settings
 from training.machine.hardware import Precision
 from training.objectives import OBJECTIVES
 from training.objectives.base import PASSAGES_SUFFIX, AugmentationName, Recipe

@@ -18,6 +18,7 @@ from models.cli import command_line
 from models.errors import Failed, Refused
 from serving.commands.copying import copy
 from serving.commands.ingest import ingest
+from serving.commands.options import CALLED, corpus_parser
 from serving.commands.starting import corpus_of, opened_corpora, ready_service
 from serving.corpora.backend import Backend
 from serving.corpora.filters import Filter, with_id
@@ -31,7 +32,6 @@ from serving.errors import Expired, InsufficientStorage, Overloaded, ServiceErro
 from serving.inference.engine import EngineError
 from serving.operations import logs
 from serving.operations.clock import timestamp
-from serving.options import CALLED, corpus_parser
 from serving.settings import Settings, SettingsError, read_settings
 
 PAGE = 1000

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from serving.commands.options import KEYS_FILE, keys_parser
 from serving.operations.keys import Key, KeysError, changed_keys, digest, new_secret, read_keys
-from serving.options import KEYS_FILE, keys_parser
 
 LIMITS = {
     "requests_per_second": "requests/s",

@@ -23,12 +23,12 @@ from fastapi.testclient import TestClient
 from models.bundle.tokenizer import Tokens
 from serving.app import create_app
 from serving.commands import corpus as corpus_command
+from serving.commands.options import corpus_parser
 from serving.commands.starting import local_corpora, opened_corpora
 from serving.corpora.stores import STORES
 from serving.inference.engine import Embedded, Model
 from serving.inference.engines import ENGINES
 from serving.inference.fake_engine import FakeEngine
-from serving.options import corpus_parser
 from serving.service import Service
 from serving.settings import Settings
 from tests.conftest import PATIENCE

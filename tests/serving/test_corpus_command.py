@@ -14,12 +14,12 @@ import pytest
 from pyarrow import parquet
 
 from serving.__main__ import main
+from serving.commands.options import CALLED
 from serving.corpora.stores import STORES
 from serving.errors import Expired, InsufficientStorage, Overloaded, ServiceError, TooSlow
 from serving.inference.engines import ENGINES
 from serving.inference.fake_engine import FakeEngine
 from serving.jobs.spool import Spool
-from serving.options import CALLED
 from tests.serving.conftest import ROOT, Command
 from tests.serving.corpora.stores.contents import Row, content, filled
 

@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from serving.commands import loading
+from serving.commands.on_ray import deployment, replica
+from serving.commands.on_ray.autoscaling import QUEUED_TOKENS, TARGET_TOKENS, by_queued_tokens
+from serving.commands.on_ray.replica import Application
 from serving.inference.engine import EngineError
-from serving.on_ray import deployment, replica
-from serving.on_ray.autoscaling import QUEUED_TOKENS, TARGET_TOKENS, by_queued_tokens
-from serving.on_ray.replica import Application
 from serving.settings import Settings
 from tests.clusters import free_port, small_ray
 from tests.conftest import PATIENCE

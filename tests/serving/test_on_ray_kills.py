@@ -51,7 +51,7 @@ def test_a_killed_node_fails_only_its_requests(tiny_bundle: Path) -> None:
         import ray
         from ray import serve
 
-        from serving.on_ray import deployment
+        from serving.commands.on_ray import deployment
 
         ray.init(cluster.address, log_to_driver=False)
         port = free_port()

@@ -17,8 +17,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.corpora.ingest import reading
+from serving.corpora.ingest.readers.__main__ import main
 from serving.errors import Malformed, TooLarge, Unhealthy
-from serving.readers.__main__ import main
 from tests.serving.corpora.ingest.reading import SETTINGS, read
 from tests.serving.corpora.ingest.uploading import DOCUMENTS, ended, of, stored
 from tests.serving.readers import files

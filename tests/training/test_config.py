@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.bundle.sources import SourceError
+from models.cli.fields import check_value, field_types, parse
 from models.encoder.pooling import POOLINGS
 from training.config import ConfigError, RunConfig, from_preset
-from training.fields import check_value, field_types, parse
 from training.objectives import OBJECTIVES
 
 text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from models.bundle.sources import manifest_of
+from models.cli.fields import field_types, parse_settings
 from models.encoder.encoder import Encoder
 from models.export import destination
 from models.export.export import export
@@ -17,7 +18,6 @@ from training.config import MIN_LENGTH, ConfigError, check_seed
 from training.data.corpus import open_corpus
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, DataError, sts_tasks
-from training.fields import field_types, parse_settings
 from training.machine.hardware import environment, pick_device
 from training.postprocess import POSTPROCESSES
 

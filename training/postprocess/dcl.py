@@ -15,12 +15,12 @@ from typing import TextIO
 import torch
 from torch import Tensor, nn
 
+from models.cli.fields import check_finite
 from models.encoder.encoder import Encoder
 from models.encoder.transform import Affine
 from training.data.corpus import Corpus
 from training.encoding.lora import has_dropout
 from training.encoding.views import ViewEncoder, make_passes
-from training.fields import check_finite
 from training.objectives.base import Needs
 from training.objectives.contrastive import dimension_contrast
 from training.objectives.imsimcse import CITATION

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
+from models.cli.fields import check_finite
 from models.encoder.encoder import Encoder
 from models.encoder.transform import LOG_SCALE_FACTOR, ActNorm, AdditiveCoupling, Flow
 from training.data.corpus import Corpus
-from training.fields import check_finite
 from training.postprocess import base
 
 NOISE = 1e-3

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Self, get_args
 
+from models.cli.fields import check_named, check_value, field_types
 from training.config import NOT_SET, ConfigError, RunConfig, from_preset
-from training.fields import check_named, check_value, field_types
 from training.objectives import OBJECTIVES
 from training.studies.trial import InputDigests, StudyError, Trial
 

@@ -15,6 +15,7 @@ from typing import Any, Self, TextIO, TypeVar
 
 from models.bundle.bundle import Bundle, BundleError, load
 from models.bundle.sources import SourceError, resolve
+from models.cli.fields import check_named, field_types
 from models.export.destination import refuse_foreign
 from training.checkpoints.publish import STS_MEAN, sts_scores
 from training.config import PATH_FIELDS, ConfigError, RunConfig
@@ -23,7 +24,6 @@ from training.data.files import text_sha256
 from training.evaluation import sts
 from training.evaluation.pairs import STS_TASKS, DataError, sts_tasks
 from training.evaluation.selection import by_stsb_dev
-from training.fields import check_named, field_types
 from training.machine.interrupt import locked
 from training.studies.description import PARTS, Study, read_toml
 from training.studies.soup import SoupError, SoupRecipe, is_soup, make_soup

@@ -1,6 +1,6 @@
 """Reading of files that need a parser.
 
-A child process (`serving.readers`) reads these files, within limits on memory and CPU time.
+A child process (`serving.corpora.ingest.readers`) reads these files, within limits on memory and CPU time.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ def read(stream: BinaryIO, format: str, settings: Settings, *, source: str, spli
         size = os.fstat(file.fileno()).st_size
         most = min(settings.max_upload_bytes, max(RATIO_EXEMPT_BYTES, MAX_RATIO * size))
         arrow = {"ARROW_DEFAULT_MEMORY_POOL": "system", "ARROW_IO_THREADS": "1"}
-        with running("serving.readers", format, json.dumps(options), stdin=file, variables=arrow) as child:
+        with running(
+            "serving.corpora.ingest.readers", format, json.dumps(options), stdin=file, variables=arrow
+        ) as child:
             written = 0
             for number, line in lines(stream_of(output(child)), limit := row_bytes(settings)):
                 written += limit if isinstance(line, ServiceError) else len(line)

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.readers import columns
-from serving.readers.unreadable import Unreadable
+from serving.corpora.ingest.readers import columns
+from serving.corpora.ingest.readers.unreadable import Unreadable
 from tests.conftest import soon
 from tests.serving.corpora.ingest.reading import read, values
 from tests.serving.readers import files

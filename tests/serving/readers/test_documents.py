@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import random
+import subprocess
+import sys
 import tempfile
 import zipfile
 from pkgutil import resolve_name
@@ -13,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.readers.__main__ import READERS
-from serving.readers.pdf import reflowed
-from serving.readers.unreadable import Unreadable
+from serving.corpora.ingest.readers.__main__ import READERS
+from serving.corpora.ingest.readers.pdf import reflowed
+from serving.corpora.ingest.readers.unreadable import Unreadable
 from tests.serving.readers import files
 
 Found = list[tuple[str | None, list[str], str]]
@@ -56,6 +58,19 @@ def test_a_whole_file_is_one_document() -> None:
 
 def test_a_file_without_a_name_has_no_ids() -> None:
     assert records("markdown", "# A\n\ntext", source="") == [{"text": "A\n\ntext", "metadata": {"headings": ["A"]}}]
+
+
+def test_the_process_of_the_readers_loads_nothing_of_the_server() -> None:
+    program = "import sys; from importlib import import_module\n"
+    program += f"for name in {sorted({name.partition(':')[0] for name in READERS.values()})}: import_module(name)\n"
+    program += "print(*(name for name in sys.modules if name.startswith(('serving', 'models'))))"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    own = "serving.corpora.ingest.readers"
+    assert {name for name in loaded if not name.startswith(own)} == {
+        "serving",
+        "serving.corpora",
+        "serving.corpora.ingest",
+    }
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.cli.fields import field_types
 from training.config import ConfigError
-from training.fields import field_types
 from training.pretraining.config import PretrainConfig
 
 

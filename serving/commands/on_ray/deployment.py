@@ -7,8 +7,8 @@ from typing import Any
 
 from models.cluster import connected, smallest_node
 from models.errors import Failed, Refused, first_line
+from serving.commands.on_ray.autoscaling import QUEUED_TOKENS, by_queued_tokens
 from serving.commands.server import BindError, check_exposure
-from serving.on_ray.autoscaling import QUEUED_TOKENS, by_queued_tokens
 from serving.settings import Settings
 
 NAME = "isosphere"
@@ -38,7 +38,7 @@ def _application(settings: Settings) -> Any:
     from ray import serve
     from ray.serve.metrics import Gauge
 
-    from serving.on_ray.replica import build
+    from serving.commands.on_ray.replica import build
 
     threads = settings.threads or smallest_node()
     settings = settings.model_copy(update={"threads": threads})

@@ -10,8 +10,8 @@ from datetime import date
 from html.parser import HTMLParser
 from typing import Any, BinaryIO
 
-from serving.readers.sections import Sections, documents, titled
-from serving.readers.unreadable import Records, Unreadable
+from serving.corpora.ingest.readers.sections import Sections, documents, titled
+from serving.corpora.ingest.readers.unreadable import Records, Unreadable
 
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
 SKIPPED = frozenset(

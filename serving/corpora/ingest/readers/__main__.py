@@ -1,4 +1,7 @@
-"""Command `python -m serving.readers FORMAT OPTIONS < FILE`, which prints the documents of a file as JSON lines."""
+"""Command `python -m serving.corpora.ingest.readers FORMAT OPTIONS < FILE`.
+
+The command prints the documents of a file as JSON lines.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,15 @@ from collections.abc import Callable
 from pkgutil import resolve_name
 from typing import Any, BinaryIO
 
-from serving.readers.unreadable import Records, Unreadable
+from serving.corpora.ingest.readers.unreadable import Records, Unreadable
 
 READERS = {
-    "parquet": "serving.readers.columns:parquet",
-    "arrow": "serving.readers.columns:arrow",
-    "markdown": "serving.readers.markup:markdown",
-    "html": "serving.readers.markup:html",
-    "pdf": "serving.readers.pdf:pages",
-    "docx": "serving.readers.docx:sections",
+    "parquet": "serving.corpora.ingest.readers.columns:parquet",
+    "arrow": "serving.corpora.ingest.readers.columns:arrow",
+    "markdown": "serving.corpora.ingest.readers.markup:markdown",
+    "html": "serving.corpora.ingest.readers.markup:html",
+    "pdf": "serving.corpora.ingest.readers.pdf:pages",
+    "docx": "serving.corpora.ingest.readers.docx:sections",
 }
 MEMORY_SPARE = 1 << 20
 """Bytes that are reserved at the start, and freed if memory runs out. The error can then be reported."""

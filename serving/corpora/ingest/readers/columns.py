@@ -14,7 +14,7 @@ import pyarrow
 from pyarrow import ipc, types
 from pyarrow.parquet import ParquetFile
 
-from serving.readers.unreadable import Record, Records, Unreadable, check_begins, damage
+from serving.corpora.ingest.readers.unreadable import Record, Records, Unreadable, check_begins, damage
 
 ROWS_AT_ONCE = 64
 """Number of rows that are converted in one step. Each row may have a megabyte of text."""

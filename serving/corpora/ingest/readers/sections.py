@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Literal, NamedTuple
 
-from serving.readers.unreadable import Record, Records, Unreadable
+from serving.corpora.ingest.readers.unreadable import Record, Records, Unreadable
 
 MAX_ANCHOR = 100
 _PUNCTUATION = re.compile(r"[^\w\- ]")

@@ -9,8 +9,8 @@ from typing import Any, BinaryIO
 from pypdf import PdfReader
 from pypdf.generic import Destination
 
-from serving.readers.sections import document, titled
-from serving.readers.unreadable import Records, Unreadable, damage
+from serving.corpora.ingest.readers.sections import document, titled
+from serving.corpora.ingest.readers.unreadable import Records, Unreadable, damage
 
 NO_TEXT = "the file has no text and was probably scanned: recognise its text first, for example by `ocrmypdf`"
 SHORT = 0.7

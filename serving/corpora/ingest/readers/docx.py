@@ -11,8 +11,8 @@ import docx
 from docx.table import Table, _Cell
 from docx.text.paragraph import Paragraph
 
-from serving.readers.sections import Sections, documents, titled
-from serving.readers.unreadable import Records, Unreadable, check_begins, damage
+from serving.corpora.ingest.readers.sections import Sections, documents, titled
+from serving.corpora.ingest.readers.unreadable import Records, Unreadable, check_begins, damage
 
 MAIN = "word/document.xml"
 OLE = b"\xd0\xcf\x11\xe0"
