@@ -11,6 +11,7 @@ import hashlib
 import os
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 from models.errors import Refused
 from serving.commands.destinations import RETRIED, Destination
 from serving.corpora.ingest.uploading import SUFFIXES, Options, suffix_of
-from serving.errors import ServiceError, Unhealthy
+from serving.errors import ServiceError, Unhealthy, shortened
 
 WATCHED = "watched"
 """Metadata field with the folder, the file, and the SHA-256 digest of the file's content."""
@@ -48,10 +49,16 @@ class Round:
     """Error messages of files that could not be added."""
     left_out: list[str] = field(default_factory=list)
     """Error messages of skipped rows."""
+    ignored: Counter[str] = field(default_factory=Counter, compare=False)
+    """Number of files with each suffix that belongs to no format."""
 
     def __str__(self) -> str:
         """Return the counts as one line of text."""
-        return f"{self.added} files with {self.documents} documents added or replaced, {self.removed} files removed"
+        counts = f"{self.added} files with {self.documents} documents added or replaced, {self.removed} files removed"
+        if not self.ignored:
+            return counts
+        others = [f"{number} {suffix or 'without suffix'}" for suffix, number in self.ignored.most_common()]
+        return f"{counts}; files of other formats ignored: {shortened(', '.join(others), 200)}"
 
 
 class Folder:
@@ -180,7 +187,7 @@ class Folder:
         unreadable files are added to `round`.
         """
         present, unsettled = dict[str, str](), set[str]()
-        for path in self._files():
+        for path in self._files(round):
             name = path.as_posix()
             try:
                 found = path.stat()
@@ -201,8 +208,10 @@ class Folder:
                 unsettled.add(name)
         return present, unsettled
 
-    def _files(self) -> Iterator[Path]:
+    def _files(self, round: Round) -> Iterator[Path]:
         """Yield the files of known formats, except hidden files and files in hidden folders.
+
+        Files of other formats are counted in `round`.
 
         Raises:
             Unhealthy: a folder can't be read. Its files must not be treated as deleted.
@@ -216,5 +225,9 @@ class Folder:
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             for name in sorted(files):
                 path = Path(folder, name)
-                if not name.startswith(".") and suffix_of(path) in SUFFIXES:
+                if name.startswith("."):
+                    continue
+                if (suffix := suffix_of(path)) in SUFFIXES:
                     yield path
+                else:
+                    round.ignored[suffix] += 1

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import socket
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from email.message import Message
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from fastapi.testclient import TestClient
 from serving.commands import destinations
 from serving.commands.destinations import Remote
 from serving.commands.folder import Folder
+from serving.corpora.ingest.uploading import Options
+from serving.errors import TooLarge
 from tests.serving.conftest import Command
 from tests.serving.test_ingesting_folders import prepare, write
 
@@ -137,6 +141,25 @@ def test_a_corpus_that_another_client_has_filled_stays(
     monkeypatch.setattr(Remote, "create", filled)
     assert command("ingest", str(bad), "--corpus", "c", "--url", URL) == 1
     assert documents(client) == 1
+
+
+def test_a_refusal_is_read_although_the_server_closed_the_connection_before_the_end_of_the_body(tmp_path: Path) -> None:
+    file = tmp_path / "a.ndjson"
+    file.write_bytes(b'{"text": "a"}\n' * 2_000_000)  # more than the buffers of both sockets hold
+
+    def refuse(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(1 << 16)
+            answer = b'{"error": "the corpus is full", "error_type": "TooLarge"}'
+            connection.sendall(b"HTTP/1.1 413 .\r\ncontent-length: %d\r\n\r\n%s" % (len(answer), answer))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, file.open("rb") as opened, ThreadPoolExecutor() as pool:
+        refused = pool.submit(refuse, listening)
+        there = Remote(f"http://127.0.0.1:{listening.getsockname()[1]}", "c", None)
+        with pytest.raises(TooLarge, match="the corpus is full"):
+            asyncio.run(there.add(opened, Options.of_file(file)))
+        refused.result()
 
 
 @pytest.mark.parametrize("count", [3, 300])

@@ -128,11 +128,12 @@ def test_the_corpus_has_what_the_folder_has(steps: list[tuple[str, str, str]]) -
 
 
 def test_only_files_of_documents_are_read(tmp_path: Path) -> None:
-    for name in ("a.txt", ".hidden.txt", ".git/b.txt", "c.exe", "d", "e.TXT", "f.csv.gz"):
+    for name in ("a.txt", ".hidden.txt", ".git/b.txt", "c.exe", "d", "e.TXT", "f.csv.gz", "g.EXE"):
         write(tmp_path / name, "text")
     os.mkfifo(tmp_path / "pipe.txt")
     shelf = Shelf()
-    assert synchronised(tmp_path, shelf).added == 3
+    done = synchronised(tmp_path, shelf)
+    assert done.added == 3 and done.ignored == {".exe": 2, "": 1} and "2 .exe, 1 without suffix" in str(done)
     assert sorted(shelf.added) == ["a.txt", "e.TXT", "f.csv.gz"]
 
 
