@@ -105,8 +105,13 @@ class Encoders:
         return self.named(name) if self._binding and name is not None else self.default
 
     def encoder(self, name: str | None) -> ServedModel:
-        """Return the model that a request names. Raise `Invalid` if this model is a cross-encoder. See `requested`."""
-        served = self.requested(name)
+        """Return the encoder of this name for a corpus or a job. None returns the default model.
+
+        Raises:
+            Invalid: the model is a cross-encoder.
+            NotFound: the name is unknown, also on a server of one model: the encoder of a corpus is a lasting choice.
+        """
+        served = self.default if name is None else self.named(name)
         check_kind(served.model.manifest, ENCODER)
         return served
 

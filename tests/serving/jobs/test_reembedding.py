@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -142,3 +143,13 @@ def test_a_job_that_is_cancelled_reads_no_further(pair: TestClient, monkeypatch:
     assert begun.wait(PATIENCE)
     pair.delete(f"/jobs/{job}").raise_for_status()
     assert ended.wait(PATIENCE)
+
+
+def test_a_corpus_needs_a_model_that_exists_also_on_a_server_of_one_model(
+    client: TestClient, refuses: Callable[..., None]
+) -> None:
+    unknown = (404, "NotFound", "model: there is no model 'nope'")
+    refuses(unknown, "PUT", "/corpora/c", json={"model": "nope"})
+    assert client.get("/corpora/c").status_code == 404
+    client.put("/corpora/c")
+    refuses(unknown, "POST", "/corpora/c/reembed", json={"model": "nope"})
