@@ -78,7 +78,7 @@ export const link = (view, address = {}) => query(put(new URLSearchParams({ view
 
 export const changed = (address, changes) => query(put(new URLSearchParams(address), changes));
 
-async function show({ moved = false } = {}) {
+async function show({ moved = false, again = false } = {}) {
 	const remembered = history.state ?? {}; // read this before the page scrolls
 	leaving.abort();
 	leaving = new AbortController();
@@ -107,7 +107,9 @@ async function show({ moved = false } = {}) {
 		if (!signal.aborted && !scrollY) window.scrollTo(0, remembered.scroll ?? 0);
 	} catch (error) {
 		if (left(error) || signal.aborted) return;
-		fill(main, failure(error, () => (error instanceof ApiError ? show() : location.reload())));
+		// Some browsers keep the failure of an import until the page is reloaded.
+		if (again && !(error instanceof ApiError)) location.reload();
+		else fill(main, failure(error, () => (error instanceof ApiError ? show({ again: true }) : location.reload())));
 	}
 }
 
