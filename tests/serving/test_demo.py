@@ -29,6 +29,7 @@ from serving.errors import TooLarge
 from serving.inference.embeddings import EmbedOptions
 from serving.inference.engine import Model
 from serving.inference.engines import ENGINES
+from serving.jobs import ingestion
 from serving.jobs.upload_order import UPLOAD
 from serving.operations import failpoints
 from serving.operations.failpoints import VARIABLE
@@ -63,6 +64,25 @@ def started(service: Service) -> Service:
 
 def documents(service: Service) -> int:
     return service.library.corpora.corpus(demo.NAME)[1].documents
+
+
+@pytest.fixture
+def one_block_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingestion, "IN_FLIGHT", 1)
+
+
+async def half_filled(service: Service, hold: Path) -> asyncio.Task[None]:
+    """Start to fill the demo corpus, and wait for the first commit.
+
+    The job then waits until the end of the service has begun, so the next service continues it.
+    """
+    hold.touch()
+    failpoints.arm({VARIABLE: f"jobs.before-checkpoint=hold:{hold}@3"})
+    filling = asyncio.create_task(demo.fill(service))
+    await until(lambda: documents(service))
+    assert documents(service) < WHOLE
+    asyncio.get_running_loop().call_later(0.3, hold.unlink)
+    return filling
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -174,17 +194,16 @@ def test_a_server_that_went_before_the_upload_fills_it_at_its_next_start(make_se
     run(second, fills)
 
 
+@pytest.mark.usefixtures("one_block_at_a_time")
 def test_half_of_it_by_another_encoder_becomes_the_whole_by_this_one(
     make_service: MakeService, run: Run, tmp_path: Path
 ) -> None:
-    fake = ENGINES["fake"](tmp_path)
+    fake, hold = ENGINES["fake"](tmp_path), tmp_path / "hold"
     first = started(make_service(fake))
 
     async def is_left_half_done() -> None:
         await first.loaded.wait()
-        failpoints.arm({VARIABLE: "jobs.before-checkpoint=raise:EIO@3"})  # The next server runs the job.
-        filling = asyncio.create_task(demo.fill(first))
-        await until(lambda: first.jobs.unfinished(UPLOAD, demo.NAME) and documents(first))
+        filling = await half_filled(first, hold)
         filling.cancel()
         async with first.jobs.spool() as spool:
             await spool.write(b"a text of somebody else")
@@ -306,16 +325,17 @@ def test_it_may_be_deleted_while_it_is_embedded_and_comes_back_where_there_is_no
     run(again, comes_back)
 
 
-def test_the_job_of_a_corpus_that_is_gone_does_not_go_on_in_a_new_one(make_service: MakeService, run: Run) -> None:
+@pytest.mark.usefixtures("one_block_at_a_time")
+def test_the_job_of_a_corpus_that_is_gone_does_not_go_on_in_a_new_one(
+    make_service: MakeService, run: Run, tmp_path: Path
+) -> None:
     """Use a store in memory, which forgets the corpus, with a ledger on disk, which does not forget the job."""
+    hold = tmp_path / "hold"
     first, second = started(make_service(store="memory")), started(make_service(store="memory"))
 
     async def goes() -> None:
         await first.loaded.wait()
-        failpoints.arm({VARIABLE: "jobs.before-checkpoint=raise:EIO@3"})
-        filling = asyncio.create_task(demo.fill(first))
-        await until(lambda: first.jobs.unfinished(UPLOAD, demo.NAME) and documents(first))
-        filling.cancel()
+        (await half_filled(first, hold)).cancel()
 
     run(first, goes)
     failpoints.arm({})
