@@ -28,10 +28,6 @@ from serving.corpora.stores import STORES
 from serving.inference.engines import ENGINES
 from serving.service import Service
 from serving.settings import Settings
-from training.config import from_preset
-from training.machine.devices import Devices
-from training.run import open_run_corpus
-from training.step import Step, initial_state, make_tokeniser
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS = tuple(f"{ROOT / package}/" for package in ("serving", "training", "models"))
@@ -91,6 +87,11 @@ async def ways(folder: Path, files: list[str]) -> dict[str, list[str]]:
 
 def training_way(folder: Path, files: list[str], backbone: str = "minilm") -> list[str]:
     """Return the files of the calls of a training step with SimCSE, in order, from the list of `recorded_calls`."""
+    from training.config import from_preset
+    from training.machine.devices import Devices
+    from training.run import open_run_corpus
+    from training.step import Step, initial_state, make_tokeniser
+
     corpus = folder / "corpus.txt"
     corpus.write_text("".join(f"Sentence number {i} of the corpus.\n" for i in range(8 * (REPEATS + 1))))
     changed = {"corpus": (str(corpus),), "batch_size": 8, "device": "cpu", "precision": "fp32"}

@@ -39,7 +39,7 @@ ENVIRONMENTS = {
 
 
 def test_packages_have_few_files_and_files_are_short() -> None:
-    """Limits of ADR 0050. A reader opens every file of a package, and reads a file from top to bottom."""
+    """Limits of ADR 0050: files of a package, lines of a file, and entries at the top of each part of the product."""
     for room in (*ROOMS, "benchmarks"):
         for package in (ROOT / room).rglob("__init__.py"):
             files = [file for file in package.parent.glob("*.py") if file != package]

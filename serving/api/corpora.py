@@ -192,7 +192,7 @@ def _encoder(wanted: CorpusRequest, service: Service) -> Manifest | OwnVectors |
         return OwnVectors(wanted.dim)
     if wanted.dim is not None:
         raise Invalid('is only for vectors that come with the documents: give "vectors": "own", too', field="dim")
-    return service.encoders.encoder(wanted.model).model.manifest if wanted.model is not None else None
+    return service.encoders.corpus_encoder(wanted.model).model.manifest if wanted.model is not None else None
 
 
 def _answer(described: Description, service: Service, *, listed: bool = False) -> CorpusAnswer:

@@ -115,7 +115,7 @@ async def reembed(name: CorpusName, service: ServiceDep, body: ReembedRequest | 
     `replace_own_vectors` is true.
     """
     asked = body or ReembedRequest()
-    served = service.encoders.encoder(asked.model)
+    served = service.encoders.corpus_encoder(asked.model)
     corpus, _ = await service.library.read(lambda corpora: corpora.corpus(name), of=name)
     options: dict[str, Any] = {"model": served.name}
     if asked.replace_own_vectors:
@@ -138,7 +138,7 @@ async def adapt(name: CorpusName, service: ServiceDep, body: AdaptRequest | None
     """
     check_allowed(service.settings)
     asked = body or AdaptRequest()
-    served = service.encoders.encoder(asked.model)
+    served = service.encoders.corpus_encoder(asked.model)
     corpus, size = await service.library.read(lambda corpora: corpora.corpus(name), of=name)
     if corpus.own_vectors:
         raise Conflict(

@@ -21,7 +21,7 @@ from typing import Any
 from models.errors import Refused
 from serving.commands.destinations import RETRIED, Destination
 from serving.corpora.ingest.uploading import SUFFIXES, Options, suffix_of
-from serving.errors import ServiceError, Unhealthy, shortened
+from serving.errors import ServiceError, Unhealthy
 
 WATCHED = "watched"
 """Metadata field with the folder, the file, and the SHA-256 digest of the file's content."""
@@ -30,6 +30,7 @@ SETTLED_SECONDS = 1.0
 """Minimum seconds since the last change of a file. A file that changed more recently may be incomplete."""
 REST = 20
 """Divisor that limits scanning: scans of the folder take at most `1 / REST` of the time."""
+SUFFIXES_TOLD = 8
 AT_ONCE = 4
 """Number of files that are read and embedded at the same time."""
 
@@ -50,15 +51,18 @@ class Round:
     left_out: list[str] = field(default_factory=list)
     """Error messages of skipped rows."""
     ignored: Counter[str] = field(default_factory=Counter, compare=False)
-    """Number of files with each suffix that belongs to no format."""
+    """Number of files with each suffix that belongs to no format. Files without a suffix have an empty one."""
 
     def __str__(self) -> str:
         """Return the counts as one line of text."""
         counts = f"{self.added} files with {self.documents} documents added or replaced, {self.removed} files removed"
         if not self.ignored:
             return counts
-        others = [f"{number} {suffix or 'without suffix'}" for suffix, number in self.ignored.most_common()]
-        return f"{counts}; files of other formats ignored: {shortened(', '.join(others), 200)}"
+        most = self.ignored.most_common(SUFFIXES_TOLD)
+        others = [f"{number} {suffix or 'without suffix'}" for suffix, number in most]
+        if rest := self.ignored.total() - sum(number for _, number in most):
+            others.append(f"{rest} with other suffixes")
+        return f"{counts}; files of other formats ignored: {', '.join(others)}"
 
 
 class Folder:
@@ -117,17 +121,21 @@ class Folder:
     async def watch(self, tell: Callable[[Round], None]) -> None:
         """Synchronise the folder repeatedly. This method never returns.
 
-        `tell` is called after each synchronisation that added, removed or failed to add a file. Files with temporary
-        errors are tried again. A failure that repeats in consecutive synchronisations is reported once.
+        `tell` is called after each synchronisation that added, removed, ignored or failed to add a file. Files with
+        temporary errors are tried again. Failures and ignored files that stay the same are reported once.
         """
-        told: list[str] = []
+        told, ignored = list[str](), Counter[str]()
         while True:
             began, round = time.monotonic(), Round()
             try:
                 round = await self.synchronise(SETTLED_SECONDS)
             except RETRIED as error:
                 round.failed.append(str(error))
-            if (round.added or round.removed or round.failed) and round != Round(failed=told):
+            if ignored == round.ignored:
+                round.ignored = Counter()
+            else:
+                ignored = round.ignored
+            if round.ignored or ((round.added or round.removed or round.failed) and round != Round(failed=told)):
                 tell(round)
             told = round.failed
             await asyncio.sleep(max(POLL_SECONDS, REST * (time.monotonic() - began) * (not round.added)))
@@ -227,7 +235,8 @@ class Folder:
                 path = Path(folder, name)
                 if name.startswith("."):
                     continue
-                if (suffix := suffix_of(path)) in SUFFIXES:
+                if suffix_of(path) in SUFFIXES:
                     yield path
-                else:
-                    round.ignored[suffix] += 1
+                elif path.is_file():
+                    suffix = path.suffix.lower()
+                    round.ignored[suffix if suffix[1:].isalnum() else ""] += 1  # a title may have a full stop

@@ -50,9 +50,9 @@ class Encoders:
         if said := clash(self._served) or unfit(self._served[0]):
             raise BundleError(said)
         self._binding = len(models) > 1
-        """True if unknown model names are refused. A server with one model accepts any name, because many clients send
-        a fixed name of their own. After the server has had a second model, an unknown name may be the name of a removed
-        model."""
+        """True if `requested` refuses unknown names. A server with one model accepts any name, because many clients
+        send a fixed name of their own. After the server has had a second model, an unknown name may be the name of a
+        removed model."""
         self._roots = {root for folder in settings.bundles if (root := folder.absolute().parent.resolve()).name}
         self._roots.add(settings.adapted.resolve())
         self._settings = settings
@@ -104,12 +104,14 @@ class Encoders:
         """
         return self.named(name) if self._binding and name is not None else self.default
 
-    def encoder(self, name: str | None) -> ServedModel:
-        """Return the encoder of this name for a corpus or a job. None returns the default model.
+    def corpus_encoder(self, name: str | None) -> ServedModel:
+        """Return the encoder of this name for the vectors of a corpus. None returns the default model.
+
+        Unlike `requested`, this method accepts no other names on a server of one model, because the vectors are stored.
 
         Raises:
             Invalid: the model is a cross-encoder.
-            NotFound: the name is unknown, also on a server of one model: the encoder of a corpus is a lasting choice.
+            NotFound: the name is unknown.
         """
         served = self.default if name is None else self.named(name)
         check_kind(served.model.manifest, ENCODER)

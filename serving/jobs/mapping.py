@@ -1,4 +1,4 @@
-"""Computation of maps of corpora by a child process (`serving.jobs.tsne`), while the corpora answer searches."""
+"""Computation of maps of corpora by a child process (`serving.corpora.tsne`), while the corpora answer searches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from serving.errors import ServiceError, TooLarge, Unhealthy, Unsupported
 from serving.operations.child_process import lines, reaped, running
 from serving.operations.threads import check_cancelled
 
-MODULE = "serving.jobs.tsne"
+MODULE = "serving.corpora.tsne"
 MISSING = "a map by t-SNE needs the extra 'map', which is not installed on the server: pip install 'isosphere[map]'"
 
 

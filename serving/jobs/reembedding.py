@@ -32,7 +32,7 @@ async def reembed(library: Library, encoders: Encoders, running: Running) -> dic
         Conflict: callers computed the corpus's vectors, and the job's option `replace_own_vectors` is not set.
     """
     while True:
-        with encoders.requested(running.job.options.get("model")).ready_embedder.held() as embedder:
+        with encoders.corpus_encoder(running.job.options.get("model")).ready_embedder.held() as embedder:
             fingerprint = embedder.manifest.fingerprint
             truncated = await _moved(library, encoders, running, embedder)
             if truncated is not None and fingerprint in encoders.fingerprints:

@@ -78,7 +78,9 @@ export const link = (view, address = {}) => query(put(new URLSearchParams({ view
 
 export const changed = (address, changes) => query(put(new URLSearchParams(address), changes));
 
-async function show({ moved = false, again = false } = {}) {
+const failedImports = new Set(); // some browsers keep the failure of an import until the page is reloaded
+
+async function show({ moved = false } = {}) {
 	const remembered = history.state ?? {}; // read this before the page scrolls
 	leaving.abort();
 	leaving = new AbortController();
@@ -91,8 +93,10 @@ async function show({ moved = false, again = false } = {}) {
 	fill(main, loading()); // replace the old view, so that the user can't type into it
 	try {
 		const loaded = import(`./views/${name}.js`);
-		loaded.catch(() => {}); // if both fail, ready() throws the better message
+		const failedBefore = failedImports.has(name);
+		loaded.catch(() => failedImports.add(name)); // if both fail, ready() throws the better message
 		await ready(signal);
+		if (failedBefore) return location.reload();
 		const view = await loaded;
 		signal.throwIfAborted();
 		const place = el(`div.view.${name}`);
@@ -107,9 +111,7 @@ async function show({ moved = false, again = false } = {}) {
 		if (!signal.aborted && !scrollY) window.scrollTo(0, remembered.scroll ?? 0);
 	} catch (error) {
 		if (left(error) || signal.aborted) return;
-		// Some browsers keep the failure of an import until the page is reloaded.
-		if (again && !(error instanceof ApiError)) location.reload();
-		else fill(main, failure(error, () => (error instanceof ApiError ? show({ again: true }) : location.reload())));
+		fill(main, failure(error, () => (error instanceof ApiError ? show() : location.reload())));
 	}
 }
 

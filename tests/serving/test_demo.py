@@ -43,6 +43,7 @@ from tests.serving.processes import small_demo
 
 MakeService = Callable[..., Service]
 Run = Callable[[Service, Callable[[], Coroutine[Any, Any, None]]], None]
+HalfFilled = Callable[[Service], Coroutine[Any, Any, tuple[asyncio.Task[None], asyncio.Task[None]]]]
 WHOLE = 600
 """Documents of the demo corpus in these tests, which take three commits."""
 
@@ -67,22 +68,27 @@ def documents(service: Service) -> int:
 
 
 @pytest.fixture
-def one_block_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def half_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HalfFilled:
+    """Return a function that starts to fill the demo corpus, and waits for the first of its three commits.
+
+    The job then waits until the service stops, so the next service continues it.
+    """
+    hold = tmp_path / "hold"
     monkeypatch.setattr(ingestion, "IN_FLIGHT", 1)
 
+    async def release(service: Service) -> None:
+        await until(lambda: service.health.state == "draining")
+        hold.unlink()
 
-async def half_filled(service: Service, hold: Path) -> asyncio.Task[None]:
-    """Start to fill the demo corpus, and wait for the first commit.
+    async def half_filled(service: Service) -> tuple[asyncio.Task[None], asyncio.Task[None]]:
+        hold.touch()
+        failpoints.arm({VARIABLE: f"jobs.before-checkpoint=hold:{hold}@3"})
+        tasks = asyncio.create_task(demo.fill(service)), asyncio.create_task(release(service))
+        await until(lambda: documents(service))
+        assert documents(service) < WHOLE
+        return tasks
 
-    The job then waits until the end of the service has begun, so the next service continues it.
-    """
-    hold.touch()
-    failpoints.arm({VARIABLE: f"jobs.before-checkpoint=hold:{hold}@3"})
-    filling = asyncio.create_task(demo.fill(service))
-    await until(lambda: documents(service))
-    assert documents(service) < WHOLE
-    asyncio.get_running_loop().call_later(0.3, hold.unlink)
-    return filling
+    return half_filled
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -194,16 +200,15 @@ def test_a_server_that_went_before_the_upload_fills_it_at_its_next_start(make_se
     run(second, fills)
 
 
-@pytest.mark.usefixtures("one_block_at_a_time")
 def test_half_of_it_by_another_encoder_becomes_the_whole_by_this_one(
-    make_service: MakeService, run: Run, tmp_path: Path
+    make_service: MakeService, run: Run, tmp_path: Path, half_filled: HalfFilled
 ) -> None:
-    fake, hold = ENGINES["fake"](tmp_path), tmp_path / "hold"
+    fake = ENGINES["fake"](tmp_path)
     first = started(make_service(fake))
 
     async def is_left_half_done() -> None:
         await first.loaded.wait()
-        filling = await half_filled(first, hold)
+        filling, _release = await half_filled(first)
         filling.cancel()
         async with first.jobs.spool() as spool:
             await spool.write(b"a text of somebody else")
@@ -325,17 +330,16 @@ def test_it_may_be_deleted_while_it_is_embedded_and_comes_back_where_there_is_no
     run(again, comes_back)
 
 
-@pytest.mark.usefixtures("one_block_at_a_time")
 def test_the_job_of_a_corpus_that_is_gone_does_not_go_on_in_a_new_one(
-    make_service: MakeService, run: Run, tmp_path: Path
+    make_service: MakeService, run: Run, half_filled: HalfFilled
 ) -> None:
     """Use a store in memory, which forgets the corpus, with a ledger on disk, which does not forget the job."""
-    hold = tmp_path / "hold"
     first, second = started(make_service(store="memory")), started(make_service(store="memory"))
 
     async def goes() -> None:
         await first.loaded.wait()
-        (await half_filled(first, hold)).cancel()
+        filling, _release = await half_filled(first)
+        filling.cancel()
 
     run(first, goes)
     failpoints.arm({})

@@ -74,7 +74,7 @@ def test_every_upload_has_times(corpus: TestClient, media: str, content: bytes, 
 
 def test_tables_have_times(corpus: TestClient) -> None:
     pyarrow = pytest.importorskip("pyarrow")
-    from tests.serving.readers import files
+    from tests.serving.corpora.ingest.readers import files
 
     at = datetime(2999, 1, 31, 9, 30, tzinfo=UTC)
     typed = pyarrow.array([at, None], pyarrow.timestamp("us", "UTC"))

@@ -21,6 +21,7 @@ from serving.commands.destinations import Remote
 from serving.commands.folder import Folder
 from serving.corpora.ingest.uploading import Options
 from serving.errors import TooLarge
+from tests.conftest import PATIENCE
 from tests.serving.conftest import Command
 from tests.serving.test_ingesting_folders import prepare, write
 
@@ -155,6 +156,7 @@ def test_a_refusal_is_read_although_the_server_closed_the_connection_before_the_
             connection.sendall(b"HTTP/1.1 413 .\r\ncontent-length: %d\r\n\r\n%s" % (len(answer), answer))
 
     with socket.create_server(("127.0.0.1", 0)) as listening, file.open("rb") as opened, ThreadPoolExecutor() as pool:
+        listening.settimeout(PATIENCE)
         refused = pool.submit(refuse, listening)
         there = Remote(f"http://127.0.0.1:{listening.getsockname()[1]}", "c", None)
         with pytest.raises(TooLarge, match="the corpus is full"):

@@ -25,7 +25,7 @@ from serving.corpora.filter_language import compile_filter
 from serving.corpora.ingest.uploading import Options
 from serving.errors import Invalid, Overloaded, ServiceError, Unhealthy
 from tests.serving.conftest import Command, Launcher
-from tests.serving.readers import files
+from tests.serving.corpora.ingest.readers import files
 
 
 class Shelf:
@@ -241,6 +241,23 @@ def test_watching_goes_on_after_what_may_pass_and_tells_it_once(
         asyncio.run(Folder(tmp_path, shelf, prepare).watch(tell))
     assert shelf.texts == ["one"]
     assert [len(one.failed) for one in told] == [1, 1, 1, 0]
+
+
+def test_watching_tells_once_which_files_it_ignores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(folder, "SETTLED_SECONDS", 0)
+    shelf, told = Shelf(), list[Round]()
+    write(tmp_path / "sheet.xlsx", "one")
+
+    def tell(round: Round) -> None:
+        told.append(round)
+        if round.added:
+            raise asyncio.CancelledError
+        write(tmp_path / "a.txt", "one")
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(Folder(tmp_path, shelf, prepare).watch(tell))
+    assert [one.ignored for one in told] == [{".xlsx": 1}, {}]
 
 
 # Tests of the command.

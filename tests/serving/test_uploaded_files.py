@@ -19,9 +19,9 @@ from fastapi.testclient import TestClient
 from serving.corpora.ingest import reading
 from serving.corpora.ingest.readers.__main__ import main
 from serving.errors import Malformed, TooLarge, Unhealthy
+from tests.serving.corpora.ingest.readers import files
 from tests.serving.corpora.ingest.reading import SETTINGS, read
 from tests.serving.corpora.ingest.uploading import DOCUMENTS, ended, of, stored
-from tests.serving.readers import files
 
 Refuses = Callable[..., None]
 TABLE = pyarrow.table({"id": ["a", "b"], "text": ["one", "two"], "year": [1999, None]})

@@ -6,7 +6,7 @@ import json
 import re
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import Page, Route, expect
@@ -150,14 +150,17 @@ def test_an_answer_of_a_proxy_is_not_taken_for_the_servers(server: Running, visi
     expect(page.get_by_role("heading", level=1, name="Corpora")).to_be_visible()
 
 
-def test_another_view_of_a_server_that_is_gone_says_so(server: Running, visit: Visit) -> None:
+@pytest.mark.parametrize(("role", "name"), [("button", "Try again"), ("link", "Map")])
+def test_another_view_of_a_server_that_is_gone_says_so(
+    server: Running, visit: Visit, role: Literal["button", "link"], name: str
+) -> None:
     page = visit(server.address, "?view=compare", expected=["ERR_CONNECTION_REFUSED"])
     expect(page.get_by_role("region", name="Similarity matrix")).to_be_visible()
     page.route("**/*", lambda route: route.abort("connectionrefused"))
     page.get_by_role("link", name="Map", exact=True).click()
     expect(page.get_by_role("alert")).to_contain_text("The connection to the server was lost")
     page.unroute("**/*")
-    page.get_by_role("button", name="Try again").click()
+    page.get_by_role(role, name=name, exact=True).click()
     expect(page.get_by_role("heading", level=1, name="Map")).to_be_visible()
 
 

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.serving.conftest import Running
-from tests.serving.readers import files
+from tests.serving.corpora.ingest.readers import files
 from tests.web.conftest import PHONE, Visit
 from tests.web.contents import EVIL, as_csv, fill, rows
 from tests.web.views import corpus_card, open_view

@@ -1,1 +1,1 @@
-"""Readers of uploads in all formats. They stream an upload, and check each row."""
+"""Parsing of uploads in all formats. An upload is streamed, and each row is checked."""

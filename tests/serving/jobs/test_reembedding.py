@@ -10,8 +10,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.corpora.corpora import Corpora
+from serving.corpora.values import Corpus
+from serving.jobs.kinds import REEMBED
 from serving.operations.threads import check_cancelled
 from tests.conftest import PATIENCE
+from tests.serving.conftest import MakeService
 from tests.serving.shelf import Shelf, embedded
 from tests.serving.test_moving_corpora import DOCUMENTS, best, ended
 
@@ -152,4 +155,21 @@ def test_a_corpus_needs_a_model_that_exists_also_on_a_server_of_one_model(
     refuses(unknown, "PUT", "/corpora/c", json={"model": "nope"})
     assert client.get("/corpora/c").status_code == 404
     client.put("/corpora/c")
-    refuses(unknown, "POST", "/corpora/c/reembed", json={"model": "nope"})
+    client.post("/corpora/c/documents", json={"documents": DOCUMENTS}).raise_for_status()
+    for verb in ("reembed", "adapt"):
+        refuses(unknown, "POST", f"/corpora/c/{verb}", json={"model": "nope"})
+
+
+def test_a_job_for_a_model_that_is_gone_fails(make_service: MakeService, run: Callable[..., None]) -> None:
+    """Submit the job directly, as a job that was submitted before a restart without the model."""
+    service = make_service()
+
+    async def ends() -> None:
+        await service.loaded.wait()
+        await service.library.run(lambda corpora: corpora.create(Corpus("c")))
+        job = await service.jobs.submit(REEMBED, "c", {"model": "gone"})
+        async for seen in service.jobs.events(job.id):
+            job = seen or job
+        assert (job.state, job.error_count) == ("failed", 1)
+
+    run(service, ends)

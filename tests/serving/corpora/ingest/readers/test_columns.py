@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from serving.corpora.ingest.readers import columns
 from serving.corpora.ingest.readers.unreadable import Unreadable
 from tests.conftest import soon
+from tests.serving.corpora.ingest.readers import files
 from tests.serving.corpora.ingest.reading import read, values
-from tests.serving.readers import files
 
 WRITE: dict[str, tuple[str, Callable[[pyarrow.Table], bytes]]] = {
     "Parquet": ("parquet", files.parquet),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from serving.jobs.tsne.layout import EXACT, STEPS, neighbours, placed
+from serving.corpora.tsne.layout import EXACT, STEPS, neighbours, placed
 
 Matrix = NDArray[np.float32]
 

@@ -1,4 +1,4 @@
-"""`python -m serving.jobs.tsne D < VECTORS` computes a map of unit vectors, and prints its progress as JSON lines."""
+"""`python -m serving.corpora.tsne D < VECTORS` computes a map of unit vectors. It prints progress as JSON lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def main() -> int:
     with suppress(OSError):  # a sandbox may forbid this call
         os.nice(10)
     vectors = np.frombuffer(sys.stdin.buffer.read(), np.float32).reshape(-1, int(sys.argv[1]))
-    from serving.jobs.tsne.layout import placed
+    from serving.corpora.tsne.layout import placed
 
     try:
         print(json.dumps({"places": placed(vectors, _report).tolist()}))
