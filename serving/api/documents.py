@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 
 from serving.api.routing.deps import CLOSED, CorpusName, DocumentId, ServiceDep
 from serving.api.routing.route import Route
@@ -20,12 +20,12 @@ from serving.api.schemas.corpora import (
     PatchRequest,
     warnings_of,
 )
-from serving.corpora.arranging import read_sorts, sort_value
+from serving.corpora.arranging import read_sorts, sort_value, sortable
 from serving.corpora.backend import Backend, DocumentCursor
 from serving.corpora.filter_language import compile_filter, is_large, read_filter
 from serving.corpora.filters import Filter
 from serving.corpora.values import Changes, Document
-from serving.errors import Invalid
+from serving.errors import Invalid, NotFound
 from serving.jobs.upload_order import check_stays
 from serving.operations.clock import moment, timestamp
 
@@ -56,7 +56,7 @@ async def listing(
         Query(
             max_length=MAX_SORT,
             description="Order by metadata, such as `year:desc,title:asc`, of up to 8 fields. Numbers come before "
-            "strings, and documents without the field come last.",
+            "dates, dates before other strings, and documents without the field last.",
             examples=["year:desc,title:asc"],
         ),
     ] = None,
@@ -77,7 +77,7 @@ async def listing(
     )
     following = found.following
     first = next(iter(found.documents), None)
-    unused = [order.path for order in orders if not first or sort_value(first, order) is None]
+    unused = [sortable(order) for order in orders if not first or sort_value(first, order) is None]
     return DocumentsAnswer(
         documents=[_answer(document) for document in found.documents],
         cursor=None if following is None else f"{following.generation}.{following.key}",
@@ -107,25 +107,37 @@ async def delete_where(name: CorpusName, body: DeleteRequest, service: ServiceDe
 
 @router.patch("", summary="Change metadata and expiry of documents", response_model_exclude_unset=True)
 async def patch_several(name: CorpusName, body: PatchRequest, service: ServiceDep) -> PatchAnswer:
-    """Change metadata and expiry of the documents that `ids` lists or `filter` matches.
+    """Change metadata and expiry of the documents that `ids` lists or `filter` matches. `{}` matches all documents.
 
     Nothing is embedded again. Unknown ids are skipped, so compare `patched` with the number of ids. If the caller
     disconnects, or the metadata of a document would become too large, the remaining documents are not changed.
     """
-    if (body.ids is None) == (not body.filter):
+    if (body.ids is None) == (body.filter is None):
         raise Invalid("give either ids or filter", field="ids")
     if body.ids is not None:
         return PatchAnswer(patched=await _patched(name, body.ids, body, service))
-    where = await service.library.prepare(partial(compile_filter, body.filter), of=name, large=is_large(body.filter))
+    given = body.filter or {}
+    where = await service.library.prepare(partial(compile_filter, given), of=name, large=is_large(given))
     unmatched = await service.library.read(lambda corpora: corpora.unmatched(name, where), of=name, charged=True)
     return PatchAnswer(patched=await _patched(name, where, body, service), **warnings_of(filter=unmatched))
 
 
-@router.patch("/{id:any}", summary="Change metadata and expiry of a document", response_model_exclude_unset=True)
-async def patch(name: CorpusName, id: DocumentId, body: DocumentPatchRequest, service: ServiceDep) -> DocumentAnswer:
+@router.patch(
+    "/{id:any}",
+    summary="Change metadata and expiry of a document",
+    response_model=DocumentAnswer,
+    response_model_exclude_unset=True,
+    responses={204: {"description": "The document was changed, and has expired at once"}},
+)
+async def patch(name: CorpusName, id: DocumentId, body: DocumentPatchRequest, service: ServiceDep) -> Any:
     """Change metadata and expiry of one document, and return the document. Nothing is embedded again."""
-    await _patched(name, [id], body, service)
-    return await get(name, id, service)
+    changed = await _patched(name, [id], body, service)
+    try:
+        return await get(name, id, service)
+    except NotFound:
+        if changed:
+            return Response(status_code=204)
+        raise
 
 
 async def _patched(name: str, which: Sequence[str] | Filter, body: DocumentPatchRequest, service: ServiceDep) -> int:

@@ -23,9 +23,10 @@ from serving.api.routing.route import Route, parsed
 from serving.api.schemas.bodies import lower
 from serving.api.schemas.corpora import warnings_of
 from serving.api.schemas.search import EVEN, CorpusSearchRequest, SearchAnswer, SearchRequest
-from serving.corpora.arranging import CANDIDATES, DIVERSE, read_sorts, sort_value
+from serving.corpora.arranging import CANDIDATES, DIVERSE, has_scalar, read_sorts, sort_value, sortable
 from serving.corpora.backend import Backend
 from serving.corpora.filter_language import compile_filter, is_large
+from serving.corpora.filters import ID
 from serving.corpora.ingest.vectors import unit_vector
 from serving.corpora.reranking import Reranking
 from serving.corpora.search import Cursor, Examples, Hit, Mode, Query, SearchOptions, SearchResult, shown
@@ -87,6 +88,8 @@ async def search_by_url(
             asked["filter"] = orjson.loads(filter)
         except orjson.JSONDecodeError as error:
             raise Invalid(f"not JSON: {error}", field="filter") from None
+        if asked["filter"] is None:
+            raise Invalid("must be an object", field="filter")
     if sort is not None:
         asked["sort"] = sort.split(",")
     return await _search(service, [name], parsed(SearchRequest, {"query": q, **asked}))
@@ -204,9 +207,9 @@ async def _warnings(
     """
     first = next((hit for of_query in found.hits for hit in of_query), None)
     unused = {
-        "sort": [one.path for one in options.sort if not first or sort_value(first.passage.document, one) is None],
-        "group_by": [options.group_by] if options.group_by and (not first or first.group is None) else [],
-        "facets": [path for path, values in counts.values.items() if not values] if counts else [],
+        "sort": [sortable(one) for one in options.sort if not first or sort_value(first.passage.document, one) is None],
+        "group_by": [has_scalar(options.group_by)] if options.group_by and (not first or first.group is None) else [],
+        "facets": [has_scalar(path) for path, values in counts.values.items() if not values] if counts else [],
     }
     missing = await service.library.missing_fields(name, unused)
     return warnings_of(filter=found.warnings, **missing) if found.warnings or missing else {}
@@ -222,6 +225,8 @@ def _check_combination(body: SearchRequest, options: SearchOptions, *, several: 
                 )
     if (body.total or body.facets) and body.queries is not None:
         raise Invalid("does not work with total and facets: send one query at a time", field="queries")
+    if ID in (body.facets or ()):
+        raise Invalid(f"can't count {ID}, because each document has its own: name metadata fields", field="facets")
     if body.group_size > 1 and not body.group_by:
         raise Invalid("needs group_by", field="group_size")
     if not options.arranged:

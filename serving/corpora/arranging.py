@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 
 from models.runtimes.base import Floats
-from serving.corpora.filters import distance, is_number, point, values_at, with_id
+from serving.corpora.filters import Filter, In, Near, distance, instant, is_number, point, values_at, with_id
 from serving.corpora.indexes.exact import best, rounded, union
 from serving.corpora.ports import Ranking
 from serving.corpora.values import Document, Keys, Place, Scalar, Sort
@@ -77,11 +77,22 @@ def sort_value(document: Document, order: Sort) -> Scalar:
     return min((distance(found, order.near) for one in elements if (found := point(one))), default=None)
 
 
+def has_scalar(path: str) -> Filter:
+    """Return a filter that no document can match if none has a string, number or boolean at `path`."""
+    return In(path, ("", 0, False))
+
+
+def sortable(order: Sort) -> Filter:
+    """Return a filter that no document can match if none has a value by which `order` sorts."""
+    return has_scalar(order.path) if order.near is None else Near(order.path, order.near, 0)
+
+
 def sorted_by(documents: Sequence[Document], orders: Sequence[Sort]) -> list[int]:
     """Sort `documents` by `orders`, and return their positions in `documents`. The first order has priority.
 
-    In ascending order, false comes before true, booleans before numbers, and numbers before strings. Documents without
-    a value come last, both in ascending and in descending order. Documents with equal values keep their order.
+    In ascending order, false comes before true, booleans before numbers, numbers before dates, and dates before other
+    strings. Dates are ordered as points in time. Documents without a value come last, both in ascending and in
+    descending order. Documents with equal values keep their order.
     """
     positions = list(range(len(documents)))
     for order in reversed(orders):
@@ -94,7 +105,9 @@ def sorted_by(documents: Sequence[Document], orders: Sequence[Sort]) -> list[int
 def _sortable(value: Scalar) -> tuple[int, Any] | None:
     if value is None or (isinstance(value, float) and not is_number(value)):
         return None
-    return (2 if isinstance(value, str) else 0 if isinstance(value, bool) else 1), value
+    if isinstance(value, str):
+        return (3, value) if (moment := instant(value)) is None else (2, moment)
+    return (0 if isinstance(value, bool) else 1), value
 
 
 # The following functions return pages of a sorted list of documents.

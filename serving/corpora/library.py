@@ -16,7 +16,7 @@ from models.bundle.bundle import CROSS_ENCODER
 from models.bundle.tokenizer import Piece
 from models.runtimes.base import Floats
 from serving.corpora.backend import Backend, Stale
-from serving.corpora.filters import ID, AnyOf, Exists
+from serving.corpora.filters import AnyOf, Filter
 from serving.corpora.ingest.chunking import cut
 from serving.corpora.ingest.vectors import VectorRule
 from serving.corpora.reranking import Reranking, first_stage, reranked
@@ -319,18 +319,14 @@ class Library:
         with self._admitted():
             return await self.threads.read(of, lambda: work(self.corpora), charged=charged)
 
-    async def missing_fields(self, name: str, paths: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
-        """Return a warning for each dotted path at which no document of the corpus has a value.
+    async def missing_fields(self, name: str, values: Mapping[str, Sequence[Filter]]) -> dict[str, Sequence[str]]:
+        """Return a warning for each filter in `values` that no document of the corpus can match.
 
-        `paths` has the paths of each option of a request, and the warnings are under the same keys. The answer to the
-        request is complete without the warnings. Therefore, there are no warnings after an error, for example if the
-        corpus was deleted meanwhile.
+        `values` has a filter for each metadata field that an option of a request names, and the warnings are under the
+        same keys. The answer to the request is complete without the warnings. Therefore, there are no warnings after an
+        error, for example if the corpus was deleted meanwhile.
         """
-        wanted = {
-            option: AnyOf(tuple(Exists(path) for path in asked if path != ID))
-            for option, asked in paths.items()
-            if asked
-        }
+        wanted = {option: AnyOf(tuple(filters)) for option, filters in values.items() if filters}
         if not wanted:
             return {}
         try:

@@ -9,7 +9,9 @@ from time import time_ns
 from serving.errors import Invalid
 
 _TIMESTAMP = re.compile(
-    r"\d{4}-\d\d-\d\d[Tt ](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)", re.ASCII
+    r"\d{4}-\d\d-\d\d[Tt ](?:[01]\d|2[0-3]):[0-5]\d:(?:[0-5]\d|60)(?:\.\d+)?"
+    r"(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)",
+    re.ASCII,
 )
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 EARLIEST, LATEST = ((year.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND for year in (datetime.min, datetime.max))
@@ -27,16 +29,18 @@ def moment(text: object, field: str) -> int:
     Digits beyond microseconds are ignored.
 
     Raises:
-        Invalid: `text` is not a timestamp with a time of day and an offset.
+        Invalid: `text` is not a timestamp with a time of day and an offset, or is outside the years 1 to 9999 in UTC.
     """
+    wanted = "a timestamp with a time and an offset, such as 2030-01-31T08:30:00Z"
     if isinstance(text, str) and _TIMESTAMP.fullmatch(text):
+        wanted = "an existing date in the years 1 to 9999 in UTC, with seconds from 00 to 59"
         try:
             found = (datetime.fromisoformat(text.upper()) - _EPOCH) // _MICROSECOND
         except ValueError:  # the date does not exist, such as 30 February
             found = LATEST + 1
         if EARLIEST <= found <= LATEST:
             return found
-    raise Invalid("must be a timestamp with a time and an offset, such as 2030-01-31T08:30:00Z", field=field)
+    raise Invalid(f"must be {wanted}", field=field)
 
 
 def timestamp(moment: int) -> str:

@@ -170,6 +170,7 @@ def test_aliases_outlive_the_server(tmp_path: Path) -> None:
 
 def test_a_corpus_is_renamed(two: TestClient, refuses: Refuses) -> None:
     two.put("/aliases/live", json={"corpus": "old"}).raise_for_status()
+    assert two.patch("/corpora/old", json={"name": "old"}).raise_for_status().json()["name"] == "old"
     refuses((409, "Conflict", "there is already a corpus 'new'"), "PATCH", "/corpora/old", json={"name": "new"})
     refuses((409, "Conflict", "'live' is an alias"), "PATCH", "/corpora/new", json={"name": "live"})
     refuses((404, "NotFound", "'nowhere'"), "PATCH", "/corpora/nowhere", json={"name": "x"})

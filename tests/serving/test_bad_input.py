@@ -91,7 +91,7 @@ def test_similarity(refuses: Refuses, path: str, refusal: Refusal, inputs: Any) 
         (OpenAIEmbeddingsRequest, {"input": [["a"] * 9] * 9}),
         (SearchRequest, {"queries": [1] * 9}),
         (SearchRequest, {"vector": ["1"] * 9}),
-        (PatchRequest, {"ids": [1] * 9}),
+        (PatchRequest, {"ids": [True] * 9}),
         (CohereEmbedRequest, {"texts": "a", "embedding_types": ["x"] * 9}),
     ],
 )
@@ -230,6 +230,18 @@ def test_a_parameter_that_is_none_is_named(
     client.put("/corpora/c")
     body = {"json": {"documents": [{"text": "a"}]}} if method == "POST" and "snapshots" not in path else {}
     refuses((422, "Validation", f"chunk_token: is not a parameter of this route, {there}"), method, path, **body)
+
+
+def test_a_repeated_parameter_is_refused(refuses: Refuses, client: TestClient) -> None:
+    client.put("/corpora/c")
+    twice = {"filter": ['{"n": 1}', '{"s": "a"}'], "limit": 0}
+    refuses((422, "Validation", "filter: is given 2 times"), "GET", "/corpora/c/documents", params=twice)
+    refuses(
+        (422, "Validation", "on_error: is given 2 times"),
+        "POST",
+        "/corpora/c/documents?on_error=fail&on_error=skip",
+        json=[{"text": "a"}],
+    )
 
 
 @pytest.mark.parametrize(

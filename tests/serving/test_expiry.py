@@ -100,6 +100,9 @@ def test_a_wrong_time_is_named(corpus: TestClient, refuses: Refuses) -> None:
     )
     corpus.post(DOCUMENTS, json=[{"id": "a", "text": "a"}]).raise_for_status()
     refuses((422, "Validation", "expires_at: must be"), "PATCH", f"{DOCUMENTS}/a", json={"expires_at": "soon"})
+    for beyond in ("9999-12-31T23:59:59-10:00", "2030-01-31T08:30:60Z", "2030-02-30T08:30:00Z"):
+        says = "expires_at: must be an existing date in the years 1 to 9999"
+        refuses((422, "Validation", says), "PATCH", f"{DOCUMENTS}/a", json={"expires_at": beyond})
     refuses((422, "Validation", "give metadata, expires_at or both"), "PATCH", f"{DOCUMENTS}/a", json={})
     refuses((422, "Validation", "give metadata, expires_at or both"), "PATCH", DOCUMENTS, json={"ids": ["a"]})
 
@@ -115,6 +118,8 @@ def test_a_patch_changes_the_time(corpus: TestClient) -> None:
     assert many.json() == {"patched": 2}
     assert list(documents(corpus)) == ["c"]
     assert corpus.patch(f"{DOCUMENTS}/b", json={"expires_at": None}).status_code == 404
+    assert corpus.patch(f"{DOCUMENTS}/c", json={"expires_at": EARLIER}).status_code == 204
+    assert not documents(corpus)
 
 
 @pytest.mark.slow

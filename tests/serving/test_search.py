@@ -139,6 +139,36 @@ def test_the_least_score_is_compared_with_the_scores_shown(client: TestClient, m
         assert [hit["score"] for hit in kept] == [one for one in scores if one >= score]
 
 
+def test_a_sort_is_written_as_text_or_as_an_object(books: TestClient) -> None:
+    newest = ["ulysses", "moby/dick", "emma"]
+    assert ids(books, query="a", sort=["year:desc"]) == newest
+    assert ids(books, query="a", sort=[{"field": "year", "order": "desc"}]) == newest
+    assert ids(books, query="a", sort=[{"field": "year"}]) == newest[::-1]
+
+
+def test_a_field_without_values_to_sort_group_or_count_is_told(books: TestClient, refuses: Callable[..., None]) -> None:
+    says = "no document has a boolean or a number or a string in 'by', only objects."
+    for option in ({"sort": ["by:asc"]}, {"group_by": "by"}, {"facets": ["by"]}):
+        assert search(books, query="a", **option)["warnings"] == [f"{next(iter(option))}: {says}"]
+    near = [{"field": "year", "near": {"lat": 0, "lon": 0}}]
+    assert search(books, query="a", sort=near)["warnings"] == [
+        "sort: no document has an object in 'year', only numbers."
+    ]
+    refuses(
+        (422, "Validation", "facets: can't count $id"),
+        "POST",
+        "/search",
+        json={"query": "a", "corpus": "books", "facets": ["$id"]},
+    )
+
+
+def test_integers_name_documents_as_in_uploads(books: TestClient) -> None:
+    books.post(DOCUMENTS, json=[{"id": 5, "text": "a prince"}]).raise_for_status()
+    assert books.patch(DOCUMENTS, json={"ids": [5], "metadata": {"year": 1943}}).json() == {"patched": 1}
+    assert books.patch(DOCUMENTS, json={"filter": {}, "metadata": {"read": True}}).json() == {"patched": 4}
+    assert ids(books, like={"positive": [5]}, k=1) != ["5"]
+
+
 def test_what_no_document_can_match_is_told_beside_the_hits(books: TestClient, refuses: Callable[..., None]) -> None:
     warning = "filter: no document has the field 'yaer'. Did you mean 'year'?"
     answer = search(books, query="a", filter={"yaer": {"$gt": 1850}})

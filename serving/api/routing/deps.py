@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated
 
 from fastapi import Depends, Path, Request
@@ -14,17 +15,19 @@ from serving.service import Service
 
 
 async def closed_query(request: Request) -> None:
-    """Raise `Invalid` if the request has an unknown query parameter.
+    """Raise `Invalid` if the request has an unknown query parameter, or gives one more than once.
 
-    Ignoring the parameter would change the meaning of the request.
+    Ignoring a parameter would change the meaning of the request.
     """
     if not request.query_params:
         return
     known = _parameters(request.scope["route"].dependant)
-    for name in request.query_params:
+    for name, times in Counter(name for name, _ in request.query_params.multi_items()).items():
         if name not in known:
             there = f"only {', '.join(known)}" if known else "which has none"
             raise Invalid(f"is not a parameter of this route, {there}", field=name[:80])
+        if times > 1:
+            raise Invalid(f"is given {times} times: give it once", field=name)
 
 
 def _parameters(dependant: Dependant) -> list[str]:

@@ -105,6 +105,7 @@ def invalid(errors: Sequence[Mapping[str, Any]]) -> Invalid:
     first = errors[0]
     location = [str(step) for step in first["loc"] if step not in UNION_TAGS]
     message = _SAID.get(first["type"], _SHOULD.sub("must ", str(first["msg"]).removeprefix("Value error, ")))
+    message = message.replace(" after validation, not", ", not")
     if first["type"] == "int_type" and isinstance(first["input"], float) and first["input"].is_integer():
         message = f"must be an integer {FITS}, without a fraction"  # larger integers in JSON become floats
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""

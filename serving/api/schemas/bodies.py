@@ -31,10 +31,10 @@ from serving.errors import Invalid, Kind
 from serving.inference.embeddings import EmbedOptions, Encoding
 
 T = TypeVar("T")
-UNION_TAGS = _TEXTS, _IDS, _SOURCE, _PAIRS, _EMBED, _COMPARE, _ONE_PAIR, _PAIR_LIST, BY_VALUE, BY_DISTANCE = (
+UNION_TAGS = _TEXTS, _IDS, _SOURCE, _PAIRS, _EMBED, _COMPARE, _ONE_PAIR, _PAIR_LIST, SORT_TEXT, SORT_OBJECT = (
     *("<texts>", "<ids>", "<source>", "<pairs>"),
     *("<embed>", "<compare>", "<one pair>", "<list of pairs>"),
-    *("<order by value>", "<order by distance>"),
+    *("<sort as text>", "<sort as object>"),
 )
 """Names of union members that pydantic inserts into the location of an error. Errors must not show them, because they
 are not part of the request."""

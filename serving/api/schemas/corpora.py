@@ -30,6 +30,12 @@ def _check_unicode(ids: list[str]) -> list[str]:
     return ids
 
 
+def _as_text(ids: Any) -> Any:
+    return [str(one) if type(one) is int else one for one in ids] if isinstance(ids, list) else ids
+
+
+INTEGERS_AS_TEXT = BeforeValidator(_as_text)
+"""Validator of ids of documents in a body. It converts integers to text, as uploads do."""
 UNICODE = AfterValidator(_check_unicode)
 """Validator of ids of documents in a body. It refuses lone surrogates, which a store can't look up."""
 Warnings = Annotated[
@@ -296,8 +302,10 @@ class DocumentPatchRequest(ClosedBody):
 class PatchRequest(DocumentPatchRequest):
     """Request to change all documents that `ids` lists or `filter` matches."""
 
-    ids: Annotated[list[str], Field(min_length=1, max_length=100_000, fail_fast=True), UNICODE] | None = None
-    filter: Conditions | None = Field(default=None, json_schema_extra={"minProperties": 1})
+    ids: (
+        Annotated[list[str], Field(min_length=1, max_length=100_000, fail_fast=True), UNICODE, INTEGERS_AS_TEXT] | None
+    ) = None
+    filter: Conditions | None = None
 
 
 class PatchAnswer(BaseModel):

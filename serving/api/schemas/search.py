@@ -6,15 +6,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, FiniteFloat, Tag
 
-from serving.api.schemas.bodies import BY_DISTANCE, BY_VALUE, Body, ClosedBody, Strings, lower
-from serving.api.schemas.corpora import UNICODE, Conditions, ValueAnswer, Warnings
+from serving.api.schemas.bodies import SORT_OBJECT, SORT_TEXT, Body, ClosedBody, Strings, lower
+from serving.api.schemas.corpora import INTEGERS_AS_TEXT, UNICODE, Conditions, ValueAnswer, Warnings
 from serving.corpora.filters import Point
 from serving.corpora.values import Sort
 from serving.operations.bounds import CORPUS_NAME, MAX_VECTOR
 
 EVEN = 0.5
 """Default of `alpha`: both scores have the same weight."""
-DocumentIds = Annotated[list[str], Field(max_length=100, fail_fast=True), UNICODE]
+DocumentIds = Annotated[list[str], Field(max_length=100, fail_fast=True), UNICODE, INTEGERS_AS_TEXT]
 """Ids of documents that serve as examples."""
 Path = Annotated[str, Field(min_length=1, max_length=512)]
 """Path of a metadata field, with dots between the keys of nested objects. `$id` is the document's id."""
@@ -52,26 +52,26 @@ class PointRequest(ClosedBody):
     lon: FiniteFloat = Field(ge=-180, le=180)
 
 
-class DistanceSort(ClosedBody):
-    """Order of hits by the distance of the point in their metadata `field` from the point `near`.
+class FieldSort(ClosedBody):
+    """Order of hits by the value of their metadata `field`, or with `near` by the distance of its point from `near`.
 
     A point in metadata is an object with `lat` and `lon`. If the field has several points, the nearest one counts.
     """
 
     field: Path = Field(examples=["place"])
-    near: PointRequest
+    near: PointRequest | None = None
     order: Annotated[Literal["asc", "desc"], BeforeValidator(lower)] = "asc"
 
     def sort(self) -> Sort:
-        return Sort(self.field, self.order == "desc", Point(self.near.lat, self.near.lon))
+        return Sort(self.field, self.order == "desc", Point(self.near.lat, self.near.lon) if self.near else None)
 
 
 def _order_kind(value: Any) -> str:
-    return BY_DISTANCE if isinstance(value, dict | DistanceSort) else BY_VALUE
+    return SORT_OBJECT if isinstance(value, dict | FieldSort) else SORT_TEXT
 
 
 Order = Annotated[
-    Annotated[str, Field(max_length=520), Tag(BY_VALUE)] | Annotated[DistanceSort, Tag(BY_DISTANCE)],
+    Annotated[str, Field(max_length=520), Tag(SORT_TEXT)] | Annotated[FieldSort, Tag(SORT_OBJECT)],
     Discriminator(_order_kind),
 ]
 
@@ -141,7 +141,7 @@ class SearchRequest(ClosedBody):
         default=None,
         max_length=8,
         description="Order in which the best 1,000 hits are sorted: by metadata, such as `year:desc`, or by "
-        "distance. Numbers come before strings, and documents without the field come last.",
+        "distance. Numbers come before dates, dates before other strings, and documents without the field last.",
         examples=[["year:desc", "title:asc"], [{"field": "place", "near": {"lat": 48.14, "lon": 11.58}}]],
     )
     diversity: float = Field(

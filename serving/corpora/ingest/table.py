@@ -92,8 +92,7 @@ class Columns(NamedTuple):
             raise Invalid(f"a column occurs twice: {listed(names)}", field=place)
         text_at = _place(text_column or "text", names)
         if text_at is None:
-            json = header[0].lstrip().startswith(("{", "["))
-            raise Invalid(JSON_HINT if json else absent(text_column or "text", named, "column"), field="text_column")
+            raise Invalid(_no_text_column(text_column or "text", header, named), field="text_column")
         id_at = _place(id_column or "id", names)
         if id_column is not None and id_at is None:
             raise Invalid(absent(id_column, named, "column", "id_column"), field="id_column")
@@ -132,6 +131,17 @@ class Columns(NamedTuple):
         id = None if self.id is None else fields[self.id] or None
         expires_at = {} if self.expires_at is None else {EXPIRES_AT: fields[self.expires_at].strip() or None}
         return {"id": id, "text": fields[self.text], "metadata": metadata, **expires_at}
+
+
+def _no_text_column(wanted: str, header: Sequence[str], named: Sequence[str]) -> str:
+    """Return the message for a header without the text column `wanted`."""
+    if header[0].lstrip().startswith(("{", "[")):
+        return JSON_HINT
+    if "\0" in header[0]:
+        return "the header has NUL characters: give the encoding, such as content-type: text/csv; charset=utf-16le"
+    if len(named) == 1 and "|" in named[0]:
+        return f"the header is a single column {named[0][:_SHOWN]!r}: separate columns by commas, semicolons or tabs"
+    return absent(wanted, named, "column")
 
 
 def _place(wanted: str, names: Sequence[str]) -> int | None:

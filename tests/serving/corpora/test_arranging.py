@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -12,17 +13,21 @@ from serving.corpora.arranging import diverse, grouped, sorted_by, value_at
 from serving.corpora.ports import Ranking
 from serving.corpora.values import Document, Sort
 
-scalars = st.none() | st.booleans() | st.integers(-2, 2) | st.floats(-2, 2) | st.sampled_from(["", "a", "b"])
+DATES = ["2024-03-05 09:00", "2024-03-05T08:30:00Z", "2024-03-05T10:00:00+02:00"]
+scalars = st.none() | st.booleans() | st.integers(-2, 2) | st.floats(-2, 2) | st.sampled_from(["", "a", "b", *DATES])
 metadata = st.dictionaries(st.sampled_from(["x", "y"]), scalars | st.lists(scalars, max_size=2), max_size=2)
 documents = st.lists(metadata, max_size=12).map(lambda rows: [Document(str(i), "", row) for i, row in enumerate(rows)])
 
 
 def before(one: Any, other: Any) -> bool:
-    """Whether a value sorts before another one: false, true, numbers, strings."""
+    """Whether a value sorts before another one: false, true, numbers, dates as points in time, other strings."""
 
     def kind(value: Any) -> int:
-        return 2 if isinstance(value, str) else 0 if isinstance(value, bool) else 1
+        return 0 if isinstance(value, bool) else 1 if not isinstance(value, str) else 2 if value in DATES else 3
 
+    if one in DATES and other in DATES:
+        one, other = (datetime.fromisoformat(value if "T" in value else f"{value}Z") for value in (one, other))
+        return bool(one < other)
     return kind(one) < kind(other) or (kind(one) == kind(other) and one < other)
 
 

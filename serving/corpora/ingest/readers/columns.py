@@ -62,13 +62,14 @@ def _rows(columns: dict[str, pyarrow.DataType], batches: Iterable[pyarrow.Record
     for batch in batches:
         for start in range(0, batch.num_rows, ROWS_AT_ONCE):
             part = batch.slice(start, ROWS_AT_ONCE)
-            values = [_values(part[name], name, type) for name, type in columns.items()]
+            values = [_values(part[name], name, type, number + 1) for name, type in columns.items()]
             for row in zip(*values, strict=True):
                 number += 1
                 yield Record(f"row {number}", dict(zip(columns, row, strict=True)))
 
 
-def _values(column: pyarrow.Array, name: str, type: pyarrow.DataType) -> Sequence[Any]:
+def _values(column: pyarrow.Array, name: str, type: pyarrow.DataType, first: int) -> Sequence[Any]:
+    """Convert the values of a column. The first value belongs to the row with the number `first`."""
     column.validate(full=True)
     if column.type != type:
         column = column.cast(type, safe=False)
@@ -76,6 +77,18 @@ def _values(column: pyarrow.Array, name: str, type: pyarrow.DataType) -> Sequenc
         return [_plain(value) for value in column.to_pylist(maps_as_pydicts="strict")]
     except KeyError:
         raise Unreadable("a map has the same key twice", "Invalid", name) from None
+    except (ValueError, OverflowError):
+        row = first + next(i for i, value in enumerate(column) if _is_beyond_dates(value))
+        raise Unreadable("has a date outside the years 1 to 9999", "Invalid", f"row {row}.{name}") from None
+
+
+def _is_beyond_dates(value: pyarrow.Scalar) -> bool:
+    """Return whether a value has a date that Python's `datetime` can't represent."""
+    try:
+        value.as_py()
+    except (ValueError, OverflowError):
+        return True
+    return False
 
 
 def _columns(schema: pyarrow.Schema) -> dict[str, pyarrow.DataType]:
@@ -104,7 +117,7 @@ def _stored_type(type: pyarrow.DataType, name: str) -> pyarrow.DataType:
     elif types.is_dictionary(type) or types.is_run_end_encoded(type):
         stored = inner(type.value_type)
     elif types.is_timestamp(type):
-        stored = pyarrow.timestamp("us", type.tz)
+        stored = pyarrow.timestamp("us", type.tz and "UTC")  # `_plain` stores UTC; local times may be after year 9999
     elif types.is_time64(type):
         stored = pyarrow.time64("us")
     elif types.is_struct(type):

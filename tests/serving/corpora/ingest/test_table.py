@@ -121,6 +121,8 @@ def test_a_text_is_the_id_where_it_is_named_as_both(format: Any, body: bytes) ->
             {"id_column": "ids"},
             r"id_column: there is no column 'ids', only 'text'\. Select it by \?id_column",
         ),
+        (b"id|text\n1|a\n", {}, r"a single column 'id\|text': separate columns by commas, semicolons or tabs"),
+        ("id,text\n1,a\n".encode("utf-16-le"), {}, "has NUL characters: give the encoding, .*charset=utf-16le"),
         (b'{"documents": [{"text": "a"}]}', {}, "text_column: the header looks like JSON: send it as application/json"),
         (b"sep=;\n", {}, "line 2: must begin with a header"),
         (b"sep=;\ntext;a;a\n", {}, "line 2: a column occurs twice"),

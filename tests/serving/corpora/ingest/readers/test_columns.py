@@ -91,6 +91,7 @@ TYPED: list[tuple[pyarrow.DataType, Any, Any]] = [
     (pyarrow.date32(), dt.date(2024, 3, 5), "2024-03-05"),
     (pyarrow.timestamp("ns"), NOON, "2024-03-05T12:30:00"),
     (pyarrow.timestamp("ms", "Europe/Berlin"), NOON.replace(tzinfo=UTC), "2024-03-05T12:30:00Z"),
+    (pyarrow.timestamp("us", "Europe/Berlin"), dt.datetime(9999, 12, 31, 23, tzinfo=UTC), "9999-12-31T23:00:00Z"),
     (pyarrow.time64("ns"), dt.time(8, 30), "08:30:00"),
     (pyarrow.decimal128(10, 2), Decimal("12.50"), 12.5),
     (pyarrow.decimal128(10, 2), Decimal("3.00"), 3),
@@ -116,6 +117,15 @@ TYPED: list[tuple[pyarrow.DataType, Any, Any]] = [
 def test_values_that_json_has_not(type: pyarrow.DataType, value: Any, plain: Any) -> None:
     table = pyarrow.table({"text": ["a"], "x": pyarrow.array([value], type)})
     assert records(files.parquet(table)) == records(files.arrow(table), "arrow") == [{"text": "a", "x": plain}]
+
+
+@pytest.mark.parametrize("type", [pyarrow.date32(), pyarrow.timestamp("us", "UTC"), pyarrow.timestamp("us")])
+def test_a_date_outside_the_calendar_is_refused_by_row_and_column(type: pyarrow.DataType) -> None:
+    far = pyarrow.array([0, 2**31 - 1 if type == pyarrow.date32() else 2**62]).cast(pyarrow.int64())
+    days = far.cast(pyarrow.int32() if type == pyarrow.date32() else pyarrow.int64()).cast(type)
+    with pytest.raises(Unreadable, match="outside the years 1 to 9999") as refused:
+        records(files.parquet(pyarrow.table({"text": ["a", "b"], "x": days})))
+    assert (refused.value.kind, refused.value.place) == ("Invalid", "row 2.x")
 
 
 def test_ids_of_other_libraries() -> None:

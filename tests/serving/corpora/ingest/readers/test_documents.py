@@ -97,6 +97,12 @@ def test_what_is_no_front_matter_stays_text(front: str) -> None:
     assert set(found[0]["metadata"]) <= {"source", "headings"} and "text" in found[-1]["text"]
 
 
+def test_front_matter_keeps_the_names_that_a_section_needs() -> None:
+    (found,) = records("markdown", "---\nsource: https://example.org\nheadings: [q]\n---\n# A\n\nx")
+    kept = {"front_matter_source": "https://example.org", "front_matter_headings": ["q"]}
+    assert found["metadata"] == {"headings": ["A"], "source": "a", **kept}
+
+
 def test_front_matter_alone_is_a_file_without_text() -> None:
     with pytest.raises(Unreadable, match="no text") as refused:
         records("markdown", "---\na: 1\n---\n")
