@@ -85,7 +85,7 @@ def parser() -> Parser:
     export.add_argument("--if-missing", action="store_true", help="do nothing if the folder already has a valid bundle")
     export.add_argument("--no-measure", action="store_true", help="do not measure the speed of this machine's engines")
     adapters = verbs.add_parser("adapter", **about("adapter"))
-    summary = "approximate the difference of a tuned encoder to its base by a low-rank adapter, and report the loss"
+    summary = "approximate the difference of a tuned encoder to its base by a low-rank adapter, and report what is lost"
     extract = adapters.add_subparsers(dest="action", required=True, metavar="extract").add_parser(
         "extract", **described(summary, COMMANDS["adapter"].example)
     )

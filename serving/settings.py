@@ -108,7 +108,7 @@ class Settings(BaseSettings):
     exact_below: int = Field(
         default=INDEXED_FROM,
         ge=10,
-        description="minimum number of passages of a large corpus, for --index; at least 10",
+        description="number of passages from which a corpus gets an approximate index; at least 10",
     )
     expected_passages: NonNegativeInt = Field(
         default=0,
@@ -193,7 +193,7 @@ class Settings(BaseSettings):
     key_threads: PositiveInt | None = Field(
         default=None,
         description="maximum search threads of each key without its own limit, and as many write threads; by default "
-        "half of the CPU quota, 1 to 4",
+        "half of the CPU quota, but at least 1 and at most 4",
     )
     key_disk_bytes: PositiveInt | None = Field(
         default=None,

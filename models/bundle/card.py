@@ -91,9 +91,9 @@ def text(manifest: Manifest, origin: Origin, citations: Sequence[str] = ()) -> s
     """
     sections = (
         _about(manifest),
+        _use(manifest, origin),
         _scores(manifest.scores or {}),
         _training(manifest),
-        _use(manifest, origin),
         _limits(manifest, origin),
         _citations([*citations, *origin.citations]),
         _licence(origin),
@@ -177,7 +177,7 @@ def _scores(scores: Mapping[str, float]) -> str:
         f"ONNX Runtime's coordinates differ from torch's by at most {scores[PARITY]:.0e}." if PARITY in scores else ""
     )
     more = (
-        "If the folder has a `report.json`, this file describes how the scores were measured, and has further scores."
+        "If the folder has a `report.json`, that report describes how the scores were measured, and has further scores."
     )
     parts = ["## Scores", table if rows else "No scores are known.", parity, more]
     return "\n\n".join(filter(None, parts))
@@ -194,7 +194,7 @@ def _training(manifest: Manifest) -> str:
         parts = [known, repeated, _json(config)]
     else:
         record = {key: value for key, value in run.items() if key not in BULKY}
-        parts = [known, _mixed(run), _rebuilt(manifest), _postprocess(run), "Its record:", _json(record)]
+        parts = [known, _mixed(run), _rebuilt(manifest), _postprocess(run), _folded("Record", record)]
     return "\n\n".join(["## Training", *filter(None, parts)])
 
 
@@ -226,7 +226,8 @@ def _mixed(run: Mapping[str, Any]) -> str:
             left = len(ingredients) - len(rows)
             others = f" Encoders left out: {left}." if left else ""
             table = "\n".join(["| share of the weights | encoder | training |", "|---|---|---|", *rows])
-            return f"{'Averaged weights' if len(rows) > 1 else 'The weights of one run'}.{others}\n\n{table}"
+            averaged = "The weights are an average." if len(rows) > 1 else "The weights are those of one run."
+            return f"{averaged}{others}\n\n{table}"
     return ""
 
 
@@ -242,7 +243,7 @@ def _ingredient(ingredient: Any) -> str:
 def _rebuilt(manifest: Manifest) -> str:
     if file := _recipe(manifest).get("file"):
         command = shlex.join(["isosphere", "rebuild", file])
-        return f"To repeat it: `{command} --data SENTEVAL --corpus FILE`."
+        return f"To repeat the training, run `{command} --data SENTEVAL --corpus FILE`."
     return ""
 
 
@@ -274,13 +275,17 @@ def _postprocess(run: Mapping[str, Any]) -> str:
             words = ["isosphere", "postprocess", kind, source, "--out", "DIR"]
             for name in ("pooling", "max_length"):  # Earlier records lack both fields.
                 words += [f"--{name.replace('_', '-')}", str(run[name])] if name in run else []
-            fitted = f"To repeat it: `{shlex.join([*words, '--seed', str(seed), *settings])}`"
+            fitted = f"To fit the transform again, run `{shlex.join([*words, '--seed', str(seed), *settings])}`"
             return f"{fitted}. Add `--corpus FILES` if the corpus was not the default one."
     return ""
 
 
 def _json(content: Mapping[str, Any]) -> str:
     return f"```json\n{json.dumps(content, ensure_ascii=False, indent=2)}\n```"
+
+
+def _folded(title: str, content: Mapping[str, Any]) -> str:
+    return f"<details><summary>{title}</summary>\n\n{_json(content)}\n\n</details>"
 
 
 def _use(manifest: Manifest, origin: Origin) -> str:
@@ -336,9 +341,7 @@ def _use_adapter(manifest: Manifest, origin: Origin) -> str:
     base = next(iter(origin.base_models), manifest.backbone)
     folder = shlex.quote(f"artifacts/{manifest.name}")
     transform = (
-        f" passes through the {manifest.transform['kind']} transform, which peft does not support, and"
-        if manifest.transform
-        else ""
+        f" after the {manifest.transform['kind']} transform, which peft does not support" if manifest.transform else ""
     )
     return (
         "## Use\n\nThe folder contains a low-rank adapter, which needs the weights of its base. Isosphere merges "
@@ -349,16 +352,17 @@ def _use_adapter(manifest: Manifest, origin: Origin) -> str:
         "```python\nfrom peft import PeftModel\nfrom transformers import AutoModel\n\n"
         f'base = AutoModel.from_pretrained("{base}")\n'
         'encoder = PeftModel.from_pretrained(base, "FOLDER").merge_and_unload()\n```\n\n'
-        f"The {manifest.pooling} pooling of the last hidden states{transform} is divided by its length."
+        f"The vector of a text is the {manifest.pooling} pooling of the last hidden states{transform}, divided by its "
+        "L2 norm."
     )
 
 
 def _limits(manifest: Manifest, origin: Origin) -> str:
     languages = (
-        f"The card of its source names the languages {', '.join(origin.languages)}. Its quality in other "
-        "languages is unknown."
+        f"The model card of the source weights names these languages: {', '.join(origin.languages)}. The quality in "
+        "other languages is unknown."
         if origin.languages
-        else "The card of its source does not name its languages."
+        else "The model card of the source weights names no language."
     )
     own = "".join(f"- {limit}\n" for limit in _recipe(manifest).get("limits", ()))
     return (

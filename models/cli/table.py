@@ -37,7 +37,9 @@ GROUPS: dict[str, dict[str, Command]] = {
             "isosphere.mcp_server",
             "",
         ),
-        "ingest": Command("add documents to a corpus without a server", "ingest notes.jsonl --corpus docs", "serving"),
+        "ingest": Command(
+            "add documents to a corpus, with or without a server", "ingest notes.jsonl --corpus docs", "serving"
+        ),
         "search": Command("search a corpus without a server", 'search "how to install" --corpus docs', "serving"),
         "export-corpus": Command(
             "write a corpus as JSON lines", "export-corpus --corpus docs --out docs.jsonl", "serving", "export"

@@ -136,12 +136,12 @@ def corpus_parser(verb: str) -> argparse.ArgumentParser:
         vectors.add_argument(
             "--own-vectors",
             action="store_true",
-            help="create a corpus whose documents have their own field vector, which is not embedded",
+            help="create a corpus of your own vectors: each document has a field vector, and no text is embedded",
         )
         vectors.add_argument(
             "--embedded",
             action="store_true",
-            help="store the vectors in Parquet files that `isosphere embed` wrote with the corpus's encoder",
+            help="take the vectors from Parquet files that `isosphere embed` wrote with the corpus's encoder",
         )
     elif verb == "search":
         parser.add_argument("query", help="text to search for")

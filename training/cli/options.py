@@ -28,7 +28,10 @@ FILES: dict[str, Any] = {"nargs": "+", "metavar": "FILE"}
 SET: dict[str, Any] = {"action": "append", "default": [], "metavar": "KEY=VALUE"}
 """Arguments of `add_argument` that several options share."""
 STUDY = "name of a study, its file, or the folder of its runs"
-REQUIRE = "tasks that must have a score: sts, transfer or names (default: sts if only --data is given, otherwise none)"
+REQUIRE = (
+    "tasks that must have a score: sts, transfer or names (default: sts if --data is given without --retrieval, "
+    "otherwise none)"
+)
 SERVED = Path("artifacts/default")
 """Path of the bundle that is served by default."""
 ADAPTED = Path("artifacts/adapted")
@@ -94,10 +97,10 @@ def _add_text_column(add: Add) -> None:
     add("--text-column", metavar="NAME", help="column of a table with the texts (default: text or sentence)")
 
 
-def _add_set_and_resume(add: Add) -> None:
+def _add_set_and_resume(add: Add, run: str) -> None:
     add("--seed", type=int, metavar="S", help="seed of all random numbers (default: 42)")
     add("--set", **SET, help="set any other option of the run")
-    add("--resume", action="store_true", help="continue the stopped run of this name")
+    add("--resume", action="store_true", help=f"continue the stopped run in {run}")
 
 
 def _add_default(add: Add) -> None:
@@ -119,12 +122,16 @@ def _train(command: argparse.ArgumentParser) -> None:
     add("--text-column", metavar="NAME", help="column of a table (default: text or sentence)")
     add("--eval-data", metavar="DIR", help="SentEval's data, to select weights by STS-B dev")
     add("--dev-data", metavar="FILE", help="pairs to select weights: sentence1,sentence2,score")
-    add("--teacher", metavar="BUNDLE", help="reference encoder (default: SimCSE trains one first)")
-    add("--preset", metavar="NAME[+ABLATION]", help="published settings (default: the backbone's)")
+    add(
+        "--teacher",
+        metavar="BUNDLE",
+        help="frozen teacher (default: train one by SimCSE; required for distillation)",
+    )
+    add("--preset", metavar="NAME[+ABLATION]", help="named settings (default: the backbone's preset)")
     add("--max-steps", type=int, metavar="N", help="number of training steps (default: the preset's epochs)")
     add("--out", metavar="DIR", help="folder of the bundle (default: artifacts/OBJECTIVE)")
-    _add_set_and_resume(add)
-    add("--force", action="store_true", help="replace the run of this name")
+    _add_set_and_resume(add, "runs/OBJECTIVE")
+    add("--force", action="store_true", help="replace the run in runs/OBJECTIVE")
     _runs(command, "train:train")
 
 
@@ -144,7 +151,7 @@ def _adapt(command: argparse.ArgumentParser) -> None:
     add("--out", **DIR, default=ADAPTED, help=f"folder of the bundle (default: {ADAPTED})")
     add("--json", **FILE, help="write the comparison to this JSON file")
     add("--resume", action="store_true", help="continue the stopped training")
-    add("--force", action="store_true", help="replace an earlier run of this name")
+    add("--force", action="store_true", help="replace an earlier run with the same --out")
     add("--promote", action="store_true", help="promote the result to the default bundle if it is not worse")
     _runs(command, "adapt:adapt")
 
@@ -156,7 +163,7 @@ def _pretrain(command: argparse.ArgumentParser) -> None:
     add("--backbone", metavar="NAME|DIR", help="BERT to continue from (default: random weights)")
     add("--tokenizer", metavar="NAME|DIR", help="source of the WordPiece vocabulary (default: minilm)")
     add("--out", metavar="DIR", help="folder of the model (default: artifacts/mlm)")
-    _add_set_and_resume(add)
+    _add_set_and_resume(add, "runs/mlm")
     _runs(command, "pretrain:pretrain")
 
 
@@ -234,7 +241,7 @@ def _study(command: argparse.ArgumentParser) -> None:
     add("--published", action="store_true", help="use the paper's backbone and settings")
     add("--data", metavar="DIR", help="folder of SentEval's and BEIR's data, to evaluate every run")
     add("--corpus", **FILES, help="text files with one sentence per line (default: Python's docs)")
-    add("--set", **SET, help="set an option; the value of an axis is a list, such as [0, 1]")
+    add("--set", **SET, help="set an option; a key of the study's grid gets a list, such as seed=[0,1]")
     add(
         "--jobs",
         type=_count,
@@ -298,7 +305,13 @@ def _promote(command: argparse.ArgumentParser) -> None:
     add("--retrieval", metavar="NAME", help="retrieval collection of --data for the comparison, such as scifact")
     add("--margin", type=float, default=0.5, metavar="POINTS", help="accepted loss in points (default: 0.5)")
     add("--require", type=_names, metavar="TASK,…", help=REQUIRE)
-    add("--report", **FILES, type=Path, default=[], help="evaluation files to attach")
+    add(
+        "--report",
+        **FILES,
+        type=Path,
+        default=[],
+        help="files of earlier evaluations of this bundle, whose scores count for --require",
+    )
     add("--force", action="store_true", help="promote despite failed checks, which are recorded in the ledger")
     _add_default(add)
     _runs(command, "promote:promote")

@@ -91,7 +91,7 @@ def _arms(summary: Summary) -> Element:
     caption = Caption(
         f"{metric.name}-arms",
         f"{summary.title} of each arm.",
-        f"Grey: each seed. Coloured: the mean{spread}. Dashed: {summary.against}.",
+        f"Grey: each seed. Coloured: the mean{spread}. Dashed: the arm {summary.against!r}.",
     )
     reference = next(row.mean.mean for row in rows if row.label == summary.against)
     reach = [reference, *(value for row in rows for value in (row.mean.mean, *(row.interval or ()), *row.mean.values))]

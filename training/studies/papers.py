@@ -126,7 +126,7 @@ EARLIER = STUDIES / "recorded.toml"
 BASELINE = "SimCSE"
 """Name of the baseline arm. If a study has no such arm, its first arm is the baseline."""
 REPRODUCED, NOT_REPRODUCED, NOT_RUN = "reproduced", "not reproduced", "not run yet"
-NO_NUMBER = "we found no source for the paper's numbers, so no difference can be checked."
+NO_NUMBER = "we could not check enough of the paper's numbers to compute a difference."
 HEAD = ("Arm", "Paper", "Difference", "Here", "n", "Difference", "Verdict")
 
 INTRODUCTION = """\
@@ -141,8 +141,11 @@ The command `isosphere study pages` writes this page from benchmarks/results/stu
 | Paper | the number in the paper, or – if we could not check the number in a source |
 | Here | the mean of the seven STS tasks in our runs, ± the standard deviation over seeds |
 | n | the number of seeds |
-| Difference | the difference to the arm in bold; for our runs, over the same seeds, with Welch's 95 % interval |
+| Difference | the difference to SimCSE (bold), and for our runs Welch's 95 % interval over the seeds of both arms |
 | Verdict | *reproduced*: our difference has the paper's sign, and its interval does not contain 0 |
+
+If a table has no SimCSE arm, differences are to its first arm. If it has several, they are to the one with the same
+settings.
 """
 
 
@@ -179,7 +182,7 @@ class Line:
         decided = abs(self.gain) >= self.noise and round(self.gain, DECIMALS)
         shown = _in_words(self.gain) if decided else "no difference shown"
         if self.paper_gain is None:
-            return f"{shown}; no number from the paper"
+            return f"{shown}; the paper's number is not checked"
         return REPRODUCED if shown == _in_words(self.paper_gain) else f"{NOT_REPRODUCED}: {shown}"
 
 
@@ -266,7 +269,7 @@ def verdict(found: Sequence[Line], untestable: str = "") -> str:
     if untestable or not reported:
         said = f"Not testable here: {untestable or NO_NUMBER}"
     elif not compared:
-        said = "No verdict yet: no difference that the paper reports has two seeds or more here."
+        said = "No verdict yet: no difference of the paper that we could check has two seeds or more here."
     else:
         reproduced, undecided = sum(line.verdict == REPRODUCED for line in compared), len(reported) - len(compared)
         words = "Partly reproduced" if reproduced else "Not reproduced"
@@ -275,7 +278,7 @@ def verdict(found: Sequence[Line], untestable: str = "") -> str:
         elif undecided:
             words += " so far"
         rest = f" ({undecided} without a result of two seeds)" if undecided else ""
-        said = f"{words}: {reproduced} of {len(reported)} differences that the paper reports{rest}."
+        said = f"{words}: {reproduced} of {len(reported)} differences in the paper that we could check{rest}."
     missing = sum(line.here is None for line in found)
     return said + (f" Not run yet: {missing} of {len(found)} arms." if missing else "")
 
@@ -319,7 +322,7 @@ def _spread(results: Sequence[Result], tasks: Sequence[str]) -> SeedScores | Non
 def _section(study: Study, results: Sequence[Result], option: str, drawn: Sequence[Element]) -> str:
     found = lines(study, results)
     backbones = ", ".join(dict.fromkeys(trial.config.backbone for trial in study.cached_trials))
-    source = f" The paper's numbers: {study.reported.of}." if study.reported else ""
+    source = f" The paper's numbers: {study.reported.of}." if study.reported and study.reported.scores else ""
     source += " All means are over the seven transfer tasks." if _by_transfer(study) else ""
     commands = [f"    isosphere study run {study.name}{option} --data DATA --corpus wiki1m.txt"]
     if "/figure-" in study.name:
