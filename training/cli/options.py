@@ -125,7 +125,7 @@ def _train(command: argparse.ArgumentParser) -> None:
     add(
         "--teacher",
         metavar="BUNDLE",
-        help="frozen teacher (default: train one by SimCSE; required for distillation)",
+        help="teacher of the objective (default: SimCSE trains one)",
     )
     add("--preset", metavar="NAME[+ABLATION]", help="named settings (default: the backbone's preset)")
     add("--max-steps", type=int, metavar="N", help="number of training steps (default: the preset's epochs)")
