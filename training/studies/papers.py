@@ -144,8 +144,8 @@ The command `isosphere study pages` writes this page from benchmarks/results/stu
 | Difference | the difference to SimCSE (bold), and for our runs Welch's 95 % interval over the seeds of both arms |
 | Verdict | *reproduced*: our difference has the paper's sign, and its interval does not contain 0 |
 
-If a table has no SimCSE arm, differences are to its first arm. If it has several, they are to the one with the same
-settings.
+If a table has no SimCSE arm, its differences are to its first arm. If a table has several SimCSE arms, each difference
+is to the SimCSE arm with the same settings.
 """
 
 
