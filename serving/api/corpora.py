@@ -116,6 +116,8 @@ async def rename(name: CorpusName, body: RenameRequest, service: ServiceDep, req
     to = check_corpus_name(body.name, "name")
     if allowed_corpus(to, request) != to:
         raise Conflict(f"{to!r} is an alias: delete it first")
+    if to == name:
+        return await describe(name, service)
 
     def renamed(corpora: Backend) -> Description:
         corpora.rename(name, to)

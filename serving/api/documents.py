@@ -20,7 +20,7 @@ from serving.api.schemas.corpora import (
     PatchRequest,
     warnings_of,
 )
-from serving.corpora.arranging import read_sorts, sort_value, sortable
+from serving.corpora.arranging import has_sort_value, read_sorts, sort_value
 from serving.corpora.backend import Backend, DocumentCursor
 from serving.corpora.filter_language import compile_filter, is_large, read_filter
 from serving.corpora.filters import Filter
@@ -77,12 +77,12 @@ async def listing(
     )
     following = found.following
     first = next(iter(found.documents), None)
-    unused = [sortable(order) for order in orders if not first or sort_value(first, order) is None]
+    unused = [has_sort_value(order) for order in orders if not first or sort_value(first, order) is None]
     return DocumentsAnswer(
         documents=[_answer(document) for document in found.documents],
         cursor=None if following is None else f"{following.generation}.{following.key}",
         count=found.total,
-        **warnings_of(filter=found.warnings, **await service.library.missing_fields(name, {"sort": unused})),
+        **warnings_of(filter=found.warnings, **await service.library.unmatched(name, {"sort": unused})),
     )
 
 

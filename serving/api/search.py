@@ -23,7 +23,7 @@ from serving.api.routing.route import Route, parsed
 from serving.api.schemas.bodies import lower
 from serving.api.schemas.corpora import warnings_of
 from serving.api.schemas.search import EVEN, CorpusSearchRequest, SearchAnswer, SearchRequest
-from serving.corpora.arranging import CANDIDATES, DIVERSE, has_scalar, read_sorts, sort_value, sortable
+from serving.corpora.arranging import CANDIDATES, DIVERSE, has_scalar, has_sort_value, read_sorts, sort_value
 from serving.corpora.backend import Backend
 from serving.corpora.filter_language import compile_filter, is_large
 from serving.corpora.filters import ID
@@ -201,17 +201,19 @@ async def _warnings(
 ) -> dict[str, Any]:
     """Return the field `warnings` of the answer.
 
-    The warnings name conditions of the filter that no document can meet, and metadata fields that no document has. A
-    field of `sort` or `group_by` is looked up only if the first hit has no value for the field. A field of `facets` is
-    looked up only if no value was counted. Most searches therefore need no lookup.
+    The warnings name conditions of the filter that no document can meet, and fields without values to sort, group or
+    count. A field of `sort` or `group_by` is looked up only if the first hit has no value for the field. A field of
+    `facets` is looked up only if no value was counted. Most searches therefore need no lookup.
     """
     first = next((hit for of_query in found.hits for hit in of_query), None)
     unused = {
-        "sort": [sortable(one) for one in options.sort if not first or sort_value(first.passage.document, one) is None],
+        "sort": [
+            has_sort_value(one) for one in options.sort if not first or sort_value(first.passage.document, one) is None
+        ],
         "group_by": [has_scalar(options.group_by)] if options.group_by and (not first or first.group is None) else [],
         "facets": [has_scalar(path) for path, values in counts.values.items() if not values] if counts else [],
     }
-    missing = await service.library.missing_fields(name, unused)
+    missing = await service.library.unmatched(name, unused)
     return warnings_of(filter=found.warnings, **missing) if found.warnings or missing else {}
 
 

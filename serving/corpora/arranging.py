@@ -82,7 +82,7 @@ def has_scalar(path: str) -> Filter:
     return In(path, ("", 0, False))
 
 
-def sortable(order: Sort) -> Filter:
+def has_sort_value(order: Sort) -> Filter:
     """Return a filter that no document can match if none has a value by which `order` sorts."""
     return has_scalar(order.path) if order.near is None else Near(order.path, order.near, 0)
 
@@ -96,13 +96,13 @@ def sorted_by(documents: Sequence[Document], orders: Sequence[Sort]) -> list[int
     """
     positions = list(range(len(documents)))
     for order in reversed(orders):
-        values = [_sortable(sort_value(document, order)) for document in documents]
+        values = [_sort_key(sort_value(document, order)) for document in documents]
         positions.sort(key=lambda i: values[i] or (), reverse=order.descending)
         positions.sort(key=lambda i: values[i] is None)
     return positions
 
 
-def _sortable(value: Scalar) -> tuple[int, Any] | None:
+def _sort_key(value: Scalar) -> tuple[int, Any] | None:
     if value is None or (isinstance(value, float) and not is_number(value)):
         return None
     if isinstance(value, str):
@@ -162,10 +162,10 @@ def read_place(text: str, orders: Sequence[Sort], position: type[int] | type[str
 
 
 def _key(values: Sequence[Scalar], orders: Sequence[Sort]) -> list[tuple[bool, Any]]:
-    sortable = map(_sortable, values)
+    keys = map(_sort_key, values)
     return [
         (value is None, _Descending(value) if order.descending else value)
-        for value, order in zip(sortable, orders, strict=True)
+        for value, order in zip(keys, orders, strict=True)
     ]
 
 

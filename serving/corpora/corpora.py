@@ -152,8 +152,6 @@ class Corpora(Backend):
     def rename(self, name: str, to: str) -> None:
         """Rename a corpus, and move the files of its index. Writes and searches wait meanwhile."""
         corpus = self.named(name)
-        if to == name:
-            return
         with corpus.copying, corpus.locked(), self._naming:
             if to in self._open:
                 raise Conflict(f"there is already a corpus {to!r}: delete it first, or use an alias")

@@ -319,14 +319,14 @@ class Library:
         with self._admitted():
             return await self.threads.read(of, lambda: work(self.corpora), charged=charged)
 
-    async def missing_fields(self, name: str, values: Mapping[str, Sequence[Filter]]) -> dict[str, Sequence[str]]:
-        """Return a warning for each filter in `values` that no document of the corpus can match.
+    async def unmatched(self, name: str, filters: Mapping[str, Sequence[Filter]]) -> dict[str, Sequence[str]]:
+        """Return a warning for each of `filters` that no document of the corpus can match.
 
-        `values` has a filter for each metadata field that an option of a request names, and the warnings are under the
+        `filters` has a filter for each metadata field that an option of a request names, and the warnings are under the
         same keys. The answer to the request is complete without the warnings. Therefore, there are no warnings after an
         error, for example if the corpus was deleted meanwhile.
         """
-        wanted = {option: AnyOf(tuple(filters)) for option, filters in values.items() if filters}
+        wanted = {option: AnyOf(tuple(of_option)) for option, of_option in filters.items() if of_option}
         if not wanted:
             return {}
         try:

@@ -162,6 +162,11 @@ def test_a_field_without_values_to_sort_group_or_count_is_told(books: TestClient
     )
 
 
+def test_a_filter_in_the_query_string_is_an_object(books: TestClient, refuses: Callable[..., None]) -> None:
+    for path in ("/corpora/books/search?q=a&filter=null", f"{DOCUMENTS}?filter=null"):
+        refuses((422, "Validation", "filter: must be an object"), "GET", path)
+
+
 def test_integers_name_documents_as_in_uploads(books: TestClient) -> None:
     books.post(DOCUMENTS, json=[{"id": 5, "text": "a prince"}]).raise_for_status()
     assert books.patch(DOCUMENTS, json={"ids": [5], "metadata": {"year": 1943}}).json() == {"patched": 1}

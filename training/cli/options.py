@@ -97,10 +97,10 @@ def _add_text_column(add: Add) -> None:
     add("--text-column", metavar="NAME", help="column of a table with the texts (default: text or sentence)")
 
 
-def _add_set_and_resume(add: Add, run: str) -> None:
+def _add_set_and_resume(add: Add) -> None:
     add("--seed", type=int, metavar="S", help="seed of all random numbers (default: 42)")
     add("--set", **SET, help="set any other option of the run")
-    add("--resume", action="store_true", help=f"continue the stopped run in {run}")
+    add("--resume", action="store_true", help="continue the stopped run with the same --out")
 
 
 def _add_default(add: Add) -> None:
@@ -130,8 +130,8 @@ def _train(command: argparse.ArgumentParser) -> None:
     add("--preset", metavar="NAME[+ABLATION]", help="named settings (default: the backbone's preset)")
     add("--max-steps", type=int, metavar="N", help="number of training steps (default: the preset's epochs)")
     add("--out", metavar="DIR", help="folder of the bundle (default: artifacts/OBJECTIVE)")
-    _add_set_and_resume(add, "runs/OBJECTIVE")
-    add("--force", action="store_true", help="replace the run in runs/OBJECTIVE")
+    _add_set_and_resume(add)
+    add("--force", action="store_true", help="replace an earlier run with the same --out")
     _runs(command, "train:train")
 
 
@@ -163,7 +163,7 @@ def _pretrain(command: argparse.ArgumentParser) -> None:
     add("--backbone", metavar="NAME|DIR", help="BERT to continue from (default: random weights)")
     add("--tokenizer", metavar="NAME|DIR", help="source of the WordPiece vocabulary (default: minilm)")
     add("--out", metavar="DIR", help="folder of the model (default: artifacts/mlm)")
-    _add_set_and_resume(add, "runs/mlm")
+    _add_set_and_resume(add)
     _runs(command, "pretrain:pretrain")
 
 

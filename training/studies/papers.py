@@ -182,7 +182,7 @@ class Line:
         decided = abs(self.gain) >= self.noise and round(self.gain, DECIMALS)
         shown = _in_words(self.gain) if decided else "no difference shown"
         if self.paper_gain is None:
-            return f"{shown}; the paper's number is not checked"
+            return f"{shown}; no difference in the paper to compare with"
         return REPRODUCED if shown == _in_words(self.paper_gain) else f"{NOT_REPRODUCED}: {shown}"
 
 

@@ -204,8 +204,11 @@ def parsed(model: type[Model], raw: Any) -> Model:
         raise invalid(error.errors()) from None
 
 
-def check_counts(body: Any, settings: Settings) -> None:
-    """Raise `TooLarge` if a body has more texts or token ids than a request may have."""
+def check_counts(body: Any, settings: Settings, *, patch: bool = False) -> None:
+    """Raise `TooLarge` if a body has more texts or token ids than a request may have.
+
+    With `patch`, `ids` are ids of documents, which have a limit of their own.
+    """
     if not isinstance(body, dict):
         return
     inputs = body.get("inputs")
@@ -214,8 +217,8 @@ def check_counts(body: Any, settings: Settings) -> None:
         if isinstance(value, list):
             check_count(len(value), settings.max_request_texts, field)
     for field in _TEXTS_OR_IDS:
-        if not isinstance(given := body.get(field), list) or (field == "ids" and given and isinstance(given[0], str)):
-            continue  # ids of documents have a limit of their own
+        if not isinstance(given := body.get(field), list) or (patch and field == "ids"):
+            continue
         if given and is_number(given[0]):
             ids = len(given)
         else:
@@ -241,7 +244,7 @@ def _bounded(handle: Work, field: Any, *, typed: bool, closed: bool = False) -> 
                 raise UnsupportedMedia("is missing: this route reads application/json", field="content-type")
             if not is_json(media_type(request)):
                 raise UnsupportedMedia(f"this route reads application/json, not {media_type(request)}")
-            check_counts(await request.json(), service.settings)
+            check_counts(await request.json(), service.settings, patch=request.method == "PATCH")
         elif required:
             raise Malformed("the body is empty")
         elif closed and field is None and (await request.body()).strip() not in NOTHING:

@@ -42,7 +42,7 @@ Warnings = Annotated[
     list[str] | None,
     Field(
         description="Warnings about conditions that no document can meet, because no document has the field or a "
-        "value of this type, and about other fields that no document has. Absent if there are no warnings."
+        "value of this type, and about fields without values to sort, group or count. Absent if there are no warnings."
     ),
 ]
 

@@ -92,7 +92,8 @@ def _row(line: bytes, place: str) -> Row:
         return Row(place, record)
     if kind := record.get("kind"):
         raise _ERRORS[kind](record["error"], field=record["place"] or None)
-    return Row(record["place"], record["value"])
+    value = Invalid(record["error"], field=record["field"]) if record["error"] else record["value"]
+    return Row(record["place"], value)
 
 
 def _ended(status: int, format: str) -> ServiceError:

@@ -23,6 +23,7 @@ from serving.errors import Invalid
 
 scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.integers(-2, 2) | st.floats(-2, 2)
 values = scalars | st.text(max_size=3) | st.sampled_from(["a" * COMPARED, "a" * COMPARED + "b"])
+values |= st.sampled_from(["2024-03-05 09:00", "2024-03-05T08:30:00Z", "2024-03-05T10:00:00+02:00", "2024-03-05"])
 metadata = st.dictionaries(st.sampled_from(["x", "y"]), values | st.lists(values, max_size=2), max_size=2)
 orders = st.lists(st.builds(Sort, st.sampled_from(["x", "y", "$id"]), st.booleans()), min_size=1, max_size=3)
 

@@ -222,7 +222,7 @@ def test_an_arm_of_which_the_paper_has_no_number_has_none_to_compare_with() -> N
     study = Study.read(STUDIES / "dclr/table-1.toml")
     results = [Result.checked(line(arm, seed, y)) for arm, of in SCORES.items() for seed, y in enumerate(of)]
     silent = replace(study, reported=Reported("nothing", {}))
-    assert lines(silent, results)[1].verdict == "better; the paper's number is not checked"
+    assert lines(silent, results)[1].verdict == "better; no difference in the paper to compare with"
 
 
 def test_transfer_is_compared_by_the_transfer_tasks() -> None:

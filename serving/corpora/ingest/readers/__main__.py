@@ -50,7 +50,7 @@ def main() -> int:
     try:
         read: Callable[[BinaryIO, dict[str, Any]], Records] = resolve_name(READERS[format])
         for record in read(sys.stdin.buffer, options):
-            print(json.dumps({"place": record.place, "value": record.value}))
+            print(json.dumps(record._asdict()))
         return 0
     except MemoryError:
         spare.clear()

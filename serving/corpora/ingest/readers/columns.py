@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow
-from pyarrow import ipc, types
+from pyarrow import compute, ipc, types
 from pyarrow.parquet import ParquetFile
 
 from serving.corpora.ingest.readers.unreadable import Record, Records, Unreadable, check_begins, damage
@@ -34,7 +34,7 @@ def parquet(file: BinaryIO, _: dict[str, Any]) -> Records:
     """Yield the rows of a Parquet file. Memory contains only a part of a row group at a time.
 
     Raises:
-        Unreadable: the file is damaged or has another format, or its rows can't be stored.
+        Unreadable: the file is damaged or has another format, or a column can't be stored.
     """
     check_begins(file.read(4), (b"PAR1",), "Parquet")
     with damage("Parquet"):
@@ -47,7 +47,7 @@ def arrow(file: BinaryIO, _: dict[str, Any]) -> Records:
     """Yield the rows of an Arrow file or stream. Memory contains only one record batch at a time.
 
     Raises:
-        Unreadable: the file is damaged or has another format, or its rows can't be stored.
+        Unreadable: the file is damaged or has another format, or a column can't be stored.
     """
     is_file = file.read(len(MAGIC)) == MAGIC
     with damage("Arrow"):
@@ -57,38 +57,41 @@ def arrow(file: BinaryIO, _: dict[str, Any]) -> Records:
         yield from _rows(_columns(reader.schema), map(reader.get_batch, numbers) if is_file else reader)
 
 
+class _Bad(NamedTuple):
+    """Place of a value that can't be stored. `reason` is for the error."""
+
+    reason: str
+
+
 def _rows(columns: dict[str, pyarrow.DataType], batches: Iterable[pyarrow.RecordBatch]) -> Records:
     number = 0
     for batch in batches:
         for start in range(0, batch.num_rows, ROWS_AT_ONCE):
             part = batch.slice(start, ROWS_AT_ONCE)
-            values = [_values(part[name], name, type, number + 1) for name, type in columns.items()]
+            values = [_values(part[name], type) for name, type in columns.items()]
             for row in zip(*values, strict=True):
                 number += 1
-                yield Record(f"row {number}", dict(zip(columns, row, strict=True)))
+                fields = dict(zip(columns, row, strict=True))
+                bad = next(((name, value) for name, value in fields.items() if isinstance(value, _Bad)), None)
+                yield Record(f"row {number}", {}, bad[0], bad[1].reason) if bad else Record(f"row {number}", fields)
 
 
-def _values(column: pyarrow.Array, name: str, type: pyarrow.DataType, first: int) -> Sequence[Any]:
-    """Convert the values of a column. The first value belongs to the row with the number `first`."""
+def _values(column: pyarrow.Array, type: pyarrow.DataType) -> list[Any]:
+    """Convert the values of a column to types that JSON has. A value that can't be stored becomes a `_Bad`."""
     column.validate(full=True)
+    if types.is_run_end_encoded(column.type):
+        column = compute.run_end_decode(column)
     if column.type != type:
         column = column.cast(type, safe=False)
-    try:
-        return [_plain(value) for value in column.to_pylist(maps_as_pydicts="strict")]
-    except KeyError:
-        raise Unreadable("a map has the same key twice", "Invalid", name) from None
-    except (ValueError, OverflowError):
-        row = first + next(i for i, value in enumerate(column) if _is_beyond_dates(value))
-        raise Unreadable("has a date outside the years 1 to 9999", "Invalid", f"row {row}.{name}") from None
-
-
-def _is_beyond_dates(value: pyarrow.Scalar) -> bool:
-    """Return whether a value has a date that Python's `datetime` can't represent."""
-    try:
-        value.as_py()
-    except (ValueError, OverflowError):
-        return True
-    return False
+    values: list[Any] = []
+    for value in column:
+        try:
+            values.append(_plain(value.as_py(maps_as_pydicts="strict")))
+        except KeyError:
+            values.append(_Bad("is a map with the same key twice"))
+        except (ValueError, OverflowError) as error:
+            values.append(_Bad(f"has a date outside the years 1 to 9999 ({error})"))
+    return values
 
 
 def _columns(schema: pyarrow.Schema) -> dict[str, pyarrow.DataType]:
@@ -100,9 +103,14 @@ def _columns(schema: pyarrow.Schema) -> dict[str, pyarrow.DataType]:
         Unreadable: two columns have the same name, or the values of a column can't be stored.
     """
     names = [name for name in schema.names if name and not name.startswith(PANDAS_INDEX)]
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise Unreadable(f"two columns have the name {twice[0]!r}", "Invalid")
+    _check_names(names, "columns")
     return {name: _stored_type(schema.field(name).type, name) for name in names}
+
+
+def _check_names(names: Sequence[str], what: str, place: str = "") -> None:
+    """Raise `Unreadable` if two columns, or two fields of the column `place`, have the same name."""
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise Unreadable(f"two {what} have the name {twice[0]!r}", "Invalid", place)
 
 
 def _stored_type(type: pyarrow.DataType, name: str) -> pyarrow.DataType:
@@ -117,10 +125,12 @@ def _stored_type(type: pyarrow.DataType, name: str) -> pyarrow.DataType:
     elif types.is_dictionary(type) or types.is_run_end_encoded(type):
         stored = inner(type.value_type)
     elif types.is_timestamp(type):
-        stored = pyarrow.timestamp("us", type.tz and "UTC")  # `_plain` stores UTC; local times may be after year 9999
+        # Casts from "s" and "ms" to "us" may overflow. An offset needs no time zone database; the name of a zone does.
+        stored = pyarrow.timestamp("us" if type.unit == "ns" else type.unit, type.tz and "+00:00")
     elif types.is_time64(type):
         stored = pyarrow.time64("us")
     elif types.is_struct(type):
+        _check_names([field.name for field in type], "fields", name)
         stored = pyarrow.struct([field.with_type(_stored_type(field.type, f"{name}.{field.name}")) for field in type])
     elif types.is_map(type) and _is_text(type.key_type):
         stored = pyarrow.map_(type.key_type, inner(type.item_type))

@@ -13,6 +13,8 @@ from typing import Any, BinaryIO
 from serving.corpora.ingest.readers.sections import Sections, documents, titled
 from serving.corpora.ingest.readers.unreadable import Records, Unreadable
 
+RESERVED = ("source", "headings")
+"""Metadata fields that readers set. In front matter, these names get a prefix."""
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
 SKIPPED = frozenset(
     (
@@ -49,6 +51,7 @@ def markdown(file: BinaryIO, options: dict[str, Any]) -> Records:
     front, text = _front_matter(_decoded(file.read()))
     html = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(text)
     page = _parsed(html)
+    front = {f"front_matter_{name}" if name in RESERVED else name: value for name, value in front.items()}
     yield from documents(page.sections, {**titled(page.title), **front}, options)
 
 

@@ -92,7 +92,7 @@ def documents(sections: list[Section], metadata: dict[str, Any], options: dict[s
         following = [*sections[1:], None]
         sections = [one for one, after in zip(sections, following, strict=True) if not _is_bare(one, after)]
     for number, (anchor, headings, text) in enumerate(sections, start=1):
-        about = _with(metadata, "headings", headings) if headings else metadata
+        about = metadata | ({"headings": headings} if headings else {})
         yield document(f"section {number}", text, anchor, about, options)
 
 
@@ -111,13 +111,7 @@ def document(place: str, text: str, anchor: str, metadata: dict[str, Any], optio
     if not (source := options["source"]):
         return Record(place, {"text": text, "metadata": metadata})
     id = f"{source}#{anchor}" if anchor else source
-    return Record(place, {"id": id, "text": text, "metadata": _with(metadata, "source", source)})
-
-
-def _with(metadata: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """Return `metadata` with `key` set to `value`. An earlier value is from the front matter, and gets a longer key."""
-    kept = {f"front_matter_{key}": metadata[key]} if key in metadata else {}
-    return {**metadata, **kept, key: value}
+    return Record(place, {"id": id, "text": text, "metadata": {**metadata, "source": source}})
 
 
 def titled(title: Any) -> dict[str, Any]:

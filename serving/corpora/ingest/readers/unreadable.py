@@ -19,10 +19,12 @@ class Unreadable(Exception):
 
 
 class Record(NamedTuple):
-    """A document as it was read, and its place in the file."""
+    """A document as it was read, and its place in the file. If `field` can't be stored, `error` is the reason."""
 
     place: str
     value: dict[str, Any]
+    field: str = ""
+    error: str = ""
 
 
 Records = Iterator[Record]

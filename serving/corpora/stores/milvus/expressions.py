@@ -138,7 +138,7 @@ def paths(where: Filter) -> Iterator[str]:
                 yield from paths(part)
         case In(str(path), options) if path != ID and None not in options:
             yield path
-        case Compares(str(path)) | Exists(str(path)):
+        case Compares(str(path)) | Exists(str(path)) | Near(str(path)):
             yield path
 
 

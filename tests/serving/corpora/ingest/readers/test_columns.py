@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from serving.corpora.ingest.readers import columns
 from serving.corpora.ingest.readers.unreadable import Unreadable
+from serving.errors import Invalid
 from tests.conftest import soon
 from tests.serving.corpora.ingest.readers import files
 from tests.serving.corpora.ingest.reading import read, values
@@ -119,13 +120,34 @@ def test_values_that_json_has_not(type: pyarrow.DataType, value: Any, plain: Any
     assert records(files.parquet(table)) == records(files.arrow(table), "arrow") == [{"text": "a", "x": plain}]
 
 
-@pytest.mark.parametrize("type", [pyarrow.date32(), pyarrow.timestamp("us", "UTC"), pyarrow.timestamp("us")])
-def test_a_date_outside_the_calendar_is_refused_by_row_and_column(type: pyarrow.DataType) -> None:
-    far = pyarrow.array([0, 2**31 - 1 if type == pyarrow.date32() else 2**62]).cast(pyarrow.int64())
-    days = far.cast(pyarrow.int32() if type == pyarrow.date32() else pyarrow.int64()).cast(type)
-    with pytest.raises(Unreadable, match="outside the years 1 to 9999") as refused:
-        records(files.parquet(pyarrow.table({"text": ["a", "b"], "x": days})))
-    assert (refused.value.kind, refused.value.place) == ("Invalid", "row 2.x")
+FAR = [pyarrow.date32(), *(pyarrow.timestamp(unit, zone) for unit in ("s", "ms", "us") for zone in (None, "UTC"))]
+
+
+@pytest.mark.parametrize("type", FAR, ids=str)
+def test_a_date_outside_the_calendar_makes_only_its_row_invalid(type: pyarrow.DataType) -> None:
+    days = type == pyarrow.date32()
+    far = pyarrow.array([0, 2**31 - 1 if days else 2**62], pyarrow.int32() if days else pyarrow.int64()).cast(type)
+    good, bad = read(files.arrow(pyarrow.table({"text": ["a", "b"], "x": far})), "arrow")
+    assert (good.place, good.value["text"], bad.place) == ("row 1", "a", "row 2")
+    assert isinstance(bad.value, Invalid)
+    assert bad.value.field == "x" and "has a date outside the years 1 to 9999" in bad.value.message
+
+
+def test_zones_need_no_database() -> None:
+    typed = pyarrow.array([0], pyarrow.timestamp("us", "Nowhere/Unknown"))
+    table = pyarrow.table({"text": ["a"], "x": typed})
+    assert records(files.arrow(table), "arrow") == [{"text": "a", "x": "1970-01-01T00:00:00Z"}]
+
+
+def test_runs_of_equal_values_are_decoded() -> None:
+    encoded = pyarrow.RunEndEncodedArray.from_arrays([2, 3], ["a", "b"])
+    assert records(files.arrow(pyarrow.table({"text": encoded})), "arrow") == [{"text": x} for x in ("a", "a", "b")]
+
+
+def test_fields_of_an_object_have_different_names() -> None:
+    twice = pyarrow.StructArray.from_arrays([pyarrow.array([1]), pyarrow.array([2])], names=["y", "y"])
+    with pytest.raises(Unreadable, match="two fields have the name 'y'"):
+        records(files.arrow(pyarrow.table({"text": ["a"], "x": twice})), "arrow")
 
 
 def test_ids_of_other_libraries() -> None:

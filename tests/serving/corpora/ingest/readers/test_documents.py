@@ -97,10 +97,13 @@ def test_what_is_no_front_matter_stays_text(front: str) -> None:
     assert set(found[0]["metadata"]) <= {"source", "headings"} and "text" in found[-1]["text"]
 
 
-def test_front_matter_keeps_the_names_that_a_section_needs() -> None:
-    (found,) = records("markdown", "---\nsource: https://example.org\nheadings: [q]\n---\n# A\n\nx")
-    kept = {"front_matter_source": "https://example.org", "front_matter_headings": ["q"]}
-    assert found["metadata"] == {"headings": ["A"], "source": "a", **kept}
+@pytest.mark.parametrize(("split", "source"), [("section", "a"), ("file", "a"), ("section", "")])
+def test_front_matter_does_not_mix_with_the_fields_of_sections(split: str, source: str) -> None:
+    front = "---\nsource: https://example.org\nheadings: [q]\n---\nIntro\n\n# A\n\nx"
+    found = [one["metadata"] for one in records("markdown", front, split=split, source=source)]
+    named = {"front_matter_source": "https://example.org", "front_matter_headings": ["q"]}
+    named |= {"source": source} if source else {}
+    assert found == ([named] if split == "file" else [named, {**named, "headings": ["A"]}])
 
 
 def test_front_matter_alone_is_a_file_without_text() -> None:
