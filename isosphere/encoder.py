@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from tqdm import tqdm
 from models import cpus
 from models.bundle import bundle as bundles
 from models.bundle.bundle import Bundle
+from models.bundle.prompts import DOCUMENT, QUERY, prompt_for
 from models.bundle.sources import MINILM, SourceError, as_bundle, shipped
 from models.names import Device
 from models.runtimes import RUNTIMES
@@ -82,6 +83,8 @@ class Encoder:
         self.dimensions: int = bundle.manifest.dim
         self.max_length: int = bundle.manifest.max_length
         """Maximum tokens of a text, including special tokens. Longer texts are truncated at the end."""
+        self.prompts: Mapping[str, str] = bundle.manifest.prompts
+        """The encoder's own prompts, by name."""
         self.fingerprint: str = bundle.manifest.fingerprint
         """Identifier of the encoder's vectors. Encoders with the same fingerprint compute the same vectors."""
         self.int8_limit: float | None = bundle.int8_limit
@@ -125,11 +128,10 @@ class Encoder:
         if prompt_name is not None:
             if prompt:
                 raise ValueError("prompt: give only one of prompt and prompt_name")
-            prompts = self._bundle.manifest.prompts
-            if prompt_name not in prompts:
-                known = ", ".join(prompts) or "none"
+            if prompt_name not in self.prompts:
+                known = ", ".join(self.prompts) or "none"
                 raise ValueError(f"prompt_name: {self.name} has no prompt {prompt_name!r}, only {known}")
-            prompt = prompts[prompt_name]
+            prompt = self.prompts[prompt_name]
         for text in given:
             if not isinstance(text, str):
                 raise TypeError(f"texts: {text!r:.80} is not a text")
@@ -146,10 +148,24 @@ class Encoder:
             vectors = _unit(vectors[:, :dimensions])
         return vectors[0] if isinstance(texts, str) else vectors
 
+    def encode_query(self, texts: str | Iterable[str], **options: Any) -> Floats:
+        """Return the vectors of queries, with the encoder's prompt for queries. `options` are those of `encode`."""
+        return self.encode(texts, prompt=prompt_for(self.prompts, QUERY) or "", **options)
+
+    def encode_document(self, texts: str | Iterable[str], **options: Any) -> Floats:
+        """Return the vectors of documents, with the encoder's prompt for documents. `options` are those of `encode`."""
+        return self.encode(texts, prompt=prompt_for(self.prompts, DOCUMENT) or "", **options)
+
     def similarity(self, a: str | Iterable[str] | Floats, b: str | Iterable[str] | Floats) -> Floats:
-        """Return the cosine similarities (N, M) between N texts or vectors `a` and M texts or vectors `b`."""
+        """Return the cosine similarities (N, M) between N texts or vectors `a` and M texts or vectors `b`.
+
+        Raises:
+            ValueError: the vectors have different dimensions.
+        """
         given = (each if isinstance(each, np.ndarray) else self.encode(each) for each in (a, b))
         rows, columns = (_unit(vectors.reshape(-1, vectors.shape[-1])) for vectors in given)
+        if rows.shape[1] != columns.shape[1]:
+            raise ValueError(f"a and b have vectors of {rows.shape[1]} and {columns.shape[1]} dimensions")
         cosines: Floats = rows @ columns.T
         return cosines
 

@@ -10,6 +10,7 @@ import select
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import takewhile
+from pathlib import Path
 from typing import Any, NoReturn
 
 from models.errors import did_you_mean
@@ -39,14 +40,15 @@ class Parser(argparse.ArgumentParser):
         self._passes_on = passes_on
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuse unknown options, then parse the arguments.
+        """Expand `~` in values such as `--out=~/x`, as shells do after a space, refuse unknown options, and parse.
 
         If an unknown option were not refused first, the words after it would be parsed as other arguments and cause a
         misleading error. A parser with subcommands or with `passes_on` does not refuse unknown options, because
         another parser reads them.
         """
+        args = [_expanded(word) for word in (sys.argv[1:] if args is None else args)]
         if not (self._passes_on or verbs(self)):
-            words = takewhile(lambda word: word != "--", sys.argv[1:] if args is None else args)
+            words = takewhile(lambda word: word != "--", args)
             names = [word.partition("=")[0] for word in words if word.startswith("--") and " " not in word]
             if unknown := [
                 name for name in names if not any(option.startswith(name) for option in self._option_string_actions)
@@ -61,6 +63,11 @@ class Parser(argparse.ArgumentParser):
         else:
             suggestion = near_option(message, self._option_string_actions)
         self.exit(2, f"{self.prog}: {message}{suggestion}\n")
+
+
+def _expanded(word: str) -> str:
+    option, _, value = word.partition("=")
+    return f"{option}={Path(value).expanduser()}" if option.startswith("--") and value.startswith("~/") else word
 
 
 def add_key(parser: argparse.ArgumentParser) -> None:

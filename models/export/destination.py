@@ -6,6 +6,7 @@ The folder is replaced as a whole, but only if it contains nothing except a bund
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,15 +68,35 @@ def seal(
     bundle.load(written)
 
 
+def check_outside_bundles(path: Path) -> None:
+    """Raise `BundleError` if `path` is inside a bundle, which could not be loaded with an additional file."""
+    for parent in path.absolute().parents:
+        if (parent / MANIFEST).exists():
+            try:
+                read_manifest(parent / MANIFEST)
+            except BundleError:  # a file of another program with this name
+                continue
+            raise BundleError(f"{path}: is inside the bundle {parent}, which must contain only its own files")
+
+
 def refuse_foreign(folder: Path) -> None:
-    """Raise an error if a folder contains files that no manifest lists, because replacing the folder would delete them.
+    """Raise an error if a bundle can't be written to a folder.
+
+    If the folder contains files that no manifest lists, it is not replaced, because these files would be deleted.
 
     Raises:
         BundleError: `folder` is a link, is not empty and not a bundle, contains files that its manifest does not list,
-            or has a path that does not end in a name; nothing has changed.
+            is inside a bundle or in a folder that is not writable, or has a path that does not end in a name; nothing
+            has changed.
     """
     if folder.name in ("", ".."):
         raise BundleError(f"{folder}: the folder would be replaced, so its path must end in its name")
+    check_outside_bundles(folder)
+    above = next(parent for parent in folder.absolute().parents if parent.exists())
+    if not above.is_dir():
+        raise BundleError(f"{folder}: {above} is not a folder")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise BundleError(f"{folder}: {above} is not writable")
     if folder.is_symlink():
         raise BundleError(f"{folder}: is a link to {folder.readlink()}; promote a bundle or roll back to change it")
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):

@@ -57,6 +57,17 @@ def test_similarity_takes_texts_and_vectors(encoder: Encoder) -> None:
     assert cosines.shape == (1, 4) and cosines[0, 0] == pytest.approx(1, abs=1e-5)
     raw = encoder.encode(TEXTS, normalize=False)
     np.testing.assert_allclose(encoder.similarity(raw[0], raw), cosines, atol=1e-5)
+    with pytest.raises(ValueError, match="32 and 8 dimensions"):
+        encoder.similarity(raw, raw[:, :8])
+
+
+def test_queries_and_documents_get_their_prompts(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert np.array_equal(encoder.encode_query(TEXTS), encoder.encode(TEXTS))
+    monkeypatch.setattr(encoder, "prompts", {"query": "the dog ", "passage": "a cat "})
+    assert np.array_equal(
+        encoder.encode_query(TEXTS, dimensions=8), encoder.encode(TEXTS, prompt="the dog ", dimensions=8)
+    )
+    assert np.array_equal(encoder.encode_document(TEXTS[0]), encoder.encode(TEXTS[0], prompt="a cat "))
 
 
 def test_texts_that_are_cut_are_told(encoder: Encoder, caplog: pytest.LogCaptureFixture) -> None:

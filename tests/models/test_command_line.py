@@ -23,6 +23,15 @@ def test_a_misspelt_word_is_answered_with_the_nearest(
     assert said.rstrip().endswith(f"did you mean {nearest}?") if nearest else "did you mean" not in said
 
 
+def test_a_home_directory_is_expanded_behind_an_equals_sign(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    parser = Parser(prog="tool")
+    parser.add_argument("--out")
+    assert [parser.parse_args([f"--out={given}"]).out for given in ("~/a b", "a~/b", "~x")] == [
+        *("/home/me/a b", "a~/b", "~x")
+    ]
+
+
 def test_names_that_there_are_follow_a_wrong_one() -> None:
     assert none_of("temprature", ["head", "temperature"]).endswith(
         "none of head, temperature; did you mean temperature?"

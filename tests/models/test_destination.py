@@ -118,6 +118,16 @@ def test_a_file_of_ones_own_inside_a_bundle_is_not_deleted(copy: Path) -> None:
     assert (copy / "notes.txt").read_text() == "mine"
 
 
+def test_nothing_is_written_inside_a_bundle_or_where_no_folder_can_be(copy: Path, tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="is inside the bundle"):
+        destination.refuse_foreign(copy / "new" / "folder")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BundleError, match="file is not a folder"):
+        destination.refuse_foreign(tmp_path / "file" / "new")
+    (tmp_path / "manifest.json").write_text('{"name": "my web app", "icons": []}')
+    destination.refuse_foreign(tmp_path / "new")
+
+
 def test_a_neighbour_with_a_likely_name_is_left_alone(copy: Path, tiny_bundle: Path) -> None:
     neighbour = copy.with_name("bundle.old")
     neighbour.mkdir()

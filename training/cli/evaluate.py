@@ -15,6 +15,7 @@ from typing import Any
 from models.bundle.adapter import MANIFEST
 from models.bundle.disk import write_whole
 from models.bundle.sources import hub_id, opened_adapter, resolve
+from models.export.destination import check_outside_bundles
 from models.export.extraction import record
 from models.remotes.base import without_user
 from training.checkpoints.progress import with_progress
@@ -118,8 +119,10 @@ def check_writable(*files: Path) -> None:
     Raises:
         DataError: the folder of a file is missing or read-only, a path is a folder, a pipe or a device, or two paths
             are the same.
+        BundleError: a file would be inside a bundle.
     """
     for file in files:
+        check_outside_bundles(file)
         if not file.parent.is_dir():
             raise DataError(f"{file}: {file.parent} is not a folder")
         if file.is_dir():
