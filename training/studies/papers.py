@@ -138,7 +138,7 @@ The command `isosphere study pages` writes this page from benchmarks/results/stu
 
 | column | meaning |
 |---|---|
-| Paper | the number in the paper, or – if we could not check the number in a source |
+| Paper | the number in the paper; `–` means that we could not check the number in a source |
 | Here | the mean of the seven STS tasks in our runs, ± the standard deviation over seeds |
 | n | the number of seeds |
 | Difference | the difference to SimCSE (bold), and for our runs Welch's 95 % interval over the seeds of both arms |
@@ -278,7 +278,7 @@ def verdict(found: Sequence[Line], untestable: str = "") -> str:
         elif undecided:
             words += " so far"
         rest = f" ({undecided} without a result of two seeds)" if undecided else ""
-        said = f"{words}: {reproduced} of {len(reported)} differences in the paper that we could check{rest}."
+        said = f"{words}: our runs reproduce {reproduced} of {len(reported)} differences that we could check{rest}."
     missing = sum(line.here is None for line in found)
     return said + (f" Not run yet: {missing} of {len(found)} arms." if missing else "")
 
@@ -442,7 +442,7 @@ def _earlier(study: Study, results: Path) -> list[str]:
         return []
     head = [f"{method} from", *HEAD[1:]]
     where = "from other starts and with other settings ([results.md](../results.md))"
-    said = f"Earlier runs compared {method} with {BASELINE} {where}:\n"
+    said = f"Earlier runs compared {method} with {BASELINE} {where}. Each row has its own run of {BASELINE}:\n"
     return ["\n".join([said, *_table(head, rows)])]
 
 

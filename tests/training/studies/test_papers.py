@@ -167,7 +167,7 @@ def test_a_page_sets_the_papers_number_beside_ours_with_a_verdict(tmp_path: Path
     said = page("dclr", tmp_path)
     assert "| **SimCSE** | 76.25 | – | 70.00 ± 0.10 | 3 | – |  |" in said
     assert "| DCLR | 77.22 | +0.97 | 72.00 ± 0.20 | 3 | +2.00 [" in said
-    assert "**Reproduced: 1 of 1 differences in the paper that we could check.**" in said
+    assert "**Reproduced: our runs reproduce 1 of 1 differences that we could check.**" in said
     other = page("gs-infonce", tmp_path)
     assert "| **SimCSE** | 76.25 | – | 70.00 ± 0.10 | 3 | – |  |" in other, "the papers share these runs"
 
@@ -207,11 +207,11 @@ def test_a_verdict_says_how_much_is_reproduced_or_why_nothing_can_be() -> None:
     line = papers.Line("a", own=False, paper=77.0, paper_gain=1.0, here=SEEDS, gain=1.0, noise=0.5)
     worse, silent = replace(line, gain=-1.0), replace(line, paper=None, paper_gain=None)
     single, missing = replace(line, noise=None), replace(line, here=None, gain=None, noise=None)
-    assert verdict([line, silent]).startswith("Reproduced: 1 of 1 ")
-    assert verdict([line, worse]).startswith("Partly reproduced: 1 of 2 ")
-    assert verdict([line, worse, missing]).startswith("Partly reproduced so far: 1 of 3 ")
-    assert verdict([line, missing]).startswith("Partly reproduced so far: 1 of 2 ")
-    assert verdict([worse, single]).startswith("Not reproduced so far: 0 of 2 ")
+    assert verdict([line, silent]).startswith("Reproduced: our runs reproduce 1 of 1 ")
+    assert verdict([line, worse]).startswith("Partly reproduced: our runs reproduce 1 of 2 ")
+    assert verdict([line, worse, missing]).startswith("Partly reproduced so far: our runs reproduce 1 of 3 ")
+    assert verdict([line, missing]).startswith("Partly reproduced so far: our runs reproduce 1 of 2 ")
+    assert verdict([worse, single]).startswith("Not reproduced so far: our runs reproduce 0 of 2 ")
     assert verdict([single]).startswith("No verdict yet")
     assert verdict([missing]) == "Not run yet."
     assert verdict([silent]).startswith("Not testable here: ")
