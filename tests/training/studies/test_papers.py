@@ -120,7 +120,7 @@ def test_a_report_that_is_none_is_refused(tmp_path: Path, part: str) -> None:
 def test_the_list_says_of_each_what_it_asks_needs_and_takes(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("list", "gs-infonce") == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "gs-infonce/table-3: How many Gaussian negatives for each sentence of the batch?" in said
+    assert "gs-infonce/table-3: How many Gaussian negatives are best?" in said
     assert "noise, noise_ratio 16.0." in said and "27 runs from minilm; --data with the STS tasks" in said
     assert "--published: 24 runs from bert-base-uncased, bert-large-uncased, roberta-base, roberta-large" in said
     assert "dclr/" not in said
