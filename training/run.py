@@ -42,6 +42,7 @@ from training.loop import Training, run_to_end
 from training.machine.devices import Devices
 from training.machine.hardware import autocast_dtype, environment, precision_name
 from training.machine.interrupt import locked
+from training.machine.state_file import digest
 from training.objectives import OBJECTIVES
 from training.step import Step, initial_state, load_frozen, load_start, make_tokeniser
 
@@ -86,6 +87,7 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
         devices.wait_for(folder / record.CONFIG)
         if state.objective.needs.teacher and teacher is None:
             teacher = _trained_teacher(teacher_config(config), corpus, devices, stream)
+        state.inputs = _inputs(config, state, selection, teacher, devices)
         torch.manual_seed(devices.own_seed(config.seed))  # The seed fixes dropout, independently of earlier draws.
         taken_up = checkpoint.load(state, folder, devices, corpus=corpus.census.digest)
         if config.layers == () and not taken_up:
@@ -124,9 +126,9 @@ def finish(config: RunConfig, stream: TextIO) -> Outcome:
     _check_folders(config, resume=True)
     folder = Path(config.run)
     with locked(folder):
-        step, best, digest = checkpoint.stored_progress(folder)
+        step, best, begun = checkpoint.stored_progress(folder)
         corpus = _corpus(config)
-        checkpoint.check_corpus(folder / checkpoint.CHECKPOINT, digest, corpus.census.digest)
+        checkpoint.check_corpus(folder / checkpoint.CHECKPOINT, begun, corpus.census.digest)
         selection, tasks = _selection_and_tasks(config, corpus, stream)
         encoder = load_for_training(replace(config, compile=False), torch.device("cpu"))
         checkpoint.load_best(encoder, best, folder)
@@ -165,6 +167,21 @@ def _selection_and_tasks(config: RunConfig, corpus: Corpus, stream: TextIO) -> t
     if absent := [name for name in STS_TASKS if name not in tasks]:
         print(f"{data} lacks {', '.join(absent)}, so the final scores do not include these tasks", file=stream)
     return selection, tasks
+
+
+def _inputs(
+    config: RunConfig, state: State, selection: Selection, teacher: Encoder | None, devices: Devices
+) -> dict[str, str]:
+    """Return digests of the inputs, other than the corpus, that a resumed run must find unchanged."""
+    found = {}
+    if selection.data:
+        found[f"the data of {'--dev-data' if config.dev_data else '--eval-data'}"] = selection.data
+    if teacher is not None:
+        found["the teacher"] = digest(teacher.state_dict(), salt=teacher.pooling)
+    if state.objective.needs.start:
+        start = load_start(config, devices)
+        found["the backbone"] = digest(start.state_dict(), salt=start.pooling)
+    return found
 
 
 def _result_lines(config: RunConfig, selection: Selection, best: Best, steps: int, corpus: Corpus) -> Iterator[str]:
