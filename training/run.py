@@ -44,7 +44,7 @@ from training.machine.hardware import autocast_dtype, environment, precision_nam
 from training.machine.interrupt import locked
 from training.machine.state_file import digest
 from training.objectives import OBJECTIVES
-from training.step import Step, initial_state, load_frozen, load_start, make_tokeniser
+from training.step import Step, check_length, initial_state, load_frozen, load_start, make_tokeniser
 
 REPLACE = "replace it by --force"
 
@@ -77,6 +77,8 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
     corpus = _corpus(config)
     selection, tasks = _selection_and_tasks(config, corpus, stream)
     state = initial_state(config, devices, autocast)
+    if not resume:  # Runs of earlier versions can still be resumed.
+        check_length(config, state.encoder)
     teacher = _load_named_teacher(config, state, corpus, devices, force=force)
     folder = Path(config.run)
     if devices.first and force:

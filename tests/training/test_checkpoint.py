@@ -284,9 +284,7 @@ def test_a_changed_corpus_is_refused(
         fitted(config, resume=True)
 
 
-def test_changed_dev_data_is_refused(
-    make_config: MakeConfig, fitted: Fit, tmp_path: Path
-) -> None:
+def test_changed_dev_data_is_refused(make_config: MakeConfig, fitted: Fit, tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("sentence1,sentence2,score\nA dog .,A cat .,1\nThe man .,A woman .,2\n")
     config = make_config(dev_data=str(pairs), max_steps=2)

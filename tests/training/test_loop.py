@@ -17,11 +17,12 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
     EventAccumulator,
 )
 
+from models.encoder.encoder import Encoder
 from tests.training.conftest import Ended
 from training import run
 from training.checkpoints import record
 from training.checkpoints.publish import Outcome, publish, sts_scores
-from training.config import RunConfig, from_preset
+from training.config import ConfigError, RunConfig, from_preset
 from training.data.corpus import open_corpus
 from training.data.files import CorpusError
 from training.evaluation import vectors
@@ -29,7 +30,7 @@ from training.evaluation.pairs import DataError
 from training.loop import DivergedError
 from training.objectives import OBJECTIVES
 from training.objectives.base import Needs, Objective, Preset, Recipe
-from training.step import Step
+from training.step import Step, check_length
 
 Fit = Callable[..., tuple[Outcome, str]]
 MakeConfig = Callable[..., RunConfig]
@@ -288,6 +289,17 @@ class Demanding(Objective):
         noise = torch.randn(clean.shape, generator=rng)
         apart = (self.norm(views.noisy[0]) - noise).square().mean()
         return {"apart": apart, "together": (views.noisy - clean).square().mean()}
+
+
+def test_a_length_above_the_encoders_is_refused(make_config: MakeConfig, fitted: Fit) -> None:
+    config = make_config(max_length=500)
+    with pytest.raises(ConfigError, match=r"max_length: 500 is more than the 64 tokens that .* --set max_length=64"):
+        fitted(config)
+    assert not Path(config.run).exists()
+
+
+def test_the_length_of_a_preset_is_accepted(make_config: MakeConfig, tiny_backbone: Path) -> None:
+    check_length(make_config(max_length=64), Encoder.load(tiny_backbone, max_length=16))
 
 
 @pytest.mark.slow
