@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
@@ -27,9 +28,9 @@ from training.data.corpus import open_corpus
 from training.data.files import CorpusError
 from training.evaluation import vectors
 from training.evaluation.pairs import DataError
-from training.loop import DivergedError
+from training.loop import EASY_AT, DivergedError, Training
 from training.objectives import OBJECTIVES
-from training.objectives.base import Needs, Objective, Preset, Recipe
+from training.objectives.base import REMOVED_SHARE, Needs, Objective, Preset, Recipe
 from training.step import Step, check_length
 
 Fit = Callable[..., tuple[Outcome, str]]
@@ -289,6 +290,17 @@ class Demanding(Objective):
         noise = torch.randn(clean.shape, generator=rng)
         apart = (self.norm(views.noisy[0]) - noise).square().mean()
         return {"apart": apart, "together": (views.noisy - clean).square().mean()}
+
+
+@pytest.mark.parametrize(
+    ("removed", "says"), [(0.9, "90% of the negatives were removed .* higher threshold"), (0.1, "too easy")]
+)
+def test_why_there_is_little_to_learn(removed: float, says: str, make_config: MakeConfig) -> None:
+    training = Training.__new__(Training)
+    training.config = replace(make_config(), objective="dclr", params=from_preset("dclr").params)
+    taken: Any = SimpleNamespace(step=EASY_AT)
+    remark = training.check(taken, {"loss": 0.0, "info_nce": 0.0, REMOVED_SHARE: removed})
+    assert remark is not None and re.search(says, remark)
 
 
 def test_a_length_above_the_encoders_is_refused(make_config: MakeConfig, fitted: Fit) -> None:
