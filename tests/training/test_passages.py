@@ -295,6 +295,9 @@ def test_adapt_only_trains_where_texts_are_too_few_to_whiten(
     assert "too few to whiten" in said.err
     assert "  adapted-trained: " in said.out
     assert not Path("adapted").exists()
+    shutil.copytree("adapted-trained", "adapted")
+    assert main([*command, "--force"]) == 0
+    assert not Path("adapted").exists(), "it would look like the new encoder with a whitening"
 
 
 @pytest.mark.parametrize("count", [20, 39])
