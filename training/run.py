@@ -49,7 +49,9 @@ from training.step import Step, check_length, initial_state, load_frozen, load_s
 REPLACE = "replace it by --force"
 
 
-def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool = False) -> Outcome:
+def fit(
+    config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool = False, advice: bool = True
+) -> Outcome:
     """Train according to `config`, and return the outcome.
 
     The run's record is written to the folder `config.run`, and progress to `stream`. All inputs are checked before the
@@ -58,6 +60,8 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
     After the checks, `force` removes an existing run in `config.run`. A run that trains its own teacher also uses a
     folder for the teacher's run. If this folder has a run with another configuration or another corpus, `force` removes
     that run, too.
+
+    If no step was better than the initial weights, `advice` names options of `train` that can help.
 
     Raises:
         RunError: `config.run` has a run, and neither `resume` nor `force` is set; or `resume` is set, and there is no
@@ -102,7 +106,7 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
         run_to_end(training, _headline(training, autocast, state.step if taken_up else None), stream)
         assert state.best is not None, "the loop evaluates before its first step"
         if devices.first:
-            for line in _result_lines(config, selection, state.best, state.step, corpus):
+            for line in _result_lines(config, selection, state.best, state.step, corpus, advice=advice):
                 print(line, file=stream)
         devices.wait()
         if devices.first:
@@ -186,7 +190,9 @@ def _inputs(
     return found
 
 
-def _result_lines(config: RunConfig, selection: Selection, best: Best, steps: int, corpus: Corpus) -> Iterator[str]:
+def _result_lines(
+    config: RunConfig, selection: Selection, best: Best, steps: int, corpus: Corpus, *, advice: bool = True
+) -> Iterator[str]:
     yield f"best: {selection.metric} {best.score:.4f} at step {best.step}"
     if best.step > 0:
         return
@@ -197,6 +203,8 @@ def _result_lines(config: RunConfig, selection: Selection, best: Best, steps: in
         f"the result has these weights with {config.pooling} pooling"
     )
     yield f"the criterion was {selection.metric}, {selection.criterion}: {values}"
+    if not advice:
+        return
     yield (
         f"what can help: smaller steps (--set learning_rate={config.learning_rate / 3:.1g}; it was "
         f"{config.learning_rate:g}), an earlier evaluation (--set eval_every={max(1, config.eval_every // 5)}; it was "

@@ -303,6 +303,16 @@ def test_why_there_is_little_to_learn(removed: float, says: str, make_config: Ma
     assert remark is not None and re.search(says, remark)
 
 
+@pytest.mark.parametrize("advice", [True, False])
+def test_only_train_is_advised_to_use_its_options(
+    advice: bool, make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.loop.learning_rate", lambda *_: 0.0)  # No step is better than the initial weights.
+    _, said = fitted(make_config(max_steps=1), advice=advice)
+    assert "no step was better than the initial weights" in said
+    assert ("--set learning_rate=" in said) == advice
+
+
 def test_a_length_above_the_encoders_is_refused(make_config: MakeConfig, fitted: Fit) -> None:
     config = make_config(max_length=500)
     with pytest.raises(ConfigError, match=r"max_length: 500 is more than the 64 tokens that .* --set max_length=64"):

@@ -67,7 +67,7 @@ def adapt(options: argparse.Namespace) -> int:
     if obstacle := _obstacle(options, start):
         print(f"{obstacle}: {whitened} is left out", file=sys.stderr)
     with terminable():
-        outcome = run.fit(config, sys.stderr, resume=options.resume, force=options.force)
+        outcome = run.fit(config, sys.stderr, resume=options.resume, force=options.force, advice=False)
     publish(config, outcome, {})
     column = ["--text-column", options.text_column] if options.text_column else []
     corpus = ["--corpus", *options.corpus, *column]
