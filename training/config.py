@@ -286,6 +286,10 @@ class RunConfig(Configuration):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        if missing := [name for name in ("objective", "params") if name not in values]:
+            raise ConfigError(f"not the configuration of a run: {' and '.join(missing)} missing")
+        if values["objective"] not in OBJECTIVES:
+            raise ConfigError(f"objective {none_of(values['objective'], OBJECTIVES)}")
         recipe = OBJECTIVES[values["objective"]]
         params = type(next(iter(recipe.presets.values())).params)
         given = check_fields({**recipe.added_params, **values["params"]}, field_types(params))

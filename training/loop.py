@@ -32,6 +32,7 @@ from training.encoding.views import fsync_caches
 from training.evaluation.selection import Selection
 from training.machine.devices import Devices
 from training.machine.interrupt import InterruptedRun, interruptible
+from training.objectives.base import REMOVED_SHARE
 from training.step import Step, learning_rate, make_meter, make_tokeniser
 
 READ_EVERY = 20
@@ -207,6 +208,8 @@ def format_terms(values: Mapping[str, float]) -> str:
 
 EASY_AT, EASY = 10, 0.01
 """If the InfoNCE loss at step `EASY_AT` is below `EASY`, the task is too easy to learn from."""
+MOST_REMOVED = 0.5
+"""If an objective removes a larger share of the negatives, a low InfoNCE loss does not mean that the task is easy."""
 
 
 class Training:
@@ -250,7 +253,7 @@ class Training:
         return Snapshot.of(self.state)
 
     def check(self, taken: TakenStep[Batch], values: Mapping[str, float]) -> str | None:
-        """Check that the values of a step are finite. Return a remark if the task is too easy to learn from, or None.
+        """Check that the values of a step are finite. Return a remark if there is little to learn, or None.
 
         Raises:
             DivergedError: a value is not finite, for another reason than an overflow of fp16. The step has been stored
@@ -264,6 +267,12 @@ class Training:
                 says += f", isosphere finish {folder} exports the best weights from before it"
             raise DivergedError(says)
         if taken.step == EASY_AT and values.get("info_nce", EASY) < EASY:
+            if (removed := values.get(REMOVED_SHARE, 0)) > MOST_REMOVED:
+                return (
+                    f"{removed:.0%} of the negatives were removed as too similar to their sentences, so there is "
+                    "little to learn. Set a higher threshold (--set threshold=…; it is "
+                    f"{self.config.params.threshold:g})"
+                )
             return (
                 f"the task is too easy, so there is little to learn: InfoNCE is {values['info_nce']:.2g} after "
                 f"{EASY_AT} steps. Train on passages of several sentences, or set another augmentation "

@@ -42,13 +42,16 @@ from training.loop import Training, run_to_end
 from training.machine.devices import Devices
 from training.machine.hardware import autocast_dtype, environment, precision_name
 from training.machine.interrupt import locked
+from training.machine.state_file import digest
 from training.objectives import OBJECTIVES
-from training.step import Step, initial_state, load_frozen, load_start, make_tokeniser
+from training.step import Step, check_length, initial_state, load_frozen, load_start, make_tokeniser
 
 REPLACE = "replace it by --force"
 
 
-def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool = False) -> Outcome:
+def fit(
+    config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool = False, advice: bool = True
+) -> Outcome:
     """Train according to `config`, and return the outcome.
 
     The run's record is written to the folder `config.run`, and progress to `stream`. All inputs are checked before the
@@ -57,6 +60,8 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
     After the checks, `force` removes an existing run in `config.run`. A run that trains its own teacher also uses a
     folder for the teacher's run. If this folder has a run with another configuration or another corpus, `force` removes
     that run, too.
+
+    If no step was better than the initial weights, `advice` names options of `train` that can help.
 
     Raises:
         RunError: `config.run` has a run, and neither `resume` nor `force` is set; or `resume` is set, and there is no
@@ -76,6 +81,8 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
     corpus = _corpus(config)
     selection, tasks = _selection_and_tasks(config, corpus, stream)
     state = initial_state(config, devices, autocast)
+    if not resume:  # Runs of earlier versions can still be resumed.
+        check_length(config, state.encoder)
     teacher = _load_named_teacher(config, state, corpus, devices, force=force)
     folder = Path(config.run)
     if devices.first and force:
@@ -86,6 +93,7 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
         devices.wait_for(folder / record.CONFIG)
         if state.objective.needs.teacher and teacher is None:
             teacher = _trained_teacher(teacher_config(config), corpus, devices, stream)
+        state.inputs = _inputs(config, state, selection, teacher, devices)
         torch.manual_seed(devices.own_seed(config.seed))  # The seed fixes dropout, independently of earlier draws.
         taken_up = checkpoint.load(state, folder, devices, corpus=corpus.census.digest)
         if config.layers == () and not taken_up:
@@ -98,7 +106,7 @@ def fit(config: RunConfig, stream: TextIO, *, resume: bool = False, force: bool 
         run_to_end(training, _headline(training, autocast, state.step if taken_up else None), stream)
         assert state.best is not None, "the loop evaluates before its first step"
         if devices.first:
-            for line in _result_lines(config, selection, state.best, state.step, corpus):
+            for line in _result_lines(config, selection, state.best, state.step, corpus, advice=advice):
                 print(line, file=stream)
         devices.wait()
         if devices.first:
@@ -124,9 +132,9 @@ def finish(config: RunConfig, stream: TextIO) -> Outcome:
     _check_folders(config, resume=True)
     folder = Path(config.run)
     with locked(folder):
-        step, best, digest = checkpoint.stored_progress(folder)
+        step, best, begun = checkpoint.stored_progress(folder)
         corpus = _corpus(config)
-        checkpoint.check_corpus(folder / checkpoint.CHECKPOINT, digest, corpus.census.digest)
+        checkpoint.check_corpus(folder / checkpoint.CHECKPOINT, begun, corpus.census.digest)
         selection, tasks = _selection_and_tasks(config, corpus, stream)
         encoder = load_for_training(replace(config, compile=False), torch.device("cpu"))
         checkpoint.load_best(encoder, best, folder)
@@ -167,7 +175,24 @@ def _selection_and_tasks(config: RunConfig, corpus: Corpus, stream: TextIO) -> t
     return selection, tasks
 
 
-def _result_lines(config: RunConfig, selection: Selection, best: Best, steps: int, corpus: Corpus) -> Iterator[str]:
+def _inputs(
+    config: RunConfig, state: State, selection: Selection, teacher: Encoder | None, devices: Devices
+) -> dict[str, str]:
+    """Return digests of the inputs, other than the corpus, that a resumed run must find unchanged."""
+    found = {}
+    if selection.data:
+        found[f"the data of {'--dev-data' if config.dev_data else '--eval-data'}"] = selection.data
+    if teacher is not None:
+        found["the teacher"] = digest(teacher.state_dict(), salt=teacher.pooling)
+    if state.objective.needs.start:
+        start = load_start(config, devices)
+        found["the backbone"] = digest(start.state_dict(), salt=start.pooling)
+    return found
+
+
+def _result_lines(
+    config: RunConfig, selection: Selection, best: Best, steps: int, corpus: Corpus, *, advice: bool = True
+) -> Iterator[str]:
     yield f"best: {selection.metric} {best.score:.4f} at step {best.step}"
     if best.step > 0:
         return
@@ -178,6 +203,8 @@ def _result_lines(config: RunConfig, selection: Selection, best: Best, steps: in
         f"the result has these weights with {config.pooling} pooling"
     )
     yield f"the criterion was {selection.metric}, {selection.criterion}: {values}"
+    if not advice:
+        return
     yield (
         f"what can help: smaller steps (--set learning_rate={config.learning_rate / 3:.1g}; it was "
         f"{config.learning_rate:g}), an earlier evaluation (--set eval_every={max(1, config.eval_every // 5)}; it was "

@@ -27,6 +27,7 @@ from training.encoding.views import FrozenEncoder, Teacher, TeacherCache, ViewEn
 from training.machine.devices import Devices, RandomState
 from training.machine.graphs import CudaGraphs
 from training.objectives import OBJECTIVES
+from training.objectives.base import PASSAGES_SETTINGS
 from training.objectives.matryoshka import Matryoshka
 
 
@@ -303,6 +304,26 @@ def initial_state(config: RunConfig, devices: Devices, autocast: torch.dtype | N
         rng=torch.Generator(devices.device).manual_seed(config.seed),
         scaler=torch.amp.GradScaler(devices.device.type, enabled=autocast == torch.float16),
     )
+
+
+def check_length(config: RunConfig, encoder: Encoder) -> None:
+    """Check that the encoder reads as many tokens as the run's `max_length`.
+
+    The `max_length` of a preset is accepted, because the user has not chosen it. Longer texts are then truncated to the
+    encoder's own limit.
+
+    Raises:
+        ConfigError: the encoder reads fewer tokens.
+    """
+    preset = {
+        PASSAGES_SETTINGS["max_length"],
+        *(each.max_length for each in OBJECTIVES[config.objective].presets.values()),
+    }
+    if config.max_length > encoder.max_length and config.max_length not in preset:
+        raise ConfigError(
+            f"max_length: {config.max_length} is more than the {encoder.max_length} tokens that {config.backbone} "
+            f"reads: --set max_length={encoder.max_length}"
+        )
 
 
 def make_tokeniser(config: RunConfig, encoder: Encoder, teacher: Encoder | None, devices: Devices) -> Tokeniser:

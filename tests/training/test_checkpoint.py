@@ -28,6 +28,7 @@ from training.checkpoints.speed import FIGURES
 from training.config import RunConfig
 from training.machine.hardware import autocast_dtype
 from training.machine.interrupt import InterruptedRun
+from training.machine.state_file import read_header, save_state
 from training.step import Step
 
 Fit = Callable[..., tuple[Outcome, str]]
@@ -281,6 +282,23 @@ def test_a_changed_corpus_is_refused(
     corpus.write_text("\n".join([*sentences, "one more sentence ."]))
     with pytest.raises(CheckpointError, match=r"checkpoint\.safetensors: the corpus has changed"):
         fitted(config, resume=True)
+
+
+def test_changed_dev_data_is_refused(make_config: MakeConfig, fitted: Fit, tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("sentence1,sentence2,score\nA dog .,A cat .,1\nThe man .,A woman .,2\n")
+    config = make_config(dev_data=str(pairs), max_steps=2)
+    fitted(config)
+    _, said = fitted(config, resume=True)
+    assert "from step 2" in said
+    pairs.write_text(pairs.read_text().replace("woman .,2", "woman .,0"))
+    with pytest.raises(CheckpointError, match=r"checkpoint\.safetensors: the data of --dev-data changed .* --force"):
+        fitted(config, resume=True)
+    file = Path(config.run) / "checkpoint.safetensors"
+    facts = read_header(file)
+    del facts["inputs"]
+    save_state(file, load_file(file), facts)
+    fitted(config, resume=True)  # Checkpoints of earlier versions have no digests.
 
 
 def test_a_damaged_checkpoint_is_named(copied: RunConfig, fitted: Fit) -> None:

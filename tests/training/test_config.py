@@ -221,6 +221,19 @@ def test_broken_json_is_refused(change: dict[str, Any]) -> None:
         RunConfig.from_json("{")
 
 
+@pytest.mark.parametrize(
+    ("described", "says"),
+    [
+        ({"layers": 6}, "not the configuration of a run: objective and params missing"),
+        ({"objective": "simcse"}, "not the configuration of a run: params missing"),
+        ({"objective": "nope", "params": {}}, "objective 'nope' is none of"),
+    ],
+)
+def test_what_a_configuration_lacks_is_named(described: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        RunConfig.from_json(json.dumps(described))
+
+
 def test_no_objective_names_a_parameter_like_a_field_of_the_run() -> None:
     for recipe in OBJECTIVES.values():
         for preset in recipe.presets.values():

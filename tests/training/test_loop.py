@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
@@ -17,19 +18,20 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
     EventAccumulator,
 )
 
+from models.encoder.encoder import Encoder
 from tests.training.conftest import Ended
 from training import run
 from training.checkpoints import record
 from training.checkpoints.publish import Outcome, publish, sts_scores
-from training.config import RunConfig, from_preset
+from training.config import ConfigError, RunConfig, from_preset
 from training.data.corpus import open_corpus
 from training.data.files import CorpusError
 from training.evaluation import vectors
 from training.evaluation.pairs import DataError
-from training.loop import DivergedError
+from training.loop import EASY_AT, DivergedError, Training
 from training.objectives import OBJECTIVES
-from training.objectives.base import Needs, Objective, Preset, Recipe
-from training.step import Step
+from training.objectives.base import REMOVED_SHARE, Needs, Objective, Preset, Recipe
+from training.step import Step, check_length
 
 Fit = Callable[..., tuple[Outcome, str]]
 MakeConfig = Callable[..., RunConfig]
@@ -288,6 +290,38 @@ class Demanding(Objective):
         noise = torch.randn(clean.shape, generator=rng)
         apart = (self.norm(views.noisy[0]) - noise).square().mean()
         return {"apart": apart, "together": (views.noisy - clean).square().mean()}
+
+
+@pytest.mark.parametrize(
+    ("removed", "says"), [(0.9, "90% of the negatives were removed .* higher threshold"), (0.1, "too easy")]
+)
+def test_why_there_is_little_to_learn(removed: float, says: str, make_config: MakeConfig) -> None:
+    training = Training.__new__(Training)
+    training.config = replace(make_config(), objective="dclr", params=from_preset("dclr").params)
+    taken: Any = SimpleNamespace(step=EASY_AT)
+    remark = training.check(taken, {"loss": 0.0, "info_nce": 0.0, REMOVED_SHARE: removed})
+    assert remark is not None and re.search(says, remark)
+
+
+@pytest.mark.parametrize("advice", [True, False])
+def test_only_train_is_advised_to_use_its_options(
+    advice: bool, make_config: MakeConfig, fitted: Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.loop.learning_rate", lambda *_: 0.0)  # No step is better than the initial weights.
+    _, said = fitted(make_config(max_steps=1), advice=advice)
+    assert "no step was better than the initial weights" in said
+    assert ("--set learning_rate=" in said) == advice
+
+
+def test_a_length_above_the_encoders_is_refused(make_config: MakeConfig, fitted: Fit) -> None:
+    config = make_config(max_length=500)
+    with pytest.raises(ConfigError, match=r"max_length: 500 is more than the 64 tokens that .* --set max_length=64"):
+        fitted(config)
+    assert not Path(config.run).exists()
+
+
+def test_the_length_of_a_preset_is_accepted(make_config: MakeConfig, tiny_backbone: Path) -> None:
+    check_length(make_config(max_length=64), Encoder.load(tiny_backbone, max_length=16))
 
 
 @pytest.mark.slow

@@ -132,6 +132,7 @@ def test_own_pairs_on_any_scale_choose(tmp_path: Path, name: str, content: str) 
         ("a.csv", "sentence1,sentence2,score\na,b,good\n", "a.csv:2: score: 'good'"),
         ("a.csv", "sentence1,sentence2,score\na,b,nan\n", "a.csv:2: score: 'nan'"),
         ("a.csv", "sentence1,sentence2,score\na,b,1\nb,c,1\n", "a.csv: 2 pairs with the same score"),
+        ("a.csv", "sentence1,sentence2,score\na,a,1\na,a,2\n", "a.csv: 2 pairs of the same text"),
         ("a.jsonl", '{"sentence1": "a"}\n', "a.jsonl:1: no column sentence2; there are sentence1"),
         ("a.jsonl", f'{{"sentence1": "a", "sentence2": "b", "score": 1{"0" * 400}}}\n', "a.jsonl:1: score: 1000"),
         ("a.jsonl", "[]\n", "a.jsonl:1: expected a JSON object"),

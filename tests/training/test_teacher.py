@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -67,6 +68,19 @@ def test_a_named_teacher_is_used_and_nothing_is_trained_first(
     assert "teacher" not in said and not Path(teacher_config(config).run).exists()
     assert [len(vectors) for vectors in imitation.seen] == [16] * 4, "once a step"
     assert not any(vectors.requires_grad for vectors in imitation.seen)
+
+
+def test_a_changed_teacher_is_refused(
+    make_taught: MakeConfig, fitted: Fit, tiny_bundle: Path, other_bundle: Path, tmp_path: Path
+) -> None:
+    teacher = shutil.copytree(tiny_bundle, tmp_path / "teacher")
+    config = make_taught(teacher=str(teacher), max_steps=2)
+    fitted(config)
+    fitted(config, resume=True)
+    shutil.rmtree(teacher)
+    shutil.copytree(other_bundle, teacher)
+    with pytest.raises(checkpoint.CheckpointError, match="the teacher changed since the checkpoint"):
+        fitted(config, resume=True)
 
 
 def test_a_teacher_that_is_not_there_leaves_no_run_in_the_way(

@@ -39,6 +39,8 @@ class Resumable(Protocol):
     step: int
     frozen: str
     """Digest of the frozen weights, or "" if there are none."""
+    inputs: Mapping[str, str]
+    """Digests of further inputs that must not change during a run, by their descriptions."""
 
     def facts(self) -> dict[str, Any]:
         """Return the numbers that the checkpoint's header stores."""
@@ -68,8 +70,8 @@ def load(state: Resumable, folder: Path, devices: Devices, *, corpus: str) -> bo
     Return False, without changes, if there is no checkpoint.
 
     Raises:
-        CheckpointError: the file is damaged, or backbone, corpus or number of processes have changed since the run's
-            start.
+        CheckpointError: the file is damaged, or backbone, corpus, number of processes or another input have changed
+            since the run's start.
     """
     file = folder / CHECKPOINT
     if not file.exists():
@@ -82,6 +84,7 @@ def load(state: Resumable, folder: Path, devices: Devices, *, corpus: str) -> bo
                 f"{file}: the run started with {facts['processes']} processes and can't resume with {devices.count}"
             )
         _check_frozen(file, facts, state.frozen)
+        _check_inputs(file, facts, state.inputs)
         tensors = load_file(file)
         state.restore_tensors(tensors)
         state_file.restore_random(tensors, devices)
@@ -144,6 +147,8 @@ class State:
     best: Best | None = None
     cached_vectors: dict[str, int] = field(default_factory=dict)
     """Number of cached vectors in each file of a frozen encoder's cache."""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """Digests of the selection's data, the teacher and the initial weights, as far as the run needs them."""
     frozen: str = field(init=False)
     """Digest of the encoder's frozen weights."""
 
@@ -155,6 +160,7 @@ class State:
             "step": self.step,
             "best": asdict(self.best) if self.best else None,
             "frozen": self.frozen,
+            "inputs": dict(self.inputs),
             "scaler": self.scaler.state_dict(),
             "recalled": self.cached_vectors,
         }
@@ -289,6 +295,15 @@ def _frozen(encoder: Encoder) -> str:
 def _check_frozen(file: Path, facts: Mapping[str, Any], frozen: str) -> None:
     if facts.get("frozen", "") != frozen:  # Pre-training freezes no weights and stores no digest.
         raise CheckpointError(f"{file}: the backbone has changed since the checkpoint, so the run can't be resumed")
+
+
+def _check_inputs(file: Path, facts: Mapping[str, Any], inputs: Mapping[str, str]) -> None:
+    begun = facts.get("inputs", {})  # Pre-training and earlier versions store no digests.
+    if changed := [name for name, digest in inputs.items() if begun.get(name, digest) != digest]:
+        raise CheckpointError(
+            f"{file}: {changed[0]} changed since the checkpoint, so the run can't be resumed: restore the earlier "
+            "files, or replace the run by --force"
+        )
 
 
 def _load_trained(tensors: Mapping[str, Tensor], encoder: Encoder) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -63,20 +64,16 @@ def adapt(options: argparse.Namespace) -> int:
             f"{options.corpus[0]}: has too few passages to compare encoders: give at least 40 documents of several "
             "sentences"
         )
-    texts = open_corpus(options.corpus, column=options.text_column).census.sentences
-    obstacle = None
-    if start.transform is not None:
-        obstacle = f"{options.backbone} already has a transform"
-    elif texts <= start.dim:
-        obstacle = f"{texts} texts are too few to whiten {start.dim} dimensions"
-    if obstacle:
+    if obstacle := _obstacle(options, start):
         print(f"{obstacle}: {whitened} is left out", file=sys.stderr)
     with terminable():
-        outcome = run.fit(config, sys.stderr, resume=options.resume, force=options.force)
+        outcome = run.fit(config, sys.stderr, resume=options.resume, force=options.force, advice=False)
     publish(config, outcome, {})
     column = ["--text-column", options.text_column] if options.text_column else []
     corpus = ["--corpus", *options.corpus, *column]
-    if not obstacle:
+    if obstacle:
+        _remove_outdated(options, whitened)
+    else:
         _run("postprocess", "whitening", str(trained), "--out", str(whitened), *WHITENING, *corpus)
 
     made = {"trained": trained} | ({} if obstacle else {"whitened": whitened})
@@ -90,6 +87,23 @@ def adapt(options: argparse.Namespace) -> int:
         return _run("promote", str(best), *corpus)
     print(next_commands(best, corpus))
     return 0
+
+
+def _obstacle(options: argparse.Namespace, start: Encoder) -> str | None:
+    """Return the reason why the new encoder can't get a whitening, or None."""
+    if start.transform is not None:
+        return f"{options.backbone} already has a transform"
+    texts = open_corpus(options.corpus, column=options.text_column).census.sentences
+    return f"{texts} texts are too few to whiten {start.dim} dimensions" if texts <= start.dim else None
+
+
+def _remove_outdated(options: argparse.Namespace, whitened: Path) -> None:
+    """With `--force`, remove the encoder of an earlier run, which would look like the new encoder with a whitening.
+
+    The initial encoder is kept, even if it is in this folder.
+    """
+    if options.force and whitened.exists() and whitened.resolve() != Path(options.backbone).resolve():
+        shutil.rmtree(whitened)
 
 
 def _check_passages(options: argparse.Namespace) -> None:

@@ -197,7 +197,9 @@ def _census(lines: Iterable[str], name: str, held_out: int, is_long_enough: Call
     trained = len(seen) - short - len(kept)
     if trained <= 0 or (held_out and not kept):
         left_out = f", and {short} are single sentences (use --preset minilm) instead of passages" if short else ""
-        needed = "at least 40 are needed, or 20 with evaluation data" if held_out else "nothing to train on"
+        needed = (
+            "at least 20 are needed, or 40 for `train` without evaluation data" if held_out else "nothing to train on"
+        )
         raise CorpusError(f"{name}: {len(seen) - short} different sentences{left_out}; {needed}")
     return Census(
         sentences=trained,

@@ -15,10 +15,11 @@ WORDS = range(6, 81)
 ABBREVIATIONS = frozenset(("e.g", "i.e", "cf", "vs", "viz", "mr", "mrs", "ms", "dr", "prof", "st", "eds", "al", "ca"))
 BEFORE_NUMBERS = frozenset(("no", "nos", "p", "pp", "vol", "ch", "sec", "fig", "figs", "eq", "eqs", "approx"))
 BOUNDARY = re.compile(
-    r"""(?P<mark>[.!?…]+)        # 3.5 has no space behind the mark, so decimals never come here
-        (?P<close>["'”’)\]]*)
+    r"""(?P<mark>[.!?…؟۔।]+)     # 3.5 has no space behind the mark, so decimals never come here
+        (?P<close>["'”’»)\]]*)
         \s+
-        (?=["'“‘(\[]*[A-Z0-9])   # what follows begins like a sentence
+        (?=["'“‘«(\[¿¡]*(?P<first>\w))   # `_begins` tests what follows
+      | [。！？]+["'”’)\]」』）】》]*\s*(?=\S)   # Chinese and Japanese have no space behind the mark
     """,
     re.VERBOSE,
 )
@@ -59,12 +60,15 @@ def clean_sentences(text: str) -> Iterator[str]:
 def all_sentences(paragraph: str) -> Iterator[str]:
     """Yield every sentence of a paragraph, clean or not.
 
-    If the sentences are joined by spaces, the result is the paragraph with single spaces between all words.
+    If the sentences are joined by spaces, the result is the paragraph with single spaces between all words. Only after
+    a full-width mark (as in Chinese), the result can have a space that the paragraph lacks.
     """
     flat = " ".join(paragraph.split())
     start = 0
     for boundary in BOUNDARY.finditer(flat):
-        if _ends(flat[start : boundary.start()], boundary["mark"], boundary["close"], flat[boundary.end()]):
+        before, after = flat[start : boundary.start()], flat[boundary.end()]
+        full_width = boundary["mark"] is None
+        if full_width or (_begins(boundary["first"]) and _ends(before, boundary["mark"], boundary["close"], after)):
             yield flat[start : boundary.end()].rstrip()
             start = boundary.end()
     if start < len(flat):
@@ -86,6 +90,14 @@ def is_clean(sentence: str) -> bool:
         and sentence.count('"') % 2 == 0
         and all(sentence.count(pair[0]) == sentence.count(pair[1]) for pair in PAIRS)
     )
+
+
+def _begins(first: str) -> bool:
+    """Return whether a sentence can begin with the letter or digit `first`.
+
+    A letter of a writing system without capitals can begin a sentence, as a capital can.
+    """
+    return first.isalnum() and not first.islower()
 
 
 def _ends(before: str, mark: str, close: str, after: str) -> bool:

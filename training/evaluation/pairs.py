@@ -90,7 +90,8 @@ def own_pairs(file: str) -> list[Pair]:
     The columns are `sentence1`, `sentence2` and `score`. Scores may have any scale.
 
     Raises:
-        DataError: a file can't be read, a row is broken, there are no pairs, or all scores are equal.
+        DataError: a file can't be read, a row is broken, there are no pairs, or all scores or all texts are
+            equal.
         Refused, RemoteError: see `training.data.files.download_from_hub`.
     """
     try:
@@ -103,6 +104,8 @@ def own_pairs(file: str) -> list[Pair]:
         raise DataError(str(error)) from error
     if len({pair.gold for pair in pairs}) < 2:
         raise DataError(f"{file}: {len(pairs)} pairs with the same score, which can't rank encoders")
+    if len({text for pair in pairs for text in (pair.a, pair.b)}) < 2:
+        raise DataError(f"{file}: {len(pairs)} pairs of the same text, which can't rank encoders")
     return pairs
 
 

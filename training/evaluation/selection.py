@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,8 @@ class Selection:
 
     Alignment is measured only on STS-B dev, because it needs pairs of similar sentences.
     """
+    data: str = ""
+    """Digest of the scored pairs, or "" if the score needs no data other than the corpus."""
 
 
 def by_stsb_dev(data: Path) -> Selection:
@@ -63,7 +66,7 @@ def by_sts_dev(data: Path) -> Selection:
         return {STS_DEV_METRIC: fmean((found[stsb.metric], found[SICKR_DEV_METRIC])), **found}
 
     criterion = f"the mean of {stsb.criterion} and on the {len(sickr)} of SICK-R dev"
-    return Selection(STS_DEV_METRIC, criterion, scores)
+    return Selection(STS_DEV_METRIC, criterion, scores, stsb.data + _digest(sickr))
 
 
 def by_own_pairs(file: str) -> Selection:
@@ -87,7 +90,11 @@ def _by_spearman(
         encode = cached(encode)
         return {metric: _spearman(encode, pairs), **space(encode)}
 
-    return Selection(metric, f"Spearman x 100 on the {len(pairs)} pairs of {name}", scores)
+    return Selection(metric, f"Spearman x 100 on the {len(pairs)} pairs of {name}", scores, _digest(pairs))
+
+
+def _digest(pairs: list[Pair]) -> str:
+    return hashlib.blake2b(repr(pairs).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def _spearman(encode: Encode, pairs: list[Pair]) -> float:

@@ -7,7 +7,7 @@ import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -98,6 +98,8 @@ class State:
     optimiser: torch.optim.Optimizer
     step: int = 0
     position: Position = START
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """Digests of inputs other than the corpus. Pre-training has no such inputs."""
     """Position of the next step in the corpus."""
     frozen: str = ""
 

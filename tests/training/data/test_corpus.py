@@ -161,7 +161,7 @@ def bent(content: bytes) -> bytes:
         (
             "few.txt",
             b"one\ntwo\n",
-            r"few\.txt: 2 different sentences; at least 40 are needed, or 20 with evaluation data",
+            r"few\.txt: 2 different sentences; at least 20 are needed, or 40 for `train` without evaluation data",
         ),
     ],
 )
@@ -233,5 +233,7 @@ def test_lines_of_characters_without_width_are_blank(tmp_path: Path) -> None:
 
 def test_too_few_sentences_say_how_many_are_needed(tmp_path: Path) -> None:
     (tmp_path / "c.txt").write_text("".join(f"sentence {n}\n" for n in range(19)))
-    with pytest.raises(CorpusError, match="19 different sentences; at least 40 are needed, or 20 with evaluation data"):
+    with pytest.raises(
+        CorpusError, match="19 different sentences; at least 20 are needed, or 40 for `train` without evaluation data"
+    ):
         open_corpus([str(tmp_path / "c.txt")])

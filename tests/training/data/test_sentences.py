@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,10 +28,29 @@ from training.data.sentences import all_sentences, clean_sentences, is_clean
         ["That is what I.", "They went home."],
         ["Really?!", "Yes."],
         ["What ends without a mark"],
+        ["Der Hund bellt.", "Über ihm steht der Mond.", "Ängstlich ist er nicht."],
+        ["Собака лает на улице.", "Дождь идёт (с утра).", "«Пора», сказал он."],
+        ["Ο σκύλος γαβγίζει.", "Η γάτα κοιμάται.", "Έξω βρέχει."],
+        ["¿Qué hora es?", "¿Son las tres?", "Él no lo sabe."],
+        ["הכלב נובח ברחוב.", "החתול ישן."],
+        ["कुत्ता भौंकता है।", "बिल्ली सोती है।"],
+        ["Он сказал и т. д. о том же.", "Потом ушёл."],
     ],
 )
 def test_where_sentences_end(sentences: list[str]) -> None:
     assert list(all_sentences(" ".join(sentences))) == sentences
+
+
+def test_chinese_and_japanese_have_no_space_behind_the_mark() -> None:
+    assert list(all_sentences("狗在叫。猫在睡觉！他说：“下雨了。”真的吗？是。")) == [
+        *("狗在叫。", "猫在睡觉！", "他说：“下雨了。”", "真的吗？", "是。")
+    ]
+
+
+@given(st.text(alphabet="abAB .!?\"'()[]1_-", max_size=60))
+def test_ascii_text_is_cut_before_a_capital_or_a_digit_only(paragraph: str) -> None:
+    for sentence in list(all_sentences(paragraph))[1:]:
+        assert re.match(r"""["'(\[]*[A-Z0-9]""", sentence)
 
 
 @given(st.text(alphabet="ab AB.!?…\"'()1 \n\t", max_size=80))
