@@ -73,6 +73,7 @@ class Encoder(nn.Module):
         self.tokenizer = fast_tokenizer(hub_tokenizer, max_length)
         if transform is not None:
             self.attach(transform)
+        _keep_widths(backbone.config, self.dim)
 
     @classmethod
     def load(
@@ -316,6 +317,13 @@ def _transform(folder: Path, said: Mapping[str, Any], *, width: int) -> Transfor
     if fitted := said.get("transform"):
         return transforms.load(folder, fitted)
     return Layers.read(said.get("after_pooling", []), dim=width, truncate=said.get("truncate"))
+
+
+def _keep_widths(config: PretrainedConfig, dim: int) -> None:
+    """Remove the Matryoshka widths above `dim` from `config`. A pooling or a truncation may make vectors narrower."""
+    widths = getattr(config, "matryoshka_dimensions", None)
+    if isinstance(widths, list) and all(isinstance(one, int) for one in widths):
+        config.matryoshka_dimensions = [one for one in widths if one <= dim]
 
 
 def _backbone(folder: Path) -> PreTrainedModel:
