@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from models.bundle.sources import SourceError
 from models.encoder.encoder import Encoder
-from models.encoder.pretrained import reading
+from models.encoder.pretrained import reading, tokenizer
 from models.errors import Failed
 
 TEXTS = ["The man plays the guitar.", "a", ""]
@@ -40,6 +40,14 @@ def test_a_tokenizer_without_tokens_of_its_own_is_refused(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     with pytest.raises(SourceError, match=r"adds no special tokens such as \[CLS\]"):
         Encoder.load(folder)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "t5", "mpnet", "deberta-v2"])
+def test_a_folder_without_tokenizer_files_is_refused(family: str, tmp_path: Path) -> None:
+    """Refuse the tokenizer that transformers makes up, because it has only special tokens."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    with reading(tmp_path), pytest.raises(SourceError, match=f"^{tmp_path}: has no tokenizer files"):
+        tokenizer(tmp_path)
 
 
 def test_a_folder_without_a_tokenizer_is_refused_on_one_line(folder: Path) -> None:
