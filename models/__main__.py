@@ -20,8 +20,8 @@ PLACE = "hf://org/name or org/name on the hub, a URL that fsspec supports (s3://
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    The exit code is 0 for success, 1 for a failure, 2 for bad input and 141 for a closed stdout. An error is printed as
-    one line.
+    The exit code is 0 for success, 1 for a failure, 2 for bad input, 130 after Ctrl-C and 141 for a closed stdout. An
+    error is printed as one line.
     """
     arguments = parser().parse_args(argv)
     try:
@@ -36,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(error, 2)
     except ModuleNotFoundError as error:
         return _fail(not_installed(error), 2)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
     except OSError as error:
         return command_line.GONE if command_line.has_gone(error) else _fail(*error_line_and_status(error))
     return 0

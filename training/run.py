@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -79,10 +79,10 @@ def fit(
     if devices.first:
         _check_folders(config, resume=resume, force=force)
     corpus = _corpus(config)
-    selection, tasks = _selection_and_tasks(config, corpus, stream)
     state = initial_state(config, devices, autocast)
     if not resume:  # Runs of earlier versions can still be resumed.
         check_length(config, state.encoder)
+    selection, tasks = _selection_and_tasks(config, corpus, state.encoder.prompts, stream)
     teacher = _load_named_teacher(config, state, corpus, devices, force=force)
     folder = Path(config.run)
     if devices.first and force:
@@ -135,8 +135,8 @@ def finish(config: RunConfig, stream: TextIO) -> Outcome:
         step, best, begun = checkpoint.stored_progress(folder)
         corpus = _corpus(config)
         checkpoint.check_corpus(folder / checkpoint.CHECKPOINT, begun, corpus.census.digest)
-        selection, tasks = _selection_and_tasks(config, corpus, stream)
         encoder = load_for_training(replace(config, compile=False), torch.device("cpu"))
+        selection, tasks = _selection_and_tasks(config, corpus, encoder.prompts, stream)
         checkpoint.load_best(encoder, best, folder)
     for line in (f"ended after step {step}", *_result_lines(config, selection, best, step, corpus)):
         print(line, file=stream)
@@ -159,14 +159,18 @@ def _corpus(config: RunConfig) -> Corpus:
     return open_run_corpus(config, 0 if config.dev_data or config.eval_data else HELD_OUT)
 
 
-def _selection_and_tasks(config: RunConfig, corpus: Corpus, stream: TextIO) -> tuple[Selection, dict[str, Subsets]]:
+def _selection_and_tasks(
+    config: RunConfig, corpus: Corpus, prompts: Mapping[str, str], stream: TextIO
+) -> tuple[Selection, dict[str, Subsets]]:
     """Return the criterion that selects the best weights, and the STS tasks of the final evaluation by name.
 
-    Print a line if STS tasks are missing in the evaluation data.
+    `prompts` are the encoder's prompts, which only retrieval uses. Print a line if STS tasks are missing in the evaluation data.
     """
     selection = by_own_pairs(config.dev_data) if config.dev_data else None
     if config.eval_data is None:
-        return selection or (by_known_items if config.positives else by_self_retrieval)(corpus), {}
+        if selection is None:
+            selection = by_known_items(corpus, prompts) if config.positives else by_self_retrieval(corpus)
+        return selection, {}
     data = Path(config.eval_data)
     selection = selection or (by_stsb_dev if config.dev_tasks == "stsb" else by_sts_dev)(data)
     tasks = sts_tasks(data)

@@ -163,7 +163,7 @@ class Bundle:
         """
         file, config = self.folder / CONFIG, _config(self.folder)
         widths, dim = config.get("matryoshka_dimensions"), self.manifest.dim
-        if not widths:
+        if not widths or self.manifest.kind == CROSS_ENCODER:
             return range(1, dim + 1) if config.get("is_matryoshka") else ()
         if isinstance(widths, list) and all(isinstance(one, int) and 0 < one <= dim for one in widths):
             return widths

@@ -24,6 +24,8 @@ TextPair = tuple[str, str]
 CHARACTERS_PER_TOKEN = 250
 """Maximum characters of a text for each token of the model's maximum length. Longer texts are truncated before they are
 tokenised. text-embeddings-inference uses the same number."""
+UNKNOWN_WORDS = "a ☃ 𒀀"
+"""Text with words that hardly any vocabulary has. If the unknown token is missing, a tokenizer fails on this text."""
 HIDDEN_REPETITION = re.compile(r"\(\?#|\(\?[a-wyzA-Z-]*x|\\g<")
 """Pattern of comments, free spacing and group calls in a regular expression, which may hide a repeated group."""
 
@@ -201,17 +203,19 @@ def read(file: Path) -> FastTokenizer:
 
 @contextmanager
 def panics_as_errors() -> Iterator[None]:
-    """Convert a panic of the `tokenizers` library in the `with` block to a `TokenizerFailure`.
+    """Convert a panic or a plain `Exception` of the `tokenizers` library in the `with` block to a `TokenizerFailure`.
 
     A panic is not an `Exception`, so code that handles every `Exception` would not catch it.
 
     Raises:
-        TokenizerFailure: the library panicked, for example because a regular expression exceeded its step limit.
+        TokenizerFailure: the library panicked or raised a plain `Exception`, for example because a regular expression
+            exceeded its step limit, or the vocabulary lacks the token for unknown words.
     """
     try:
         yield
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # No module of pyo3 exports the class, so it is found by its name.
+        # No module of pyo3 exports the class of panics, so it is found by its name.
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
             raise
         raise TokenizerFailure(f"the tokenizer failed: {error}") from None
 

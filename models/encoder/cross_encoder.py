@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from models.bundle import origin as origins
 from models.bundle.origin import Origin
 from models.bundle.sources import SourceError, check_fetched, resolve
-from models.bundle.tokenizer import TextPair, Tokens, padded_types
+from models.bundle.tokenizer import UNKNOWN_WORDS, TextPair, Tokens, padded_types
 from models.encoder import pretrained
 from models.encoder.encoder import DEFAULT_MAX_LENGTH, dropout_off, fast_tokenizer, positions, save_tokenizer
 from models.encoder.pretrained import reading
@@ -71,6 +71,7 @@ class CrossEncoder(nn.Module):
                 max_length=min(longest, positions(model.base_model)),
                 origin=origins.read(str(source), folder),
             )
+            made.tokenizer.encode([UNKNOWN_WORDS])
             made.tokenizer.check_rows(len(model.get_input_embeddings().get_parameter("weight")))
         return made
 

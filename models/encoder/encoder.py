@@ -22,7 +22,7 @@ from models.bundle import sources
 from models.bundle.adapter import Adapter
 from models.bundle.origin import Origin
 from models.bundle.sources import SourceError
-from models.bundle.tokenizer import Tokenizer, Tokens
+from models.bundle.tokenizer import UNKNOWN_WORDS, Tokenizer, Tokens
 from models.encoder import pretrained
 from models.encoder import transform as transforms
 from models.encoder.config import read_config
@@ -73,6 +73,7 @@ class Encoder(nn.Module):
         self.tokenizer = fast_tokenizer(hub_tokenizer, max_length)
         if transform is not None:
             self.attach(transform)
+        _keep_widths(backbone.config, self.dim)
 
     @classmethod
     def load(
@@ -95,7 +96,7 @@ class Encoder(nn.Module):
 
         Raises:
             SourceError: the folder has no readable encoder; its transform can't be read or was fitted to another
-                pooling; its tokenizer has no fast version, or has tokens without an embedding; there are prompts, but
+                pooling; its tokenizer has no fast version, has tokens without an embedding, or fails on unknown words; there are prompts, but
                 the folder's pooling leaves out prompts; or a weight is not finite.
             AdapterError, BundleError: the adapter is damaged, not supported, or does not fit its base.
             Refused: the adapter keeps only some layers, but the base lacks one of them, or layers of the base's model
@@ -140,6 +141,7 @@ class Encoder(nn.Module):
         )
         with reading(folder):
             made.tokenizer.check_rows(len(backbone.get_input_embeddings().get_parameter("weight")))
+            made.tokenizer.encode([UNKNOWN_WORDS])
             fitted = made.transform.state_dict() if made.transform else {}
             pretrained.check_finite(folder, (*backbone.named_parameters(), *fitted.items()))
         return made
@@ -316,6 +318,13 @@ def _transform(folder: Path, said: Mapping[str, Any], *, width: int) -> Transfor
     if fitted := said.get("transform"):
         return transforms.load(folder, fitted)
     return Layers.read(said.get("after_pooling", []), dim=width, truncate=said.get("truncate"))
+
+
+def _keep_widths(config: PretrainedConfig, dim: int) -> None:
+    """Remove the Matryoshka widths above `dim` from `config`. A pooling or a truncation may make vectors narrower."""
+    widths = getattr(config, "matryoshka_dimensions", None)
+    if isinstance(widths, list) and all(isinstance(one, int) for one in widths):
+        config.matryoshka_dimensions = [one for one in widths if one <= dim]
 
 
 def _backbone(folder: Path) -> PreTrainedModel:

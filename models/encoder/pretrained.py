@@ -56,13 +56,16 @@ def tokenizer(folder: Path, *, lowers: bool = False) -> PreTrainedTokenizerBase:
     """Load the tokenizer in `folder`. `lowers` is true if the encoder's settings require lower-cased texts.
 
     Raises:
-        SourceError: the tokenizer is case-sensitive although `lowers` is true, adds no special tokens to a text, or has
+        SourceError: there are no tokenizer files, the tokenizer is case-sensitive although `lowers` is true, adds no special tokens to a text, or has
             no valid maximum length.
     """
     # Imported late, because the import takes seconds and is needed only to load encoders.
     from transformers import AutoTokenizer
 
     found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    # Without files, transformers makes a tokenizer of special tokens, and of "▁" for models of T5's family.
+    if set(found.get_vocab()) <= {*found.all_special_tokens, "▁"}:
+        raise SourceError(f"{folder}: has no tokenizer files, or their vocabulary is empty; add its tokenizer.json")
     if lowers and _tells_case(found):
         raise SourceError(f"{folder}: do_lower_case with a case-sensitive tokenizer is not supported")
     if not isinstance(longest := found.model_max_length, int | float):

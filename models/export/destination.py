@@ -65,7 +65,8 @@ def seal(
             (written / bundle.ENGINES).write_text(text + "\n", encoding="utf-8")
     (written / bundle.CARD).write_text(card.text(manifest, origin, citations), encoding="utf-8")
     bundle.write_manifest(written, **facts)
-    bundle.load(written)
+    found = bundle.load(written)
+    _ = found.int8_limit, found.matryoshka  # Servers read these settings, too.
 
 
 def check_outside_bundles(path: Path) -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from models.__main__ import main
+from models.cli import commands
 from models.cli.command_line import Parser
 from models.errors import none_of
 
@@ -37,3 +39,14 @@ def test_names_that_there_are_follow_a_wrong_one() -> None:
         "none of head, temperature; did you mean temperature?"
     )
     assert none_of("x", ["head"]) == "'x' is none of head"
+
+
+def test_ctrl_c_ends_a_command_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(commands.COMMANDS, "export", interrupted)
+    assert main(["export", "minilm", "--out", "out"]) == 130
+    assert capsys.readouterr().err == "isosphere: interrupted\n"

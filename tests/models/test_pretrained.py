@@ -14,8 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from models.bundle.sources import SourceError
+from models.encoder.cross_encoder import CrossEncoder
 from models.encoder.encoder import Encoder
-from models.encoder.pretrained import reading
+from models.encoder.pretrained import reading, tokenizer
 from models.errors import Failed
 
 TEXTS = ["The man plays the guitar.", "a", ""]
@@ -40,6 +41,27 @@ def test_a_tokenizer_without_tokens_of_its_own_is_refused(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     with pytest.raises(SourceError, match=r"adds no special tokens such as \[CLS\]"):
         Encoder.load(folder)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "t5", "mpnet", "deberta-v2"])
+def test_a_folder_without_tokenizer_files_is_refused(family: str, tmp_path: Path) -> None:
+    """Refuse the tokenizer that transformers makes up, because it has only special tokens."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    with reading(tmp_path), pytest.raises(SourceError, match=f"^{tmp_path}: has no tokenizer files"):
+        tokenizer(tmp_path)
+
+
+def test_a_tokenizer_that_fails_on_unknown_words_is_refused_on_one_line(
+    folder: Path, tiny_cross_encoder: Path, tmp_path: Path
+) -> None:
+    """Refuse such a tokenizer, because the library raises a plain `Exception` for a text with an unknown word."""
+    cross = Path(shutil.copytree(tiny_cross_encoder, tmp_path / "cross"))
+    for kind, place in ((CrossEncoder, cross), (Encoder, folder)):
+        described = json.loads((place / "tokenizer.json").read_text())
+        described["model"]["unk_token"] = "[NONE]"
+        (place / "tokenizer.json").write_text(json.dumps(described))
+        with pytest.raises(SourceError, match=r"the tokenizer failed: WordPiece error: Missing [^\n]*$"):
+            kind.load(place)
 
 
 def test_a_folder_without_a_tokenizer_is_refused_on_one_line(folder: Path) -> None:

@@ -197,3 +197,12 @@ def test_modules_come_from_the_hub_at_a_revision(
         np.testing.assert_array_equal(Encoder.load(f"org/like-distiluse@{branch}").encode(TEXTS), expected)
     with pytest.raises(SourceError, match="org/like-distiluse@gone"):
         Encoder.load("org/like-distiluse@gone")
+
+
+@pytest.mark.parametrize(("widths", "kept"), [([8, 16, 32], [8, 16]), ([32], []), ("all", "all"), (None, None)])
+def test_a_truncation_leaves_the_matryoshka_widths_that_fit(write: Write, widths: Any, kept: Any) -> None:
+    folder = write("mean", truncate_dim=16)
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"matryoshka_dimensions": widths}))
+    encoder = Encoder.load(folder)
+    assert (encoder.dim, encoder.backbone.config.matryoshka_dimensions) == (16, kept)

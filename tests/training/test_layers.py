@@ -17,6 +17,8 @@ from models.export.extraction import cosines_between, extract
 from training import cli
 from training.config import ConfigError, from_preset
 from training.encoding import lora
+from training.machine.devices import Devices
+from training.step import initial_state
 
 
 def test_a_student_computes_the_layers_that_it_keeps(tiny_backbone: Path) -> None:
@@ -55,6 +57,14 @@ def test_a_family_whose_layers_differ_is_refused(tiny_backbone: Path) -> None:
 def test_settings_that_exclude_each_other_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         from_preset("simcse").override(changes)
+
+
+@pytest.mark.parametrize("dropout", [None, 0.1])
+def test_an_objective_of_dropout_refuses_an_encoder_without_layers(dropout: float | None, tiny_backbone: Path) -> None:
+    config = from_preset("simcse", backbone=str(tiny_backbone)).override({"layers": (), "pooling": "mean"})
+    config = config.override({"dropout": dropout, "device": "cpu", "precision": "fp32"})
+    with pytest.raises(ConfigError, match=r"^layers: .* has no dropout.*: use the objective static$"):
+        initial_state(config, Devices("cpu"), None)
 
 
 @pytest.mark.slow

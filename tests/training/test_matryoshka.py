@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,14 @@ import pytest
 import torch
 
 from models.bundle import bundle
+from models.encoder.encoder import Encoder
 from tests.training.test_objectives import DIM, every_variant, published, views_for, width
 from training import cli
+from training.data.corpus import open_corpus
 from training.objectives import OBJECTIVES
 from training.objectives.base import Views
 from training.objectives.matryoshka import Matryoshka
+from training.postprocess import POSTPROCESSES
 
 
 def built(name: str, params: Any, widths: tuple[int, ...]) -> Matryoshka:
@@ -93,3 +97,11 @@ def test_the_bundle_of_a_run_says_its_widths(
     assert card.index("gao2021simcse") < card.index("kusupati2022matryoshka")
     steps = [json.loads(line) for line in Path("runs/simcse/metrics.jsonl").read_text().splitlines()]
     assert {"info_nce", "info_nce@8", "info_nce@16"} <= next(step.keys() for step in steps if step["kind"] == "train")
+
+
+def test_a_transform_leaves_no_widths_of_the_old_coordinates(tiny_backbone: Path, corpus_file: Path) -> None:
+    encoder = Encoder.load(tiny_backbone)
+    encoder.backbone.config.update({"matryoshka_dimensions": [8, 16, 32], "is_matryoshka": True})
+    whitening = POSTPROCESSES["whitening"]
+    whitening.apply(encoder, open_corpus([str(corpus_file)]), whitening.params, seed=0, stream=io.StringIO())
+    assert not encoder.backbone.config.to_dict().keys() & {"matryoshka_dimensions", "is_matryoshka"}

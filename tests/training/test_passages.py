@@ -187,6 +187,24 @@ def test_what_training_changed_is_told_with_queries_that_changed_most() -> None:
     assert len(list(gain(knows, knows, found))) == 1, "nothing changed"
 
 
+def test_queries_and_passages_have_the_prompts_of_the_encoder(
+    make_config: MakeConfig, passages: Path, tiny_backbone: Path, fitted: Fit, tmp_path: Path
+) -> None:
+    """Select weights and compare encoders with the prompts that searches use."""
+    prompted = Path(shutil.copytree(tiny_backbone, tmp_path / "prompted"))
+    prompts = {"query": "river stone market ", "document": "sea sun night "}
+    (prompted / "config_sentence_transformers.json").write_text(json.dumps({"prompts": prompts}))
+    config = make_config(backbone=str(prompted), corpus=(str(passages),), augmentation="cloze", max_steps=2)
+    outcome, _ = fitted(config)
+    corpus = open_corpus([str(passages)], passages=True)
+    with_prompts, without = (by_known_items(corpus, each).scores(outcome.encoder.encode) for each in (prompts, {}))
+    assert outcome.best.score == pytest.approx(with_prompts[known_item.METRIC])
+    assert outcome.best.score != pytest.approx(without[known_item.METRIC])
+    found = adapt._found(outcome.encoder, known_item.test_collection(corpus))
+    expected = retrieval.rankings(outcome.encoder.encode, known_item.test_collection(corpus), prompts=prompts)
+    assert found.rankings == expected
+
+
 @pytest.mark.parametrize(
     ("options", "preset"),
     [

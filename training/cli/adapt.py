@@ -169,4 +169,4 @@ def _run(*arguments: str) -> int:
 
 
 def _found(encoder: Encoder, collection: Collection) -> SearchResult:
-    return SearchResult.of(with_progress(encoder.encode, sys.stderr), collection)
+    return SearchResult.of(with_progress(encoder.encode, sys.stderr), collection, encoder.prompts)

@@ -12,7 +12,7 @@ from models.bundle.sources import manifest_of
 from models.cli.fields import field_types, parse_settings
 from models.encoder.encoder import Encoder
 from models.export import destination
-from models.export.export import export
+from models.export.export import ExportError, export
 from training.checkpoints.publish import corpus_counts, sts_manifest_scores, sts_scores
 from training.config import MIN_LENGTH, ConfigError, check_seed
 from training.data.corpus import open_corpus
@@ -28,6 +28,7 @@ def postprocess(options: argparse.Namespace) -> int:
     Raises:
         ConfigError: `--max-length`, `--seed` or a setting of `--set` is not valid.
         DataError: the folder of the evaluation data contains no STS task.
+        ExportError: see `models.export.export.export`.
     """
     destination.refuse_foreign(options.out)
     if options.max_length is not None and options.max_length < MIN_LENGTH:
@@ -47,27 +48,35 @@ def postprocess(options: argparse.Namespace) -> int:
     scores = sts_scores(encoder, tasks, sys.stderr)
     if scores:
         print(sts.table(scores))
-    made = export(
-        encoder,
-        options.out,
-        name=options.out.resolve().name,
-        backbone=origin.backbone if origin else options.source,
-        objective=origin.objective if origin else None,
-        run={
-            "postprocess": options.name,
-            "source": options.source,
-            "pooling": encoder.pooling,
-            "max_length": encoder.max_length,
-            "params": asdict(params),
-            "seed": options.seed,
-            "corpus": {"name": corpus.name, **corpus_counts(corpus.census)},
-            "fitted": dict(fitted.facts),
-            "environment": environment(),
-        },
-        scores=sts_manifest_scores(scores),
-        citations=[chosen.citation],
-        adapter=origin.adapter if origin else None,
-    )
+    try:
+        made = export(
+            encoder,
+            options.out,
+            name=options.out.resolve().name,
+            backbone=origin.backbone if origin else options.source,
+            objective=origin.objective if origin else None,
+            run={
+                "postprocess": options.name,
+                "source": options.source,
+                "pooling": encoder.pooling,
+                "max_length": encoder.max_length,
+                "params": asdict(params),
+                "seed": options.seed,
+                "corpus": {"name": corpus.name, **corpus_counts(corpus.census)},
+                "fitted": dict(fitted.facts),
+                "environment": environment(),
+            },
+            scores=sts_manifest_scores(scores),
+            citations=[chosen.citation],
+            adapter=origin.adapter if origin else None,
+        )
+    except ExportError as error:
+        if options.name != "whitening":
+            raise
+        raise ExportError(
+            f"{error}: the encoder's vectors probably have directions with almost no variance, and whitening amplifies rounding "
+            "errors in these directions; keep fewer dimensions (--set dims=N) or use a lower power (--set power=0.5)"
+        ) from error
     facts = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in fitted.facts.items())
     print(f"{made.folder}: {options.name}, {encoder.pooled_dim} to {encoder.dim} dimensions, {facts}")
     return 0

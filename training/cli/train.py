@@ -81,7 +81,7 @@ def _compare(config: RunConfig, encoder: Encoder) -> None:
     collection = known_item.test_collection(run.open_run_corpus(config))
     if collection.queries:
         start = Encoder.load(config.backbone, pooling=config.pooling).eval()
-        for line in gain(start.encode, encoder.encode, collection):
+        for line in gain(start.encode, encoder.encode, collection, encoder.prompts):
             print(line, file=sys.stderr)
 
 

@@ -189,6 +189,11 @@ def check_views_differ(encoder: Encoder, config: RunConfig, views: int) -> None:
                 "texts of a pair"
             )
     plain = views - (config.augmentation != "none")
+    if plain > 1 and config.layers == ():
+        raise ConfigError(
+            "layers: an encoder without layers has no dropout, so the views of a sentence would be equal: use the "
+            "objective static"
+        )
     if plain > 1 and not has_dropout(encoder):
         raise ConfigError(
             f"dropout: {config.backbone} has none, so the views of a sentence would be equal: --set dropout=0.1"

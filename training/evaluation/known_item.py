@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from models.bundle.prompts import NO_PROMPTS
 from models.python_docs import Section
 from training.data.corpus import MONITORED, Corpus, split_summary
 from training.data.positives import MIN_SPAN_WORDS, cloze, text_of
@@ -127,9 +128,12 @@ class SearchResult:
     """nDCG@10 x 100 of each query, (Q,)."""
 
     @classmethod
-    def of(cls, encode: Encode, collection: Collection) -> Self:
-        """Rank the collection's documents for every query, and score the rankings."""
-        found = retrieval.rankings(encode, collection)
+    def of(cls, encode: Encode, collection: Collection, prompts: Mapping[str, str] = NO_PROMPTS) -> Self:
+        """Rank the collection's documents for every query, and score the rankings.
+
+        `prompts` are the encoder's prompts.
+        """
+        found = retrieval.rankings(encode, collection, prompts=prompts)
         return cls(found, 100 * retrieval.by_query(found, collection)[:, MEASURES.index(NDCG10)])
 
     def gain(self, start: SearchResult) -> Comparison:
@@ -142,12 +146,15 @@ class SearchResult:
         return f"{self.values.mean():.2f}, {found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
 
 
-def gain(start: Encode, result: Encode, collection: Collection) -> Iterator[str]:
+def gain(
+    start: Encode, result: Encode, collection: Collection, prompts: Mapping[str, str] = NO_PROMPTS
+) -> Iterator[str]:
     """Yield lines to print: retrieval scores before and after training, and queries whose scores changed most.
 
-    `start` is the encoder before training, and `result` is the encoder after training.
+    `start` is the encoder before training, and `result` is the encoder after training. Both have the same
+    `prompts`.
     """
-    before, after = (SearchResult.of(encode, collection) for encode in (start, result))
+    before, after = (SearchResult.of(encode, collection, prompts) for encode in (start, result))
     yield (
         f"search of passages, {len(collection.queries)} queries over {len(collection.documents)}: nDCG@10 "
         f"{before.values.mean():.2f} at the start, now {after.against(before)} (95 %, bootstrap over the queries)"

@@ -11,6 +11,7 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
+from models.bundle.prompts import NO_PROMPTS
 from training.data.corpus import Corpus
 from training.data.files import CorpusError
 from training.evaluation import geometry, known_item, retrieval, sts, vectors
@@ -130,10 +131,11 @@ def by_self_retrieval(corpus: Corpus) -> Selection:
     return Selection(vectors.METRIC, criterion, scores)
 
 
-def by_known_items(corpus: Corpus) -> Selection:
+def by_known_items(corpus: Corpus, prompts: Mapping[str, str] = NO_PROMPTS) -> Selection:
     """Return the selection of the best weights by known-item retrieval (nDCG@10 x 100).
 
     The queries are titles of held-out passages, and parts taken out of their texts. Each query must find its passage.
+    `prompts` are the encoder's prompts.
 
     Raises:
         CorpusError: no held-out passage has a suitable title or part, or the corpus has changed since it was first
@@ -151,7 +153,7 @@ def by_known_items(corpus: Corpus) -> Selection:
     def scores(encode: Encode) -> dict[str, float]:
         encode = cached(encode)
         unit = unit_vectors(encode, list(collection.documents.values()))
-        return {known_item.METRIC: retrieval.evaluate(encode, collection).ndcg10, **_spread(unit)}
+        return {known_item.METRIC: retrieval.evaluate(encode, collection, prompts=prompts).ndcg10, **_spread(unit)}
 
     criterion = (
         f"nDCG@10 of titles and sentences finding their held-out passages, {len(collection.queries)} queries over "

@@ -64,6 +64,8 @@ class Postprocess(Generic[P]):
     def apply(self, encoder: Encoder, corpus: Corpus, params: P, *, seed: int, stream: TextIO) -> Fitted:
         """Fit the transform and attach it to the encoder.
 
+        The encoder's Matryoshka widths are removed, because the new coordinates have no prefixes that were trained.
+
         Raises:
             PostprocessError: the encoder already has a transform, or the transform can't be fitted.
         """
@@ -75,6 +77,9 @@ class Postprocess(Generic[P]):
         torch.manual_seed(seed)
         fitted = self.fit(encoder, corpus, params, seed, stream)
         encoder.attach(fitted.transform)
+        for name in ("matryoshka_dimensions", "is_matryoshka"):  # They describe prefixes of the old coordinates.
+            if hasattr(encoder.backbone.config, name):
+                delattr(encoder.backbone.config, name)
         return fitted
 
 

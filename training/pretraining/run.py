@@ -98,9 +98,9 @@ class State:
     optimiser: torch.optim.Optimizer
     step: int = 0
     position: Position = START
+    """Position of the next step in the corpus."""
     inputs: Mapping[str, str] = field(default_factory=dict)
     """Digests of inputs other than the corpus. Pre-training has no such inputs."""
-    """Position of the next step in the corpus."""
     frozen: str = ""
 
     def facts(self) -> dict[str, Any]:

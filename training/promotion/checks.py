@@ -74,6 +74,7 @@ def verified(folder: Path) -> tuple[Check, Bundle | None]:
         raise BundleError(f"{folder / MANIFEST}: missing; is this the folder of a bundle?")
     try:
         found = bundle.load(folder)
+        _ = found.int8_limit, found.matryoshka  # Servers read these settings, too.
     except BundleError as error:
         return Check(name=name, passed=False, says=str(error)), None
     files = len(found.manifest.files)

@@ -10,6 +10,8 @@ import pytest
 from models.bundle import bundle
 from models.bundle.bundle import BundleError
 from models.encoder.encoder import Encoder
+from models.export.export import ExportError
+from training.cli import postprocess
 from training.cli.options import parse
 from training.config import ConfigError
 from training.evaluation.pairs import DataError
@@ -96,3 +98,21 @@ def test_real_data_judges_the_outcome(
     scores = json.loads((tmp_path / "out" / bundle.MANIFEST).read_text())["scores"]
     assert set(scores) == {"STSB", "onnx_parity"}
     assert "STSB" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("name", "advised"), [("whitening", True), ("dcl", False)])
+def test_rounding_errors_that_whitening_amplified_are_explained(
+    name: str,
+    advised: bool,
+    tiny_backbone: Path,
+    corpus_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def differs(*_: object, **__: object) -> None:
+        raise ExportError("a short text: ONNX Runtime differs from torch by 2.18e-01, more than 1e-04")
+
+    monkeypatch.setattr(postprocess, "export", differs)
+    with pytest.raises(ExportError, match="differs from torch") as refused:
+        call(name, str(tiny_backbone), "--out", str(tmp_path / "out"), "--corpus", str(corpus_file))
+    assert ("--set dims=N" in str(refused.value)) is advised

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -134,3 +135,12 @@ def test_what_a_rollback_took_back_sets_no_bar(artifacts: Path) -> None:
         }
     )
     assert place.ledger.best("given", "a") == 85.0, "what was served before the first promotion counts"
+
+
+def test_an_encoder_that_no_server_would_start_is_refused(artifacts: Path, rewritten: Rewritten) -> None:
+    config = artifacts / "other" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"matryoshka_dimensions": [64]}))
+    rewritten(artifacts / "other")
+    decision = decided(artifacts, "other", Given(80.0), force=True)
+    assert decision.outcome == "refused"
+    assert "matryoshka_dimensions must be a list of widths from 1 to 32" in decision.failed[0].says
