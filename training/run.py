@@ -164,7 +164,8 @@ def _selection_and_tasks(
 ) -> tuple[Selection, dict[str, Subsets]]:
     """Return the criterion that selects the best weights, and the STS tasks of the final evaluation by name.
 
-    `prompts` are the encoder's prompts, which only retrieval uses. Print a line if STS tasks are missing in the evaluation data.
+    `prompts` are the encoder's prompts, which only retrieval uses. Print a line if STS tasks are missing in the
+    evaluation data.
     """
     selection = by_own_pairs(config.dev_data) if config.dev_data else None
     if config.eval_data is None:

@@ -96,8 +96,8 @@ class Encoder(nn.Module):
 
         Raises:
             SourceError: the folder has no readable encoder; its transform can't be read or was fitted to another
-                pooling; its tokenizer has no fast version, has tokens without an embedding, or fails on unknown words; there are prompts, but
-                the folder's pooling leaves out prompts; or a weight is not finite.
+                pooling; its tokenizer has no fast version, has tokens without an embedding, or fails on unknown words;
+                there are prompts, but the folder's pooling leaves out prompts; or a weight is not finite.
             AdapterError, BundleError: the adapter is damaged, not supported, or does not fit its base.
             Refused: the adapter keeps only some layers, but the base lacks one of them, or layers of the base's model
                 family can't be removed.

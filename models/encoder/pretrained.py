@@ -56,8 +56,8 @@ def tokenizer(folder: Path, *, lowers: bool = False) -> PreTrainedTokenizerBase:
     """Load the tokenizer in `folder`. `lowers` is true if the encoder's settings require lower-cased texts.
 
     Raises:
-        SourceError: there are no tokenizer files, the tokenizer is case-sensitive although `lowers` is true, adds no special tokens to a text, or has
-            no valid maximum length.
+        SourceError: there are no tokenizer files, the tokenizer is case-sensitive although `lowers` is true, adds no
+            special tokens to a text, or has no valid maximum length.
     """
     # Imported late, because the import takes seconds and is needed only to load encoders.
     from transformers import AutoTokenizer

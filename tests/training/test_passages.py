@@ -145,20 +145,6 @@ def test_titles_and_sentences_that_are_taken_out_ask_for_their_passage() -> None
     assert right.ndcg10 == pytest.approx(100 * (1 + 1 / 1.584962500721156) / 2)
 
 
-def test_documents_without_a_preset_for_passages_bring_advice(
-    passages: Path, tiny_backbone: Path, corpus_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["train", "simcse", "--backbone", str(tiny_backbone), "--corpus"]
-    assert train.resolve(parse([*command, str(passages)])).augmentation == "none"
-    says = (
-        "only the first 32 tokens are read: to train on pairs from them, add --set augmentation=cloze --set max_length"
-    )
-    assert says in capsys.readouterr().err
-    for quiet in ([str(corpus_file)], [str(passages), "--set", "max_length=60"], [str(passages), "--preset", "minilm"]):
-        train.resolve(parse([*command, *quiet]))
-    assert capsys.readouterr().err == ""
-
-
 def test_passages_that_nothing_asks_for_choose_no_step(tmp_path: Path) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_text("".join(f"word number {number}\n" for number in range(60)), encoding="utf-8")

@@ -74,8 +74,9 @@ def postprocess(options: argparse.Namespace) -> int:
         if options.name != "whitening":
             raise
         raise ExportError(
-            f"{error}: the encoder's vectors probably have directions with almost no variance, and whitening amplifies rounding "
-            "errors in these directions; keep fewer dimensions (--set dims=N) or use a lower power (--set power=0.5)"
+            f"{error}: the encoder's vectors probably have directions with almost no variance, and whitening amplifies "
+            "rounding errors in these directions; keep fewer dimensions (--set dims=N) or use a lower power (--set "
+            "power=0.5)"
         ) from error
     facts = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in fitted.facts.items())
     print(f"{made.folder}: {options.name}, {encoder.pooled_dim} to {encoder.dim} dimensions, {facts}")

@@ -22,7 +22,7 @@ from training.evaluation import known_item, sts
 from training.evaluation.known_item import gain
 from training.machine.interrupt import InterruptedRun, terminable
 from training.objectives import OBJECTIVES
-from training.objectives.base import PASSAGES_SETTINGS, PASSAGES_SUFFIX
+from training.objectives.base import PASSAGES_SUFFIX
 
 C = TypeVar("C", bound=Configuration)
 
@@ -139,25 +139,13 @@ def _on_passages(options: argparse.Namespace, backbone: str) -> str | None:
     """Return the name of the preset for passages, if the run should use it.
 
     Return None if the corpus has no passages, if the objective has no preset for passages for this backbone, or if
-    `--set` names an augmentation. If the preset is the only thing that is missing, print the settings for passages.
+    `--set` names an augmentation.
     """
     recipe = OBJECTIVES[options.objective]
     preset = f"{preset_of(recipe, backbone)}{PASSAGES_SUFFIX}"
-    for_passages = any(name.endswith(PASSAGES_SUFFIX) for name in recipe.presets)
-    if not for_passages or any(each.startswith("augmentation=") for each in options.set):
+    if preset not in recipe.presets or any(each.startswith("augmentation=") for each in options.set):
         return None
-    if preset in recipe.presets:
-        return preset if has_passages(options.corpus or (), column=options.text_column) else None
-    # Without --corpus, the corpus is documentation that is split into sentences.
-    chosen = options.resume or any(each.startswith("max_length=") for each in options.set)
-    if options.corpus and not chosen and has_passages(options.corpus, column=options.text_column):
-        length = recipe.presets[preset.removesuffix(PASSAGES_SUFFIX)].max_length
-        print(
-            f"{options.corpus[0]}: has documents, of which only the first {length} tokens are read: to train on pairs "
-            f"from them, add --set augmentation=cloze --set max_length={PASSAGES_SETTINGS['max_length']}",
-            file=sys.stderr,
-        )
-    return None
+    return preset if has_passages(options.corpus or (), column=options.text_column) else None
 
 
 def given_fields(options: argparse.Namespace, names: Sequence[str], base: Configuration) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def test_real_data_judges_the_outcome(
 
 
 @pytest.mark.parametrize(("name", "advised"), [("whitening", True), ("dcl", False)])
-def test_rounding_errors_that_whitening_amplified_are_explained(
+def test_rounding_errors_that_whitening_amplified_are_explained(  # noqa: PLR0917
     name: str,
     advised: bool,
     tiny_backbone: Path,
