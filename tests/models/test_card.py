@@ -146,7 +146,7 @@ def test_of_a_fitting_that_was_recorded_in_part_there_is_the_record_alone(lost: 
     run = {"postprocess": "whitening", "source": "mine", "params": {"dims": 16}, "seed": 3}
     for record in ({**run, lost: None}, {key: value for key, value in run.items() if key != lost}):
         text = _card(run=record).text
-        assert "To repeat it" not in text and '"postprocess": "whitening"' in text
+        assert "To fit the transform again" not in text and '"postprocess": "whitening"' in text
 
 
 def test_a_trained_bundle_has_its_card_hashed(tiny_backbone: Path, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_it_leaves_a_bundle_and_says_what_was_fitted(
     assert run["corpus"]["held_out"] == 12  # A promotion may compare encoders by this score.
     assert Encoder.load(out).dim == 12
 
-    (repeat,) = re.findall("To repeat it: `(.*)`. Add `--corpus", (out / bundle.CARD).read_text())
+    (repeat,) = re.findall("To fit the transform again, run `(.*)`. Add `--corpus", (out / bundle.CARD).read_text())
     words = shlex.split(repeat.replace("DIR", str(tmp_path / "again")))
     assert call(*words[words.index("postprocess") + 1 :], "--corpus", str(corpus_file)) == 0
     assert bundle.load(tmp_path / "again").manifest.fingerprint == manifest.fingerprint
