@@ -71,13 +71,19 @@ def seal(
 
 def check_outside_bundles(path: Path) -> None:
     """Raise `BundleError` if `path` is inside a bundle, which could not be loaded with an additional file."""
-    for parent in path.absolute().parents:
+    for parent in _above(path):
         if (parent / MANIFEST).exists():
             try:
                 read_manifest(parent / MANIFEST)
             except BundleError:  # a file of another program with this name
                 continue
             raise BundleError(f"{path}: is inside the bundle {parent}, which must contain only its own files")
+
+
+def _above(path: Path) -> list[Path]:
+    """Return the folders above `path`, nearest first. `path` itself may be a link, and is not resolved."""
+    parent = path.absolute().parent.resolve()
+    return [parent, *parent.parents]
 
 
 def refuse_foreign(folder: Path) -> None:
@@ -93,7 +99,7 @@ def refuse_foreign(folder: Path) -> None:
     if folder.name in ("", ".."):
         raise BundleError(f"{folder}: the folder would be replaced, so its path must end in its name")
     check_outside_bundles(folder)
-    above = next(parent for parent in folder.absolute().parents if parent.exists())
+    above = next(parent for parent in _above(folder) if parent.exists())
     if not above.is_dir():
         raise BundleError(f"{folder}: {above} is not a folder")
     if not os.access(above, os.W_OK | os.X_OK):

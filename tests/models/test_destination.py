@@ -118,9 +118,14 @@ def test_a_file_of_ones_own_inside_a_bundle_is_not_deleted(copy: Path) -> None:
     assert (copy / "notes.txt").read_text() == "mine"
 
 
-def test_nothing_is_written_inside_a_bundle_or_where_no_folder_can_be(copy: Path, tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="is inside the bundle"):
-        destination.refuse_foreign(copy / "new" / "folder")
+def test_nothing_is_written_inside_a_bundle_or_where_no_folder_can_be(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(copy)
+    for inside in (copy / "new" / "folder", Path("new")):
+        with pytest.raises(BundleError, match="is inside the bundle"):
+            destination.refuse_foreign(inside)
+    destination.refuse_foreign(Path("../new"))
     (tmp_path / "file").write_text("")
     with pytest.raises(BundleError, match="file is not a folder"):
         destination.refuse_foreign(tmp_path / "file" / "new")

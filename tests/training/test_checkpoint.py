@@ -292,7 +292,7 @@ def test_changed_dev_data_is_refused(make_config: MakeConfig, fitted: Fit, tmp_p
     _, said = fitted(config, resume=True)
     assert "from step 2" in said
     pairs.write_text(pairs.read_text().replace("woman .,2", "woman .,0"))
-    with pytest.raises(CheckpointError, match=r"checkpoint\.safetensors: the data of --dev-data changed .* --force"):
+    with pytest.raises(CheckpointError, match=r"checkpoint\.safetensors: the data of --dev-data changed .* or remove "):
         fitted(config, resume=True)
     file = Path(config.run) / "checkpoint.safetensors"
     facts = read_header(file)

@@ -302,7 +302,7 @@ def _check_inputs(file: Path, facts: Mapping[str, Any], inputs: Mapping[str, str
     if changed := [name for name, digest in inputs.items() if begun.get(name, digest) != digest]:
         raise CheckpointError(
             f"{file}: {changed[0]} changed since the checkpoint, so the run can't be resumed: restore the earlier "
-            "files, or replace the run by --force"
+            f"files, or remove {file.parent} to begin again"
         )
 
 

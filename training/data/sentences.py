@@ -19,7 +19,7 @@ BOUNDARY = re.compile(
         (?P<close>["'”’»)\]]*)
         \s+
         (?=["'“‘«(\[¿¡]*(?P<first>\w))   # `_begins` tests what follows
-      | [。！？]+["'”’)\]」』）】》]*\s*(?=\S)   # Chinese and Japanese have no space behind the mark
+      | [。！？]++["'”’)\]」』）】》]*+\s*+(?=\S)   # Chinese and Japanese have no space behind the mark
     """,
     re.VERBOSE,
 )

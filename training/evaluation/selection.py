@@ -11,7 +11,7 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from models.bundle.prompts import NO_PROMPTS
+from models.bundle.prompts import DOCUMENT, NO_PROMPTS, prompt_for
 from training.data.corpus import Corpus
 from training.data.files import CorpusError
 from training.evaluation import geometry, known_item, retrieval, sts, vectors
@@ -150,9 +150,11 @@ def by_known_items(corpus: Corpus, prompts: Mapping[str, str] = NO_PROMPTS) -> S
             "use --preset minilm for sentences"
         )
 
+    prefix = prompt_for(prompts, DOCUMENT) or ""
+
     def scores(encode: Encode) -> dict[str, float]:
         encode = cached(encode)
-        unit = unit_vectors(encode, list(collection.documents.values()))
+        unit = unit_vectors(encode, [prefix + text for text in collection.documents.values()])
         return {known_item.METRIC: retrieval.evaluate(encode, collection, prompts=prompts).ndcg10, **_spread(unit)}
 
     criterion = (

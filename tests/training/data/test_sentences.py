@@ -42,6 +42,8 @@ def test_where_sentences_end(sentences: list[str]) -> None:
 
 
 def test_chinese_and_japanese_have_no_space_behind_the_mark() -> None:
+    for single in ("「今日は良い天気です。」", "すごい！！", "他说：“好。”", "（終わり。）"):
+        assert list(all_sentences(single)) == [single]
     assert list(all_sentences("狗在叫。猫在睡觉！他说：“下雨了。”真的吗？是。")) == [
         *("狗在叫。", "猫在睡觉！", "他说：“下雨了。”", "真的吗？", "是。")
     ]
