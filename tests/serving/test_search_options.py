@@ -209,7 +209,7 @@ def test_a_patch_that_can_not_be_stored_is_refused(corpus: TestClient) -> None:
         answer = corpus.patch("/corpora/c/documents/d0", json=body)
         assert (answer.status_code, field in answer.json()["error"]) == (status, True), answer.text
     assert corpus.patch("/corpora/c/documents/gone", json={"metadata": {}}).status_code == 404
-    wrong: list[dict[str, Any]] = [{}, {"ids": ["d0"], "filter": {"n": 1}}, {"filter": {}}]
+    wrong: list[dict[str, Any]] = [{}, {"ids": ["d0"], "filter": {"n": 1}}, {"ids": ["d0"], "filter": {}}]
     for which in wrong:
         answer = corpus.patch("/corpora/c/documents", json={"metadata": {}} | which)
         assert answer.status_code == 422

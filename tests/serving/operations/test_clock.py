@@ -40,11 +40,20 @@ def test_the_clock_is_that_of_the_system() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "2030-01-31", "2030-01-31T08:30:00", "2030-01-31T08:30Z", "2030-02-30T08:30:00Z", "2030-01-31T24:00:00Z"),
-        *("0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59-01:00", "\u0662030-01-31T08:30:00Z", "1700000000"),
+        *("", "2030-01-31", "2030-01-31T08:30:00", "2030-01-31T08:30Z", "2030-01-31T24:00:00Z"),
+        *("\u0662030-01-31T08:30:00Z", "1700000000"),
         *(1_700_000_000, 1.5, True, [], {}),
     ],
 )
 def test_nothing_else_is_a_timestamp(text: object) -> None:
     with pytest.raises(Invalid, match="2030-01-31T08:30:00Z"):
+        moment(text, "at")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2030-02-30T08:30:00Z", "2030-01-31T08:30:60Z", "0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59-01:00"],
+)
+def test_a_timestamp_outside_the_calendar_is_refused(text: str) -> None:
+    with pytest.raises(Invalid, match="an existing date in the years 1 to 9999"):
         moment(text, "at")
