@@ -443,8 +443,8 @@ def _earlier(study: Study, results: Path) -> list[str]:
     head = [f"{method} from", *HEAD[1:]]
     where = "from other starts and with other settings ([results.md](../results.md))"
     said = (
-        f"Earlier runs compared {method} with {BASELINE} {where}. Each difference is to runs of {BASELINE} with the "
-        "same start and settings, which the table does not show. The names in brackets are result files in "
+        f"Earlier runs compared {method} with {BASELINE} {where}. The second difference is to runs of {BASELINE} with "
+        "the same start and settings. The table does not show these runs. The name in parentheses is a result file in "
         "benchmarks/results/studies:\n"
     )
     return ["\n".join([said, *_table(head, rows)])]
