@@ -98,7 +98,7 @@ def _obstacle(options: argparse.Namespace, start: Encoder) -> str | None:
 
 
 def _remove_outdated(options: argparse.Namespace, whitened: Path) -> None:
-    """With `--force`, remove the encoder of an earlier run, which would look like the new encoder with a whitening.
+    """Remove the whitened encoder of an earlier run if `--force` was given. It would look like the result of this run.
 
     The initial encoder is kept, even if it is in this folder.
     """
